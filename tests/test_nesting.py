@@ -76,7 +76,7 @@ def test_a_file_that_is_too_deep_is_a_clear_error(
                 config.load("gemini-cli")
         case "large":
             path.write_text("#" * (config.LARGEST + 1))
-            with pytest.raises(errors.PolicyError, match="no configuration file"):
+            with pytest.raises(errors.PolicyError, match="not a configuration file"):
                 config.read_policy(path)
         case "policy":
             with pytest.raises(errors.PolicyError, match="levels deep"):

@@ -188,12 +188,12 @@ def test_no_option_has_the_name_of_a_parameter_of_run() -> None:
 
 
 def test_an_untrusted_file_sets_only_options_that_exist() -> None:
-    assert config.HARMLESS <= FIELDS
+    assert config.UNTRUSTED_OPTIONS <= FIELDS
 
 
 def test_every_option_is_supported_by_some_agent() -> None:
     supported = set(COMMON)
-    for agent in config.every_agent():
+    for agent in config.all_agents():
         supported |= agent.supports
         assert agent.supports <= FIELDS, agent.name
     assert supported == FIELDS

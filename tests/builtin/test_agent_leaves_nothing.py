@@ -94,10 +94,10 @@ async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: Bui
     host.kill()
     await host.wait()
     assert process_exists(pid), "nothing was left: this proves nothing"
-    ledger = ProcessRegistry(folders.ledger())
+    ledger = ProcessRegistry(folders.process_registry())
     assert [entry.agent for entry in ledger.reap()] == ["corral"]
     await wait_until(lambda: not process_exists(pid))
-    assert ledger.live() == []
+    assert ledger.entries() == []
 
 
 async def test_an_exception_of_the_readers_takes_all_along(ours: BuiltinAgent) -> None:

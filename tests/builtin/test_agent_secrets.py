@@ -161,7 +161,7 @@ def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
     text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
     pieces = SecretFilter(secrets).pieces()
     told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
-    whole = "".join([*told_, pieces.rest()])
+    whole = "".join([*told_, pieces.finish()])
     assert not any(secret in whole for secret in secrets.values())
     assert whole.startswith("xx abc[A redacted] yy abcabcab ")
     assert whole.endswith(" zz abc")

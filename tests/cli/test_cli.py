@@ -227,7 +227,7 @@ def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None
     code, said = running.end()
     assert code == 141
     assert "Traceback" not in said
-    assert list((Path(os.environ["CORRAL_HOME"]) / "ledger").iterdir()) == []
+    assert list((Path(os.environ["CORRAL_HOME"]) / "processes").iterdir()) == []
 
 
 def test_a_closed_stdout_is_refused_before_anything_is_spent(workspace: Path) -> None:
@@ -257,7 +257,7 @@ def test_an_interruption_ends_the_agent_and_exits_130(
     last = from_json(rest[-1])
     assert isinstance(last, Done)
     assert last.status == "interrupted"
-    assert list((Path(os.environ["CORRAL_HOME"]) / "ledger").iterdir()) == []
+    assert list((Path(os.environ["CORRAL_HOME"]) / "processes").iterdir()) == []
 
 
 def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
@@ -334,7 +334,7 @@ def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
     running.stdout.readline()
     running.signal(signal.SIGKILL)
     running.end()
-    ledger = Path(os.environ["CORRAL_HOME"]) / "ledger"
+    ledger = Path(os.environ["CORRAL_HOME"]) / "processes"
     assert len(list(ledger.iterdir())) == 1
     done = corral("agents", "doctor", "--reap", cwd=workspace)
     assert done.returncode == 0

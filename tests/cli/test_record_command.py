@@ -48,7 +48,7 @@ def test_a_program_is_recorded_and_replayed_by_hand(workspace: Path) -> None:
     other = corral("replay", "t.ndjson", "--", *words, cwd=workspace, stdin="init")
     assert other.returncode == 90
     assert other.stderr.startswith(
-        "corral replay: this is not what t.ndjson was asked\n--- recorded"
+        "corral replay: this request is not the one recorded in t.ndjson\n--- recorded"
     )
 
 

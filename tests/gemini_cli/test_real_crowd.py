@@ -67,7 +67,7 @@ async def test_many_runs_at_once_all_succeed_and_leave_nothing_behind(
         assert result.files_complete
     assert processes_matching(str(tmp_path)) == []
     assert descriptors() - before == set()
-    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.process_registry().iterdir()) == []
     assert list(paths.sessions().glob("*/tmp")) == []
     assert sorted(os.listdir(tmp_path)) == ["corral-home", "user-home", "workspace"]
     assert os.listdir(tmp_path / "user-home") == []

@@ -82,7 +82,7 @@ async def test_a_run_that_is_not_kept_leaves_nothing_and_cannot_be_resumed(
     assert result.ok
     assert result.resume_token is None
     assert list(paths.sessions().iterdir()) == []
-    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.process_registry().iterdir()) == []
 
 
 async def test_an_interrupted_headless_conversation_goes_on(gemini: Gemini) -> None:

@@ -53,7 +53,7 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
 
 
 async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: NodeHarness) -> None:
-    ledger = paths.ledger()
+    ledger = paths.process_registry()
     outcome = await tool(bench, f"cat '{ledger}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
     assert (entry["owner"], entry["agent"]) == (os.getpid(), "command")

@@ -1008,7 +1008,7 @@ async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Pa
     assert child_pids() == []
     assert open_descriptors() == before
     home = Path(os.environ["CORRAL_HOME"])
-    assert list((home / "ledger").iterdir()) == []
+    assert list((home / "processes").iterdir()) == []
     assert len(list((home / "sessions").iterdir())) == 1
 
 

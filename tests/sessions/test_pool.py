@@ -67,7 +67,7 @@ async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) 
     assert len({r.session_id for r in results}) == 40
     assert child_pids() == []
     assert open_descriptors() - before == set()
-    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.process_registry().iterdir()) == []
     assert list(paths.sessions().iterdir()) == []
 
 

@@ -353,7 +353,7 @@ async def test_a_hundred_runs_half_of_them_cancelled_leave_nothing(workspace: Pa
     assert child_pids() == []
     assert open_descriptors() == before
     home = Path(os.environ["CORRAL_HOME"])
-    assert list((home / "ledger").iterdir()) == []
+    assert list((home / "processes").iterdir()) == []
     assert len(list((home / "sessions").iterdir())) == 1
 
 
@@ -454,7 +454,7 @@ def test_an_interruption_of_run_sync_inside_a_loop_ends_the_agent(workspace: Pat
     assert process.wait(30) == 130
     process.stdout.close()
     home = Path(os.environ["CORRAL_HOME"])
-    assert list((home / "ledger").iterdir()) == []
+    assert list((home / "processes").iterdir()) == []
     assert list((home / "sessions").iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from corral.errors import ConfigError, PolicyError
 from corral.options import KNOWN
 from corral.policy import Policy
 from corral.system import paths
-from corral.system.config import HARMLESS, load, read_policy
+from corral.system.config import UNTRUSTED_OPTIONS, load, read_policy
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_the_folders_file_wins_over_the_users() -> None:
     assert load("gemini-cli") == {"timeout": 2, "grace": 1}
 
 
-@pytest.mark.parametrize("name", sorted(set(KNOWN) - HARMLESS))
+@pytest.mark.parametrize("name", sorted(set(KNOWN) - UNTRUSTED_OPTIONS))
 def test_a_file_that_may_come_with_a_repository_may_set_only_what_does_no_harm(name: str) -> None:
     write(Path("corral.toml"), f'[agents.gemini-cli]\n{name} = "x"\n')
     with pytest.raises(ConfigError, match=f"may not set {name}") as raised:
@@ -66,8 +66,8 @@ def test_what_does_no_harm_reaches_neither_rights_nor_programs() -> None:
     programs = {"program", "env", "pass_env", "mcp_servers", "config"}
     reach = {"cwd", "include_directories", "prompt_file", "images", "expand_files"}
     said = {"system_prompt", "replace_system_prompt", "resume"}
-    assert not HARMLESS & (rights | programs | reach | said)
-    assert set(KNOWN) >= HARMLESS
+    assert not UNTRUSTED_OPTIONS & (rights | programs | reach | said)
+    assert set(KNOWN) >= UNTRUSTED_OPTIONS
 
 
 def test_a_file_named_by_the_user_is_trusted_whole_and_stands_alone(

@@ -69,7 +69,7 @@ async def test_a_declared_command_is_an_agent_like_any(declare: Path, workspace:
     assert (result.status, result.text, result.agent) == ("success", "hello", "mine")
     found = config.find_agent("mine")
     assert (found.title, config.load("mine")) == ("My own", {"timeout": 7})
-    assert "mine" in [agent.name for agent in config.every_agent()]
+    assert "mine" in [agent.name for agent in config.all_agents()]
     assert (await check_agent("mine")).ok
 
 
@@ -148,7 +148,7 @@ def test_a_table_that_cannot_be_is_told(
 def test_a_known_agents_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "corral.toml").write_text('[agents.gemini]\ncommand = "x --acp"\n')
     monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "corral.toml"))
-    with pytest.raises(ConfigError, match="is the name of an agent that is known"):
+    with pytest.raises(ConfigError, match="is the name of a known agent"):
         config.find_agent("gemini")
 
 

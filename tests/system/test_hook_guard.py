@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corral.system.hook_guard import DENY, Guarded, HookCall, judge, patched
+from corral.system.hook_guard import DENY, Guarded, HookCall, patched_paths, refusal_reason
 
 
 def patch(*lines: str) -> str:
@@ -61,7 +61,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_patch_of_a_protected_or_outer_file_is_refused(tree: Path, line: str) -> None:
     harmless = ("*** Update File: a.txt", "@@", "-old", "+new")
     call = HookCall("apply_patch", {"command": patch(*harmless, line, "+x")}, str(tree))
-    assert judge(Guarded(cwd=str(tree)), call)
+    assert refusal_reason(Guarded(cwd=str(tree)), call)
 
 
 def test_a_patch_in_the_workspace_and_the_writable_folders_goes_on(tree: Path) -> None:
@@ -76,16 +76,18 @@ def test_a_patch_in_the_workspace_and_the_writable_folders_goes_on(tree: Path) -
         "-old",
         "+new",
     )
-    assert patched(text) == ["new.txt", f"{more}/b.txt", "sub/c.txt"]
+    assert patched_paths(text) == ["new.txt", f"{more}/b.txt", "sub/c.txt"]
     guarded = Guarded(cwd=str(tree), writable=(more,))
-    assert judge(guarded, HookCall("apply_patch", {"command": text}, str(tree))) is None
-    assert judge(Guarded(cwd=str(tree)), HookCall("apply_patch", {"command": text}, str(tree)))
+    assert refusal_reason(guarded, HookCall("apply_patch", {"command": text}, str(tree))) is None
+    assert refusal_reason(
+        Guarded(cwd=str(tree)), HookCall("apply_patch", {"command": text}, str(tree))
+    )
 
 
 def test_an_image_is_read_in_the_workspace_alone(tree: Path) -> None:
     def view(path: str) -> str | None:
         guarded = Guarded(cwd=str(tree), readable=(str(tree.parent / "more"),))
-        return judge(guarded, HookCall("view_image", {"path": path}, str(tree)))
+        return refusal_reason(guarded, HookCall("view_image", {"path": path}, str(tree)))
 
     assert view("a.png") is None
     assert view(f"{tree.parent}/more/a.png") is None
@@ -95,7 +97,7 @@ def test_an_image_is_read_in_the_workspace_alone(tree: Path) -> None:
 
 def test_without_a_folder_of_its_own_the_one_of_the_call_counts(tree: Path) -> None:
     def view(path: str, cwd: str | None) -> str | None:
-        return judge(Guarded(), HookCall("view_image", {"path": path}, cwd))
+        return refusal_reason(Guarded(), HookCall("view_image", {"path": path}, cwd))
 
     assert view("a.png", str(tree)) is None
     assert view(f"{tree}/a.png", str(tree.parent / "more"))

@@ -17,7 +17,7 @@ from support.raw_server import ConnectionHandler, RawConnection, plain, raw_serv
 from corral.errors import ConfigError, CorralError, NetworkFailed
 from corral.system.http.client import Http
 from corral.system.http.proxy import Proxy, proxy_for
-from corral.system.http.request import head_of, target_of
+from corral.system.http.request import encode_head, parse_url
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +39,8 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_address_is_taken_apart(url: str, host: str, port: int, said: str, path: str) -> None:
-    target = target_of(url)
-    assert (target.origin.host, target.origin.port, target.origin.said) == (host, port, said)
+    target = parse_url(url)
+    assert (target.origin.host, target.origin.port, target.origin.authority) == (host, port, said)
     assert target.path == path
 
 
@@ -54,7 +54,7 @@ def test_an_address_is_taken_apart(url: str, host: str, port: int, said: str, pa
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="not a URL"):
-        target_of(url)
+        parse_url(url)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ async def test_a_header_that_would_smuggle_is_refused_before_anything_is_sent(
 
 
 def test_credentials_of_an_address_go_into_their_header_unless_there_is_one() -> None:
-    target = target_of("http://me:p%40ss@a.test/x")
-    assert b"\r\nauthorization: Basic bWU6cEBzcw==\r\n" in head_of("GET", target, {})
-    assert b"Basic" not in head_of("GET", target, {"Authorization": "Bearer k"})
-    assert b"me" not in head_of("GET", target, {}).partition(b"\r\n")[0]
+    target = parse_url("http://me:p%40ss@a.test/x")
+    assert b"\r\nauthorization: Basic bWU6cEBzcw==\r\n" in encode_head("GET", target, {})
+    assert b"Basic" not in encode_head("GET", target, {"Authorization": "Bearer k"})
+    assert b"me" not in encode_head("GET", target, {}).partition(b"\r\n")[0]
     assert "Basic" not in repr(target)
 
 
@@ -104,10 +104,10 @@ async def test_a_connection_that_is_not_taken_has_its_deadline(
         await line.wait_closed()
 
     async with raw_server(mute) as server, Http(connect_timeout=0.2) as http:
-        with pytest.raises(NetworkFailed, match=r"did not take the connection in 0\.2 s"):
+        with pytest.raises(NetworkFailed, match=r"did not accept the connection within 0\.2 s"):
             await http.post(f"https://127.0.0.1:{server.port}", b"", {})
         monkeypatch.setenv("https_proxy", server.url)
-        with pytest.raises(NetworkFailed, match=r"did not take the connection in 0\.2 s"):
+        with pytest.raises(NetworkFailed, match=r"did not accept the connection within 0\.2 s"):
             await http.post("https://a.test", b"", {})
 
 
@@ -185,9 +185,13 @@ async def test_a_proxy_that_is_not_there_is_named_as_that(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("said", "words", "retryable"),
     [
-        (b"HTTP/1.1 407 Who are you\r\n\r\n", "refuses to lead to a.test: 407 Who are you", False),
-        (b"HTTP/1.1 503 Busy\r\n\r\n", "refuses to lead to a.test: 503 Busy", True),
-        (b"HTTP/1.1 200 OK\r\n\r\nstray", "refuses to lead", False),
+        (
+            b"HTTP/1.1 407 Who are you\r\n\r\n",
+            "refuses to connect to a.test: 407 Who are you",
+            False,
+        ),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "refuses to connect to a.test: 503 Busy", True),
+        (b"HTTP/1.1 200 OK\r\n\r\nstray", "refuses to connect", False),
         (b"SSH-2.0\r\n\r\n", "does not speak HTTP", True),
         (b"", "closed the connection", True),
     ],
@@ -270,7 +274,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
     if host != "localhost":  # trusted, but for another name
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with raw_server(echo(), trusted=served, host=host) as server, Http() as http:
-        with pytest.raises(NetworkFailed, match="cannot be trusted") as caught:
+        with pytest.raises(NetworkFailed, match="has no trusted certificate") as caught:
             await http.post(f"https://{host}:{server.port}", b"", {})
     assert not caught.value.retryable
     assert "SSL_CERT_FILE" in (caught.value.hint or "")

@@ -55,13 +55,13 @@ def leave_behind(folder: Path, kind: str, token: str) -> None:
 
 
 def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
-    ledger = ProcessRegistry(folder / "ledger", agent="sleeper")
+    ledger = ProcessRegistry(folder / "processes", agent="sleeper")
 
     async def main() -> None:
-        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
-        (entry,) = ledger.live()
+        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        (entry,) = ledger.entries()
         assert (entry.pid, entry.pgid, entry.owner) == (process.pid, process.pid, os.getpid())
-        assert (entry.agent, entry.program, entry.orphaned) == ("sleeper", "sleep", False)
+        assert (entry.agent, entry.program, entry.is_orphaned) == ("sleeper", "sleep", False)
         (file,) = ledger.folder.iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
         assert ledger.reap() == []
@@ -69,7 +69,7 @@ def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
         await process.end()
 
     asyncio.run(main())
-    assert ledger.live() == []
+    assert ledger.entries() == []
     assert list(ledger.folder.iterdir()) == []
 
 
@@ -79,10 +79,10 @@ def test_what_a_killed_owner_left_is_ended(kind: str, folder: Path) -> None:
     leave_behind(folder, kind, token)
     assert relatives(token) > 0
     ledger = ProcessRegistry(folder)
-    assert [entry.orphaned for entry in ledger.live()] == [True]
+    assert [entry.is_orphaned for entry in ledger.entries()] == [True]
     assert len(ledger.reap()) == 1
     assert relatives(token) == 0
-    assert ledger.live() == []
+    assert ledger.entries() == []
 
 
 def test_several_may_reap_at_once(folder: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> No
     token = secrets.token_hex()
     leave_behind(folder, "plain", token)
     ledger = ProcessRegistry(folder)
-    (entry,) = ledger.live()
+    (entry,) = ledger.entries()
     with subprocess.Popen(["sleep", "50"], start_new_session=True) as stranger:
         forged = msgspec.structs.replace(entry, pid=stranger.pid, pgid=stranger.pid)
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(forged))
@@ -118,13 +118,13 @@ def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path
     ledger = ProcessRegistry(folder)
 
     async def main() -> None:
-        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, ledger=ledger)
-        (entry,) = ledger.live()
+        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        (entry,) = ledger.entries()
         old = msgspec.structs.replace(entry, boot="another")
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(old))
         assert ledger.reap() == [old]
         assert process.exit is None
-        assert ledger.live() == []
+        assert ledger.entries() == []
         await process.end()
 
     asyncio.run(main())
@@ -133,17 +133,17 @@ def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path
 def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> None:
     leave_behind(folder, "flood", secrets.token_hex())
     ledger = ProcessRegistry(folder)
-    (entry,) = ledger.live()
+    (entry,) = ledger.entries()
     file = folder / f"{entry.mark}.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(entry, pid_space="other")))
-    assert ledger.live() == ledger.reap() == []
+    assert ledger.entries() == ledger.reap() == []
     assert msgspec.json.decode(file.read_bytes(), type=Entry).pid == entry.pid
 
 
 def test_files_that_are_no_entries_are_passed_over(folder: Path) -> None:
     (folder / "half.json").write_text('{"pid": 1')
     (folder / "other.json").write_text("[]")
-    assert ProcessRegistry(folder).live() == []
+    assert ProcessRegistry(folder).entries() == []
     assert ProcessRegistry(folder / "missing").reap() == []
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> 
                 family("plain", token),
                 cwd="/",
                 env=os.environ,
-                ledger=ProcessRegistry(folder / "file"),
+                registry=ProcessRegistry(folder / "file"),
             )
 
     asyncio.run(main())

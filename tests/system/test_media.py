@@ -9,13 +9,13 @@ import pytest
 
 from corral.errors import ConfigError, MediaInvalid
 from corral.messages import Audio, Document, Image, Media, Message
-from corral.system.media import LARGEST, loaded
+from corral.system.media import LARGEST, load_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
 async def load(part: Media) -> Any:
-    (message,) = await loaded([Message.user(part)])
+    (message,) = await load_media([Message.user(part)])
     return message.content[0]
 
 
@@ -110,7 +110,7 @@ async def test_audio_is_named_by_its_content() -> None:
 
 async def test_a_path_object_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
-    loaded_image = (await loaded([Message.user(Image(tmp_path / "a.png"))]))[0].content[0]
+    loaded_image = (await load_media([Message.user(Image(tmp_path / "a.png"))]))[0].content[0]
     assert isinstance(loaded_image, Image)
     assert loaded_image.source == PNG
 
@@ -130,4 +130,4 @@ def test_what_is_no_content_of_a_message_is_refused(content: object) -> None:
 async def test_an_image_is_no_audio(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     with pytest.raises(MediaInvalid, match="what kind of file"):
-        await loaded([Message.user(Audio(str(tmp_path / "a.png")))])
+        await load_media([Message.user(Audio(str(tmp_path / "a.png")))])

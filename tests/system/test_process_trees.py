@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from corral.system.process.process import Exit, Process
-from corral.system.process.tree import Tree
+from corral.system.process.tree import ProcessTree
 
 PROGRAMS = Path(__file__).parent / "programs"
 T = TypeVar("T")
@@ -175,9 +175,9 @@ def test_whoever_looks_late_at_the_end_still_kills_and_waits_for_it() -> None:
     ) as root:
         assert root.stdout is not None
         assert root.stdout.readline() == b"ready\n"
-        tree = Tree(root.pid, token, None)
-        tree.hurry(-60)  # as when the loop had other things to do for a minute
-        for pause in tree.ending():
+        tree = ProcessTree(root.pid, token, None)
+        tree.set_deadline(-60)  # as when the loop had other things to do for a minute
+        for pause in tree.end_steps():
             time.sleep(pause)
         assert tree.gone
         assert [pid for pid in relatives(token) if not is_zombie(str(pid))] == []

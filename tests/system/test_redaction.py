@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.system.environment import SecretRedactor
-from corral.system.redaction import Pieces
+from corral.system.redaction import StreamRedactor
 
 SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
 
 
 def shown(text: str, cuts: list[int], secrets: dict[str, str] = SECRETS) -> str:
-    pieces = Pieces(SecretRedactor(secrets))
+    pieces = StreamRedactor(SecretRedactor(secrets))
     places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     parts = [pieces.add(text[a:b]) for a, b in itertools.pairwise(places)]
-    return "".join([*parts, pieces.rest()])
+    return "".join([*parts, pieces.finish()])
 
 
 @given(
@@ -45,16 +45,16 @@ def test_pieces_show_what_the_text_at_once_would(text: str, cuts: list[int]) -> 
     [("nothing of it", "nothing of it"), ("then abca", "then "), ("abcabx", "abcabx")],
 )
 def test_only_what_may_begin_a_secret_is_held_back(text: str, at_once: str) -> None:
-    assert Pieces(SecretRedactor({"A": "abcabcabd"})).add(text) == at_once
+    assert StreamRedactor(SecretRedactor({"A": "abcabcabd"})).add(text) == at_once
 
 
 def test_what_is_held_back_does_not_grow_with_the_text() -> None:
-    pieces = Pieces(SecretRedactor({"A": "a" * 50 + "b"}))
+    pieces = StreamRedactor(SecretRedactor({"A": "a" * 50 + "b"}))
     for _ in range(1000):
         pieces.add("a")
-        assert len(pieces.held) <= 50
-    assert pieces.rest() == "a" * 50
+        assert len(pieces.pending) <= 50
+    assert pieces.finish() == "a" * 50
 
 
 def test_without_secrets_everything_passes() -> None:
-    assert Pieces(SecretRedactor({})).add("any text") == "any text"
+    assert StreamRedactor(SecretRedactor({})).add("any text") == "any text"

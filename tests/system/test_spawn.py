@@ -162,8 +162,8 @@ def test_the_right_to_raise_limits_is_read_from_the_kernel(
         return status.encode()
 
     monkeypatch.setattr(platform, "_read", read)
-    platform.may_drop_limits_right.cache_clear()
+    platform.can_drop_limits_right.cache_clear()
     try:
-        assert platform.may_drop_limits_right() is may
+        assert platform.can_drop_limits_right() is may
     finally:
-        platform.may_drop_limits_right.cache_clear()
+        platform.can_drop_limits_right.cache_clear()

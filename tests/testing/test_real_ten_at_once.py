@@ -152,7 +152,7 @@ async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothin
 
     assert processes_using(tmp_path) == {}
     assert descriptors() - before == set()
-    assert list(paths.ledger().iterdir()) == []
+    assert list(paths.process_registry().iterdir()) == []
     assert os.listdir(paths.sessions()) == []
     assert os.listdir(temporary) == []
     kept = [name for name in file_names(tmp_path / "user-home") if not name.startswith(UNPACKED)]

@@ -292,7 +292,7 @@ class Loop:
                     self._emit_events(events)
                     await self._wait_for_room()
         finally:
-            self._emit_text(self._pieces.rest())
+            self._emit_text(self._pieces.finish())
         response = stream.response
         if response is None:
             raise StreamBroken("the model's answer has no end")
@@ -318,7 +318,7 @@ class Loop:
 
     def _emit_delta(self, text: str, *, is_text: bool) -> None:
         if is_text != self._is_text:
-            self._emit_text(self._pieces.rest())
+            self._emit_text(self._pieces.finish())
             self._is_text = is_text
         self._emit_text(self._pieces.add(text))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from corral.system.environment import SecretRedactor
-from corral.system.redaction import Pieces
+from corral.system.redaction import StreamRedactor
 
 
 class SecretFilter(SecretRedactor):
     """A redactor that also finds a secret that is split over several chunks."""
 
-    def pieces(self) -> Pieces:
+    def pieces(self) -> StreamRedactor:
         """A redactor for one text that comes in chunks."""
-        return Pieces(self)
+        return StreamRedactor(self)

@@ -219,7 +219,7 @@ class ToolExecutor:
                 emit(ToolOutput(call.id, message))
 
         outcome = await tool.call(self._workspace, call.arguments, put_out)
-        if rest := pieces.rest():
+        if rest := pieces.finish():
             emit(ToolOutput(call.id, rest))
         for effect in outcome.effects:
             if effect.source is not None:

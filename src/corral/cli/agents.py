@@ -32,7 +32,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_agents(as_json: bool) -> None:
     """List the known agents and their installed versions."""
-    found = [_state(agent) for agent in config.every_agent()]
+    found = [_state(agent) for agent in config.all_agents()]
     if as_json:
         echo_json(json.dumps(found))
         return
@@ -236,7 +236,7 @@ def _print_report(report: Report, *, as_json: bool, markdown: bool) -> None:
 
 def _checkable() -> list[str]:
     """All agents except people: a script cannot check those."""
-    return [each.name for each in config.every_agent() if "person" not in each.capabilities]
+    return [each.name for each in config.all_agents() if "person" not in each.capabilities]
 
 
 def _state(agent: AgentSpec) -> dict[str, Any]:

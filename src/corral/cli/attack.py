@@ -33,7 +33,7 @@ class Selection:
 
 def attackable() -> list[str]:
     """Agents whose model can be scripted."""
-    return [each.name for each in config.every_agent() if each.probe is not None]
+    return [each.name for each in config.all_agents() if each.probe is not None]
 
 
 def attack(names: Sequence[str], selection: Selection, *, as_json: bool, markdown: bool) -> int:

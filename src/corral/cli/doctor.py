@@ -126,7 +126,7 @@ def _row_type() -> Any:
 
 def end_leftovers(*, as_json: bool) -> int:
     """End what belongs to runs whose own process is gone."""
-    ledger = ProcessRegistry(paths.ledger())
+    ledger = ProcessRegistry(paths.process_registry())
     ended = ledger.reap()
     for folder in store.abandoned_folders():
         shutil.rmtree(folder, ignore_errors=True)
@@ -135,5 +135,5 @@ def end_leftovers(*, as_json: bool) -> int:
     else:
         for entry in ended:
             echo(f"ended {entry.agent} {entry.pid} ({entry.program})")
-        echo(f"{len(ended)} left behind, {len(ledger.live())} running")
+        echo(f"{len(ended)} left behind, {len(ledger.entries())} running")
     return 0

@@ -106,13 +106,13 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _report_error(error: Exception) -> int:
     from corral.errors import CorralError
-    from corral.system.threads import is_refused, no_thread
+    from corral.system.threads import is_thread_limit, no_thread_error
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
         echo(f"corral: {error}", err=True)
         return 1
-    if is_refused(error):
-        error = no_thread(error)
+    if is_thread_limit(error):
+        error = no_thread_error(error)
     if not isinstance(error, CorralError):
         print_traceback(error)
         return 1

@@ -247,7 +247,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         client.set_labels(run, {"reason": reason})
         client.cancel([run], children=True)
         agent_host_client.close(run, cancel=True)
-        ProcessRegistry(paths.ledger()).reap()  # processes of an engine that was killed
+        ProcessRegistry(paths.process_registry()).reap()  # processes of an engine that was killed
         return _config_of(client, run)
 
     config = await with_client(database, end)

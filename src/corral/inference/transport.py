@@ -17,7 +17,7 @@ from corral.protocol.sse import SseDecoder
 from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
-from corral.system.media import loaded
+from corral.system.media import load_media
 
 
 class PendingResponse(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def attach_provider(error: CorralError, provider: Provider, key: str | None) -> 
 async def encode(request: Request, found: Access, name: str, *, streamed: bool) -> Encoded:
     """The request in the vendor's format. Raises for an invalid request, before anything is
     sent."""
-    messages = await loaded(request.messages)
+    messages = await load_media(request.messages)
     if not any(message.role not in ("system", "developer") for message in messages):
         raise ConfigError("there is no prompt: pass a prompt or messages")
     encoded_request = replace(request, model=name, messages=messages)

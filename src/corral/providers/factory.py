@@ -54,9 +54,9 @@ class ResponseProviderFactory:
         kind = cls._registered.get(name)
         if kind is not None:
             return kind
-        found = next((a for a in settings.every_agent() if name in (a.name, *a.aliases)), None)
+        found = next((a for a in settings.all_agents() if name in (a.name, *a.aliases)), None)
         return None if found is None else provider_class(found)
 
     @classmethod
     def list_providers(cls) -> list[str]:
-        return sorted({*cls._registered, *(agent.name for agent in settings.every_agent())})
+        return sorted({*cls._registered, *(agent.name for agent in settings.all_agents())})

@@ -272,7 +272,7 @@ class _Worker:
     def give_back(self) -> None:
         self.busy -= 1
         pid = self._connection.pid if self._connection else None
-        resident = platform.resident(pid) if pid else None
+        resident = platform.resident_memory(pid) if pid else None
         if (
             resident is not None
             and resident > acp_transport(self._prepared.agent).bytes_per_process

@@ -65,7 +65,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentSpec
     run: RunOptions
     cwd: str
-    program: programs.Found
+    program: programs.FoundProgram
     environment: environment.Environment
     compiled: CompiledPolicy
     linked: tuple[str, ...]
@@ -174,7 +174,7 @@ def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
 
 def _program(
     agent: AgentSpec, run: RunOptions
-) -> tuple[AgentSpec, programs.Found, environment.Environment]:
+) -> tuple[AgentSpec, programs.FoundProgram, environment.Environment]:
     """What is started, and what it sees. A recording stands for the agent."""
     if run.replay is not None:
         from corral.sessions.recording import with_replay

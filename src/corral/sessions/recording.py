@@ -23,12 +23,12 @@ from corral.system.cassette import format
 from corral.system.cassette.record import RUN, SECRETS
 from corral.system.cassette.replay import DIFFERS, SIGN
 from corral.system.environment import Environment
-from corral.system.programs import Found
+from corral.system.programs import FoundProgram
 
 
 def with_recorder(
-    agent: AgentSpec, run: RunOptions, found: Found, env: Environment
-) -> tuple[Found, Environment]:
+    agent: AgentSpec, run: RunOptions, found: FoundProgram, env: Environment
+) -> tuple[FoundProgram, Environment]:
     """The same program and environment, with the recorder before it."""
     path = _recording_path(agent, run.record_to or "")
     arguments = (path, str(len(found.argv)), agent.name, found.version or "")
@@ -36,7 +36,7 @@ def with_recorder(
     return replace(found, argv=argv), _with_recorder_env(env)
 
 
-def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, Environment]:
+def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProgram, Environment]:
     """What stands for the agent, its program and its environment. Raises ``ConfigError`` where
     there is no recording, or one of another agent."""
     path = _recording_path(agent, run.replay or "")
@@ -59,7 +59,7 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, Found, En
     agent = replace(agent, explain=_explain(agent), credential_files=(), transport=transport)
     return (
         agent,
-        Found(path, (*_python_command("replay"), path), head.version, "option"),
+        FoundProgram(path, (*_python_command("replay"), path), head.version, "option"),
         _with_recorder_env(env),
     )
 

@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from corral.events import Event, Text, Thinking, ToolOutput, ToolResult
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.system.environment import SecretRedactor
-from corral.system.redaction import Pieces
+from corral.system.redaction import StreamRedactor
 
 
 class _Message(msgspec.Struct):
     """The message under way of the agent, or of one of its sub-agents."""
 
-    pieces: Pieces
+    pieces: StreamRedactor
     parent: str | None
     is_text: bool = True
     message_id: str | None = None
 
     def rest(self) -> RawEvent | None:
-        pending = self.pieces.rest()
+        pending = self.pieces.finish()
         if not pending:
             return None
         if self.is_text and self.parent is None:
@@ -40,7 +40,7 @@ class EventRedactor:
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
         self._messages: dict[str | None, _Message] = {}
-        self._outputs: dict[str, tuple[Pieces, str | None]] = {}
+        self._outputs: dict[str, tuple[StreamRedactor, str | None]] = {}
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
         if not self._redactor.values:
@@ -57,10 +57,10 @@ class EventRedactor:
         return out
 
     def end(self) -> list[RawEvent]:
-        pending = [message.rest() for message in self._messages.values()]
+        pending = [message.finish() for message in self._messages.values()]
         out: list[RawEvent] = [item for item in pending if item is not None]
         for call_id, (pieces, parent) in self._outputs.items():
-            if rest := pieces.rest():
+            if rest := pieces.finish():
                 out.append(ToolOutput(call_id, rest, parent=parent))
         self._messages.clear()
         self._outputs.clear()
@@ -81,15 +81,17 @@ class EventRedactor:
             return
         if isinstance(event, ToolResult) and event.call_id in self._outputs:
             pieces, parent = self._outputs.pop(event.call_id)
-            if rest := pieces.rest():
+            if rest := pieces.finish():
                 out.append(ToolOutput(event.call_id, rest, parent=parent))
         out.append(event)
 
     def _output(self, event: ToolOutput, out: list[RawEvent]) -> None:
-        pieces, _ = self._outputs.setdefault(event.call_id, (Pieces(self._redactor), event.parent))
+        pieces, _ = self._outputs.setdefault(
+            event.call_id, (StreamRedactor(self._redactor), event.parent)
+        )
         if shown := pieces.add(event.delta):
             out.append(event if shown == event.delta else replace(event, delta=shown))
-        if not pieces.held:
+        if not pieces.pending:
             del self._outputs[event.call_id]
 
     def _message(
@@ -103,12 +105,12 @@ class EventRedactor:
             self._release(message, out)
             message = None
         if message is None:
-            message = _Message(Pieces(self._redactor), parent, is_text, message_id)
+            message = _Message(StreamRedactor(self._redactor), parent, is_text, message_id)
             self._messages[parent] = message
         return message
 
     def _release(self, message: _Message, out: list[RawEvent]) -> None:
-        if (rest := message.rest()) is not None:
+        if (rest := message.finish()) is not None:
             out.append(rest)
 
 

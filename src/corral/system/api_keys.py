@@ -1,4 +1,4 @@
-"""How a vendor of models is reached from here: its base URL and its key, out of the environment."""
+"""The base URL and the API key of a model provider, from the environment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def access(
     url = base_url or _first(provider.base_url_env, environ) or provider.base_url
     if not url:
         raise ConfigError(
-            f"where is {provider.title}? Its base URL is not set",
+            f"the base URL of {provider.title} is not set",
             hint=f"Set {' or '.join(provider.base_url_env)}, such as http://localhost:8000/v1.",
         )
     extras: dict[str, str] = {}
@@ -70,16 +70,18 @@ def access(
         extras["host"] = host if region == "global" else f"{region}-{host}"
     key = key or _first(provider.key_env, environ)
     if key is not None and not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the key of {provider.title} holds a character that no key has")
+        raise ConfigError(f"the API key of {provider.title} contains an invalid character")
     if key is None and not provider.key_optional and provider.credentials is None:
         raise MissingKey(
-            f"there is no key for {provider.title}",
+            f"there is no API key for {provider.title}",
             hint=f"Set {' or '.join(provider.key_env)}.",
             provider=provider.name,
         )
     url = url.rstrip("/")
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"the base URL of {provider.title} must begin with https://: {url}")
+        raise ConfigError(
+            f"the base URL of {provider.title} must start with http:// or https://: {url}"
+        )
     for name, value in extras.items():
         url = url.replace(f"{{{name}}}", value)
     return Access(provider=provider, base_url=url, key=key, extras=extras)

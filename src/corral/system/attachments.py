@@ -1,4 +1,4 @@
-"""A prompt with the files that go along."""
+"""Build the message of a prompt, with the files that are attached to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from corral.errors import ConfigError
 from corral.messages import Audio, Document, Image, Message, Part, Text
 from corral.options import RunOptions
-from corral.system.media import kind_of, loaded
+from corral.system.media import load_media, media_type_of
 
 
 async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
@@ -16,7 +16,7 @@ async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
     parts += [Image(str(cwd / path)) for path in run.images]
     parts += [Audio(str(cwd / path)) for path in run.audio]
     parts += [_attached(cwd / path) for path in run.attachments]
-    return (await loaded([Message("user", tuple(parts))]))[0]
+    return (await load_media([Message("user", tuple(parts))]))[0]
 
 
 def _attached(path: Path) -> Part:
@@ -25,12 +25,12 @@ def _attached(path: Path) -> Part:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
-    if kind_of(data, "") == "application/pdf":  # some are all ASCII
+    if media_type_of(data, "") == "application/pdf":  # some are all ASCII
         return Document(str(path))
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        kind = kind_of(data, path.name) or ""
+        kind = media_type_of(data, path.name) or ""
         for start, part in (("image/", Image), ("audio/", Audio)):
             if kind.startswith(start):
                 return part(str(path))

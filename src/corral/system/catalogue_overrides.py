@@ -1,4 +1,4 @@
-"""The catalogue of models that is in force here: the shipped one, and a person's own figures."""
+"""The model catalogue: the shipped one, with the user's own values over it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from corral.system import paths
 def catalogue() -> Catalogue:
     """The shipped one, with ``CORRAL_MODELS`` or else ``models.toml`` of the config folder laid
     over it; an empty ``CORRAL_MODELS`` means none. Raises ``ConfigError``."""
-    return _of(os.environ.get("CORRAL_MODELS"))
+    return _load(os.environ.get("CORRAL_MODELS"))
 
 
 @lru_cache(4)
-def _of(given: str | None) -> Catalogue:
+def _load(given: str | None) -> Catalogue:
     if given == "":
         return shipped()
     path = Path(given) if given else paths.user_config().with_name("models.toml")

@@ -1,9 +1,9 @@
-"""``corral.toml``: defaults for runs, read before anything else.
+"""Read ``corral.toml``: defaults for runs.
 
-Looked for in ``CORRAL_CONFIG``, else in the user's configuration folder *and* in
-the current directory. A file in the current directory may come with a stranger's
-repository, so it may set only what can do no harm; give its path in
-``CORRAL_CONFIG`` (or ``--config``) to trust it whole.
+The file is ``CORRAL_CONFIG``; if that is not set, the one in the user's configuration folder *and*
+the one in the current directory. A file in the current directory may come with somebody else's
+repository, so it may set only harmless options. Name it in ``CORRAL_CONFIG`` (or ``--config``) to
+trust it completely.
 
 ::
 
@@ -14,7 +14,7 @@ repository, so it may set only what can do no harm; give its path in
     program = "/opt/gemini/bin/gemini"
     model = "gemini-2.5-flash"
 
-    [agents.mine]               # an agent of your own: see agents/declared.py
+    [agents.mine]               # your own agent, see ``corral.agents.configured``
     command = "my-agent --acp"
 """
 
@@ -33,7 +33,7 @@ from corral.nesting import decode_toml
 from corral.policy import Policy, policy_from_table
 from corral.system import paths
 
-HARMLESS = frozenset(
+UNTRUSTED_OPTIONS = frozenset(
     {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
 )
 """What a file in the current directory may set without being trusted."""
@@ -56,7 +56,7 @@ def load(agent: str) -> dict[str, Any]:
     if local.is_file():
         _refuse_commands(local)
         found = _options(local, agent)
-        unsafe = sorted(set(found) - HARMLESS)
+        unsafe = sorted(set(found) - UNTRUSTED_OPTIONS)
         if unsafe:
             raise ConfigError(
                 f"corral.toml in the current directory may not set {', '.join(unsafe)}",
@@ -67,7 +67,7 @@ def load(agent: str) -> dict[str, Any]:
     return values
 
 
-def passed_on() -> tuple[str, ...]:
+def passed_env() -> tuple[str, ...]:
     """Variables that trusted files pass on to every agent and command (``pass_env`` of their
     ``[defaults]``). Raises ``ConfigError``."""
     names: list[str] = []
@@ -124,19 +124,19 @@ def find_agent(name: str) -> AgentSpec:
         for path in _trusted():
             table = _table(path, _table(path, _toml(path), "agents"), name)
             if "command" in table:
-                return _declared(name, table, path)
+                return _declared_agent(name, table, path)
         if name.startswith("acp:"):
-            return _listed(name.removeprefix("acp:"))
+            return _from_acp_registry(name.removeprefix("acp:"))
     return agents_registry.find(name)
 
 
-def every_agent() -> Iterator[AgentSpec]:
+def all_agents() -> Iterator[AgentSpec]:
     """Those that trusted files declare, then all that are known."""
     for path in _trusted():
         tables = _table(path, _toml(path), "agents")
         for name in tables:
             if "command" in _table(path, tables, name):
-                yield _declared(name, _table(path, tables, name), path)
+                yield _declared_agent(name, _table(path, tables, name), path)
     yield from agents_registry.all_agents()
 
 
@@ -149,20 +149,20 @@ def _trusted() -> list[Path]:
     return [user] if user.is_file() else []
 
 
-def _declared(name: str, table: dict[str, Any], path: Path) -> AgentSpec:
+def _declared_agent(name: str, table: dict[str, Any], path: Path) -> AgentSpec:
     try:
         known = agents_registry.find(name)
     except (UnknownAgent, ConfigError):
         known = None
     if known is not None:
         raise ConfigError(
-            f"{path}: [agents.{name}] has a command, and is the name of an agent that is known",
-            hint="Give yours another name; program = names another program for a known one.",
+            f"{path}: [agents.{name}] has a command, but this is the name of a known agent",
+            hint="Choose another name. To use another program for a known agent, set program.",
         )
     return agents_registry.from_table(name, table, str(path))
 
 
-def _listed(id: str) -> AgentSpec:
+def _from_acp_registry(id: str) -> AgentSpec:
     """Of the registry of the Agent Client Protocol, as a file on this machine."""
     given = os.environ.get("CORRAL_ACP_REGISTRY")
     path = Path(given) if given else paths.user_config().with_name("acp-registry.json")
@@ -210,7 +210,7 @@ def _toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise ConfigError(f"{path}: over {LARGEST:,} bytes: this is no configuration file")
+            raise ConfigError(f"{path}: larger than {LARGEST:,} bytes: not a configuration file")
         return decode_toml(data.decode().replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:  # its message ends in line and column
         raise ConfigError(f"{path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Every difference between operating systems in files, pipes and watching them."""
+"""Differences between operating systems in files, pipes and file watching."""
 
 from __future__ import annotations
 

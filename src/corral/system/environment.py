@@ -1,13 +1,13 @@
-"""What the child process may see: an allow-list, never all we have.
+"""The environment of child processes: an allow-list, never all of corral's own environment.
 
-An agent gets a base set that programs need to run at all, the agent's own credential family,
-and what the caller names. A command that we start for an agent, a pipeline or a check (the
-shell tool, ``tool`` nodes, ``until``, hooks) gets the base set, what build tools need to find
-their files, and what the caller names. ``DATABASE_URL`` and other vendors' keys stay home.
+An agent gets a base set that programs need to run, its own credentials, and what the caller names.
+A command that corral starts for an agent, a pipeline or a check (the shell tool, ``tool`` nodes,
+``until``, hooks) gets the base set, what build tools need to find their files, and what the caller
+names. ``DATABASE_URL`` and the keys of other vendors are not passed.
 
-What is secret is known by the name of its variable, or because its value is a URL with a
-password. It is redacted in everything that is written, and in what tools and commands say
-before a model reads it: a file or a server may hold the same value.
+A variable is a secret by its name, or because its value is a URL with a password. Secrets are
+redacted in everything that is written, and in what tools and commands return before a model reads
+it: a file or a server may contain the same value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting until somebody saves a file."""
+"""Wait until a file is saved."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Watch:
     whole. Between two of these nothing wakes up, but for a look now and then.
     """
 
-    TOLD = 60.0
+    WITH_EVENTS = 60.0
     """Seconds between two looks where the kernel tells of saves: over a network it tells only
     of those made on this machine."""
-    UNTOLD = 2.0
+    WITHOUT_EVENTS = 2.0
     """And where it cannot tell."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -38,7 +38,7 @@ class Watch:
     @property
     def pause(self) -> float:
         """Seconds after which to look without having been told."""
-        return Watch.UNTOLD if self._fd < 0 else Watch.TOLD
+        return Watch.WITHOUT_EVENTS if self._fd < 0 else Watch.WITH_EVENTS
 
     def __enter__(self) -> Watch:
         with contextlib.suppress(OSError):  # none to be had: looking has to do
@@ -58,19 +58,19 @@ class Watch:
             os.close(self._fd)
             self._fd = -1
 
-    async def saved(self, seconds: float) -> bool:
+    async def wait_saved(self, seconds: float) -> bool:
         """True once the file was saved, or its folder is gone; False after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     await self._ready.wait()
                     self._ready.clear()
-                    if self._meant():
+                    if self._has_our_file():
                         return True
         except TimeoutError:
             return False
 
-    def _meant(self) -> bool:
+    def _has_our_file(self) -> bool:
         """Whether what the kernel tells of, all of it taken, is of our file."""
         found = False
         with contextlib.suppress(BlockingIOError):

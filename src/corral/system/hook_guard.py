@@ -1,13 +1,12 @@
-"""Judges one tool call by the paths it names, as a hook that an agent runs before the call.
+"""Decide one tool call by the paths it names, as a hook that an agent runs before the call.
 
 ``python -m corral.system.hook_guard GUARD`` reads the call from stdin, as JSON in the form that
-coding agents hand to their ``PreToolUse`` hooks. It exits with 0 where the call may go on, or
-with 2 and a reason on stderr where it may not. ``GUARD`` is JSON: the folders of the session
-(``Guarded``).
+coding agents pass to their ``PreToolUse`` hooks. It exits with 0 if the call is allowed, or with 2
+and a reason on stderr if it is denied. ``GUARD`` is JSON: the folders of the session (``Guarded``).
 
-For agents whose own sandbox protects less than ``corral.protected_paths`` names. It refuses what
-it does not understand: another tool, another form of the arguments, a patch that names no file.
-An agent takes any other exit code, or a hook that cannot be started, for leave to go on; so the
+It is for agents whose own sandbox protects less than ``corral.protected_paths`` names. It denies
+what it does not understand: another tool, another form of the arguments, a patch that names no
+file. An agent treats any other exit code, and a hook that cannot be started, as permission. So the
 command given to the agent ends in ``|| exit 2``.
 """
 
@@ -48,7 +47,7 @@ class HookCall(msgspec.Struct, frozen=True):
     cwd: str | None = None
 
 
-def judge(guarded: Guarded, call: HookCall) -> str | None:
+def refusal_reason(guarded: Guarded, call: HookCall) -> str | None:
     """Why the call is refused; None where it may go on."""
     folder = guarded.cwd or call.cwd
     if not folder:
@@ -57,18 +56,18 @@ def judge(guarded: Guarded, call: HookCall) -> str | None:
     access: Access
     match call.tool_name, call.tool_input:
         case "apply_patch", {"command": str(text)} | {"input": str(text)}:
-            access, paths = "write", patched(text)
+            access, paths = "write", patched_paths(text)
         case "view_image", {"path": str(path)}:
             access, paths = "read", [path]
         case name, _:
-            return f"the call cannot be judged: {name}"
+            return f"the call cannot be checked: {name}"
     if not paths:
         return "the patch names no file"
     here = call.cwd or folder
     return guard.refusal([os.path.join(here, path) for path in paths], access)
 
 
-def patched(text: str) -> list[str]:
+def patched_paths(text: str) -> list[str]:
     """The files that a patch would change, in every reading of its lines."""
     found: list[str] = []
     for line in text.split("\n"):
@@ -83,9 +82,9 @@ def main(arguments: list[str]) -> int:
     try:
         guarded = msgspec.json.decode(arguments[0], type=Guarded)
         call = msgspec.json.decode(sys.stdin.buffer.read(), type=HookCall)
-        why = judge(guarded, call)
+        why = refusal_reason(guarded, call)
     except Exception as error:
-        why = f"the call cannot be judged: {error}"
+        why = f"the call cannot be checked: {error}"
     if why is None:
         return ALLOW
     print(f"refused by policy: {why}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Installing an agent: the pinned version, from npm, with the hashes we ship.
+"""Install an agent: the tested version, from npm, with the hashes that corral ships.
 
-It goes into a managed folder of its own and runs offline afterwards. The folder
-appears whole or not at all, however many install at once.
+It is installed in a managed folder and runs offline afterwards. The folder appears when it is
+complete, also if several processes install at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from corral.system import programs
 SECONDS = 600
 
 
-def install(agent: AgentSpec) -> programs.Found:
+def install(agent: AgentSpec) -> programs.FoundProgram:
     """Install the tested version, unless it is there. Raises ``NotInstalled`` without npm,
     ``BrokenInstall`` with npm's own words, ``StorageFailed`` on a full disk."""
     target = programs.managed_folder(agent)
@@ -81,10 +81,10 @@ def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
             f"npm took longer than {SECONDS} s", hint="Check the network and try again."
         ) from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        if "ENOSPC" in said:
+        message = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        if "ENOSPC" in message:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise BrokenInstall(
-            f"npm could not install {agent.package.npm}@{agent.package.tested}:\n{said[-2000:]}",
+            f"npm could not install {agent.package.npm}@{agent.package.tested}:\n{message[-2000:]}",
             hint="Check the network and npm's own settings, then try again.",
         )

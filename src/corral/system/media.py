@@ -1,4 +1,4 @@
-"""Images, audio and documents of a conversation: read, named and bounded before they are sent."""
+"""Read the images, audio and documents of a conversation, and check their type and size."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _WANTED: dict[type[Media], tuple[str, ...]] = {
     Audio: ("audio/",),
     Document: ("application/", "text/"),
 }
-_ALIKE = {"audio/x-wav": "audio/wav", "audio/vnd.wave": "audio/wav", "audio/wave": "audio/wav"}
+_SYNONYMS = {"audio/x-wav": "audio/wav", "audio/vnd.wave": "audio/wav", "audio/wave": "audio/wav"}
 """What Python calls a kind, by its version and the machine's tables; models know one name."""
-USUAL = {Image: "image/png", Audio: "audio/wav", Document: "application/pdf"}
+DEFAULT_TYPES = {Image: "image/png", Audio: "audio/wav", Document: "application/pdf"}
 
 
-async def loaded(messages: Iterable[Message]) -> tuple[Message, ...]:
+async def load_media(messages: Iterable[Message]) -> tuple[Message, ...]:
     """The same with every file's content in place of its path. Raises ``MediaInvalid``."""
-    whole = tuple(messages)
-    if not any(_to_load(part) for message in whole for part in message.content):
-        return whole
-    return await in_thread(_load, whole)
+    given = tuple(messages)
+    if not any(_needs_loading(part) for message in given for part in message.content):
+        return given
+    return await in_thread(_load, given)
 
 
-def _to_load(part: object) -> bool:
+def _needs_loading(part: object) -> bool:
     if not isinstance(part, Image | Audio | Document):
         return False
     is_data = isinstance(part.source, str) and part.source[:5].lower() == "data:"
@@ -68,11 +68,13 @@ def _load(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def _with_content(part: Media) -> Media:
     source = part.source
     if isinstance(source, bytes):
-        _bounded(len(source), "given as bytes")
-        return replace(part, media_type=part.media_type or _of_content(source) or _usual(part))
+        _check_size(len(source), "given as bytes")
+        return replace(
+            part, media_type=part.media_type or _type_from_content(source) or _default_type(part)
+        )
     source = os.fspath(source)
     if source[:5].lower() == "data:":
-        return _decoded(part, source)
+        return _from_data_url(part, source)
     if is_url(source):
         try:
             path = urlsplit(source).path  # a query is no part of the name
@@ -82,46 +84,46 @@ def _with_content(part: Media) -> Media:
     path = os.path.expanduser(source)
     if not os.path.isfile(path):
         raise MediaInvalid(
-            f"there is no such file to send: {path}", hint="Give a file, a URL or the bytes."
+            f"a file to send was not found: {path}", hint="Give a file, a URL or the bytes."
         )
     try:
-        _bounded(os.path.getsize(path), path)
+        _check_size(os.path.getsize(path), path)
         with open(path, "rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise MediaInvalid(f"a file to send cannot be read: {path}: {error.strerror}") from error
-    _bounded(len(data), path)
-    kind = part.media_type or kind_of(data, path)
+    _check_size(len(data), path)
+    kind = part.media_type or media_type_of(data, path)
     if kind is None or not kind.startswith(_WANTED[type(part)]):
         raise MediaInvalid(
-            f"what kind of file is {path}? It looks like {kind or 'nothing known'}",
-            hint="Say media_type=, such as image/png.",
+            f"the media type of {path} is not supported here: {kind or 'unknown'}",
+            hint="Pass media_type=, such as image/png.",
         )
     if isinstance(part, Document):
         return replace(part, source=data, media_type=kind, name=part.name or os.path.basename(path))
     return replace(part, source=data, media_type=kind)
 
 
-def _decoded(part: Media, source: str) -> Media:
+def _from_data_url(part: Media, source: str) -> Media:
     head, comma, body = source[5:].partition(",")
     kind, *marks = head.split(";")
     try:
         data = b64decode(body, validate=True) if "base64" in marks else unquote_to_bytes(body)
     except (NotBase64, ValueError) as error:
-        raise MediaInvalid(f"a data: URL that cannot be read: {error}") from error
+        raise MediaInvalid(f"an invalid data: URL: {error}") from error
     if not comma:
         raise MediaInvalid("a data: URL without data")
-    _bounded(len(data), "given as data: URL")
+    _check_size(len(data), "given as data: URL")
     return replace(part, source=data, media_type=part.media_type or kind or "text/plain")
 
 
-def kind_of(data: bytes, name: str) -> str | None:
+def media_type_of(data: bytes, name: str) -> str | None:
     """What a file is: its content tells, else its name."""
-    kind = _of_content(data) or mimetypes.guess_type(name)[0]
-    return _ALIKE.get(kind or "", kind)
+    kind = _type_from_content(data) or mimetypes.guess_type(name)[0]
+    return _SYNONYMS.get(kind or "", kind)
 
 
-def _of_content(data: bytes) -> str | None:
+def _type_from_content(data: bytes) -> str | None:
     if data[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
     if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heif", b"avif"):
@@ -129,11 +131,11 @@ def _of_content(data: bytes) -> str | None:
     return next((kind for magic, kind in MAGIC if data.startswith(magic)), None)
 
 
-def _usual(part: Media) -> str:
-    return USUAL[type(part)]
+def _default_type(part: Media) -> str:
+    return DEFAULT_TYPES[type(part)]
 
 
-def _bounded(size: int, what: str) -> None:
+def _check_size(size: int, what: str) -> None:
     if size > LARGEST:
         raise MediaInvalid(
             f"a file to send has {size:,} bytes, over {LARGEST:,}: {what}",

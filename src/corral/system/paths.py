@@ -1,4 +1,4 @@
-"""Where corral keeps its own things, and the files it reads settings from."""
+"""The folders that corral uses, and the files it reads settings from."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def sessions() -> Path:
     return home() / "sessions"
 
 
-def ledger() -> Path:
-    return home() / "ledger"
+def process_registry() -> Path:
+    return home() / "processes"
 
 
 def cache() -> Path:
@@ -74,13 +74,13 @@ def make_dir(folder: Path) -> Path:
         if place.exists():
             # The home itself only where nobody chose it: a chosen one may be a shared folder.
             if place in inside and (place != ours or not os.environ.get("CORRAL_HOME")):
-                _close(place)
+                _make_private(place)
         else:
             place.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
-def _close(folder: Path) -> None:
+def _make_private(folder: Path) -> None:
     if os.name != "posix" or folder.is_symlink():
         return
     found = folder.stat()

@@ -1,8 +1,8 @@
-"""Finding an agent's program, and which version it is.
+"""Find an agent's program and its version.
 
-Order: ``program=``, ``corral.toml``, PATH, the managed folder. A program that
-is a Node script is started as ``node script``, so that a missing Node is known
-before anything runs, and npm's ``.cmd`` shims on Windows are stepped over.
+Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. A program that is a Node script
+is started as ``node script``: so a missing Node is known before anything runs, and npm's ``.cmd``
+shims on Windows are not needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 Source = Literal["option", "PATH", "managed", "built in"]
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundProgram(msgspec.Struct, frozen=True):
     path: str
     """The program as it was found."""
     argv: tuple[str, ...]
@@ -49,24 +49,26 @@ class _Package(msgspec.Struct):
     version: str | None = None
 
 
-def locate(agent: AgentSpec, program: str | None) -> Found:
+def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
     """The program, fit to be started. Raises ``NotInstalled``, ``BrokenInstall``
     or ``VersionTooOld``, each with the command that mends it."""
     if not agent.programs:
-        return Found("", (), __version__, "built in")
+        return FoundProgram("", (), __version__, "built in")
     path, source = _path(agent, program)
     argv = _start(path, agent)
     if not agent.package.tested:
-        return Found(path, argv, None, source)  # any command: of its versions nothing is known
+        return FoundProgram(
+            path, argv, None, source
+        )  # any command: of its versions nothing is known
     version = _version(path, argv, agent)
     oldest = agent.package.minimum
     if version is not None and _parts(version) < _parts(oldest):
         raise VersionTooOld(
             f"{agent.title} {version} at {path} is too old: {oldest} or newer is needed",
-            hint=f"Run: {install_line(agent)}   (or npm install -g {agent.package.npm}@latest)",
+            hint=f"Run: {install_command(agent)}   (or npm install -g {agent.package.npm}@latest)",
             agent_version=version,
         )
-    return Found(path, argv, version, source)
+    return FoundProgram(path, argv, version, source)
 
 
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
@@ -82,7 +84,7 @@ def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
     return found
 
 
-def install_line(agent: AgentSpec) -> str:
+def install_command(agent: AgentSpec) -> str:
     return f"corral agents install {agent.programs[0]}"
 
 
@@ -107,7 +109,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
         there = os.path.exists(os.path.expanduser(program))
         raise NotInstalled(
             f"program {program!r} {'is not executable' if there else 'was not found'}",
-            hint="Give the path of the program, or leave program out to have it looked for.",
+            hint="Give the path of the program, or omit program to search for it.",
         )
     for name in agent.programs:
         if found := shutil.which(name):
@@ -118,7 +120,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     raise NotInstalled(
         f"{agent.title} was not found: no {' or '.join(agent.programs)} on PATH,"
         " and none was installed by corral",
-        hint=f"Run: {install_line(agent)}   (or npm install -g {agent.package.npm})",
+        hint=f"Run: {install_command(agent)}   (or npm install -g {agent.package.npm})",
     )
 
 
@@ -129,7 +131,7 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
             head = file.read(4096)
     except OSError as error:
         raise BrokenInstall(
-            f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_line(agent)}"
+            f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_command(agent)}"
         ) from error
     shim = _SHIM.search(head)
     if shim:
@@ -146,7 +148,7 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
 
 
 def _version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
-    return _packaged_version(argv[-1], agent) or _told_version(path, argv, agent)
+    return _packaged_version(argv[-1], agent) or _reported_version(path, argv, agent)
 
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:
@@ -168,14 +170,14 @@ def _package_of(path: str) -> str:
     return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
 
 
-def _told_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
+def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
     """From ``--version``, remembered by path, size and time."""
-    key = version_cache.key_of(argv[-1])
-    known = version_cache.recall("versions", key)
+    key = version_cache.cache_key(argv[-1])
+    known = version_cache.get("versions", key)
     if known is not None:
         return known
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [*argv, "--version"],
             env={name: os.environ[name] for name in _VERSION_ENV if name in os.environ},
             stdin=subprocess.DEVNULL,
@@ -185,16 +187,16 @@ def _told_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | N
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BrokenInstall(
-            f"{path} --version failed: {error}", hint=f"Run: {install_line(agent)}"
+            f"{path} --version failed: {error}", hint=f"Run: {install_command(agent)}"
         ) from error
-    found = _NUMBERS.search(told.stdout.decode("utf-8", "replace"))
-    if told.returncode != 0 or not found:
+    found = _NUMBERS.search(completed.stdout.decode("utf-8", "replace"))
+    if completed.returncode != 0 or not found:
         raise BrokenInstall(
-            f"{path} --version failed (exit {told.returncode})",
-            hint=f"Run: {install_line(agent)}",
-            stderr=told.stderr.decode("utf-8", "replace")[-2000:],
+            f"{path} --version failed (exit {completed.returncode})",
+            hint=f"Run: {install_command(agent)}",
+            stderr=completed.stderr.decode("utf-8", "replace")[-2000:],
         )
-    version_cache.keep("versions", key, found[0])
+    version_cache.put("versions", key, found[0])
     return found[0]
 
 

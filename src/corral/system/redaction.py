@@ -1,8 +1,8 @@
-"""Secrets redacted from text that arrives in pieces, however it is cut.
+"""Redact secrets in a text that arrives in pieces.
 
-Only a suffix that could be the beginning of a secret is held back, until the next piece
-decides, or the text ends. The cost of a piece depends on its own length and on the secrets,
-not on how much came before.
+A secret may be split between two pieces. So a suffix that could be the start of a secret is kept
+back until the next piece, or the end of the text. The cost of a piece depends on its length and on
+the secrets, not on the length of the text before it.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import re
 from corral.system.environment import SecretRedactor
 
 
-class Pieces:
-    """One text. ``add`` returns what can be shown by now; ``rest`` what was held back."""
+class StreamRedactor:
+    """One text. ``add`` returns what can be shown by now; ``rest`` what was pending back."""
 
     def __init__(self, eraser: SecretRedactor) -> None:
         self._eraser = eraser
         self._values = [value for value in eraser.values if value]
         first = "".join(sorted({re.escape(value[0]) for value in self._values}))
-        self._could_begin = re.compile(f"[{first}]").search if first else None
-        self._held = ""
+        self._find_first_char = re.compile(f"[{first}]").search if first else None
+        self._pending = ""
 
     @property
-    def held(self) -> str:
-        return self._held
+    def pending(self) -> str:
+        return self._pending
 
     def add(self, piece: str) -> str:
-        if self._could_begin is None or not (self._held or self._could_begin(piece)):
+        if self._find_first_char is None or not (self._pending or self._find_first_char(piece)):
             return piece
-        text = self._held + piece
-        cut = self._open_from(text)
-        self._held = text[cut:]
+        text = self._pending + piece
+        cut = self._undecided_from(text)
+        self._pending = text[cut:]
         return self._clean(text[:cut])
 
-    def rest(self) -> str:
-        held, self._held = self._held, ""
-        return self._clean(held)
+    def finish(self) -> str:
+        pending, self._pending = self._pending, ""
+        return self._clean(pending)
 
     def _clean(self, text: str) -> str:
         return self._eraser.clean_text(text) if any(v in text for v in self._values) else text
 
-    def _open_from(self, text: str) -> int:
+    def _undecided_from(self, text: str) -> int:
         """Where the part begins that the next piece may make a secret of."""
-        cut = min((_begun(text, value) for value in self._values), default=len(text))
+        cut = min((_partial_match_at(text, value) for value in self._values), default=len(text))
         moved = True
         while moved and cut < len(text):  # no complete secret may be cut in two
             moved = False
@@ -54,7 +54,7 @@ class Pieces:
         return cut
 
 
-def _begun(text: str, value: str) -> int:
+def _partial_match_at(text: str, value: str) -> int:
     """Where the longest suffix of the text begins that is a beginning of the value."""
     at = text.find(value[0], max(0, len(text) - len(value) + 1))
     while at >= 0:

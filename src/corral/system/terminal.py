@@ -1,4 +1,4 @@
-"""A person at this machine: what they type at the terminal, or write in their editor."""
+"""Read input from the user: typed at the terminal, or written in their editor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from corral.errors import ConfigError
 from corral.terminal_text import clean
 
-LEAVING = 5.0
+EDITOR_GRACE = 5.0
 """Seconds an editor has to go when it is no longer waited for."""
 
 
-def at_terminal() -> bool:
+def is_interactive() -> bool:
     """Whether a question could be read here, and answered."""
     streams = (sys.stdin, sys.stderr)
     with contextlib.suppress(ValueError):  # closed
@@ -25,7 +25,7 @@ def at_terminal() -> bool:
     return False
 
 
-async def typed(question: str) -> str:
+async def read_typed(question: str) -> str:
     """What the person types until Ctrl-D or a line with a single dot.
 
     Without a thread: one that reads could not be stopped.
@@ -35,7 +35,7 @@ async def typed(question: str) -> str:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     descriptor = sys.stdin.fileno()
-    said = b""
+    text = b""
     loop.add_reader(descriptor, ready.set)
     try:
         while True:
@@ -43,17 +43,17 @@ async def typed(question: str) -> str:
             ready.clear()
             # Past the buffer of sys.stdin: what waited in there would wake nobody.
             line = os.read(descriptor, 65_536)
-            said += line
-            if not line or said == b".\n" or said.endswith(b"\n.\n"):
+            text += line
+            if not line or text == b".\n" or text.endswith(b"\n.\n"):
                 break
     finally:
         loop.remove_reader(descriptor)
-    return said.removesuffix(b".\n" if said.endswith(b".\n") and line else b"").decode(
+    return text.removesuffix(b".\n" if text.endswith(b".\n") and line else b"").decode(
         "utf-8", "replace"
     )
 
 
-def editor() -> tuple[str, ...]:
+def editor_command() -> tuple[str, ...]:
     """The command of the person's editor. Raises ``ConfigError`` where there is none."""
     for name in ("VISUAL", "EDITOR"):
         if command := os.environ.get(name, "").strip():
@@ -80,14 +80,14 @@ async def edit(command: tuple[str, ...], path: Path) -> int:
         return await process.wait()
     finally:
         if process.returncode is None:
-            await _ended(process)
+            await _end_editor(process)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _end_editor(process: asyncio.subprocess.Process) -> None:
     for end in (process.terminate, process.kill):
         with contextlib.suppress(ProcessLookupError):
             end()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVING):
+            async with asyncio.timeout(EDITOR_GRACE):
                 await process.wait()
                 return

@@ -1,4 +1,4 @@
-"""Threads, and a clear error where the machine gives none."""
+"""Start threads. If the machine has none left, a clear error is raised."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
     except RuntimeError as error:
-        if not is_refused(error):
+        if not is_thread_limit(error):
             raise
-        raise no_thread(error) from error
+        raise no_thread_error(error) from error
 
 
 def start(thread: threading.Thread) -> None:
@@ -35,16 +35,16 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        if not is_refused(error):
+        if not is_thread_limit(error):
             raise
-        raise no_thread(error) from error
+        raise no_thread_error(error) from error
 
 
-def is_refused(error: BaseException) -> bool:
+def is_thread_limit(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _REFUSED in str(error)
 
 
-def no_thread(error: BaseException) -> NoThread:
+def no_thread_error(error: BaseException) -> NoThread:
     return NoThread(
         f"cannot start a thread: {error}",
         hint="too many processes or too little memory: raise `ulimit -u` or run fewer at a time",

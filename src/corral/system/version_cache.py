@@ -1,6 +1,6 @@
-"""Answers that a program gave once, remembered between runs by its path, size and time.
+"""A cache of answers that programs gave, by the program's path, size and modification time.
 
-Only a memory: where it cannot be read or written the question is asked again.
+It is only a cache: if it cannot be read or written, the program is asked again.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import msgspec
 from corral.system import paths
 
 
-def key_of(program: str, *words: str) -> str:
+def cache_key(program: str, *words: str) -> str:
     """What an answer is remembered under; another file at the same path has another."""
     info = os.stat(program)
     return ":".join((program, str(info.st_size), str(info.st_mtime_ns), *words))
 
 
-def recall(topic: str, key: str) -> str | None:
-    return _all(topic).get(key)
+def get(topic: str, key: str) -> str | None:
+    return _read(topic).get(key)
 
 
-def keep(topic: str, key: str, answer: str) -> None:
-    known = {**_all(topic), key: answer}
+def put(topic: str, key: str, answer: str) -> None:
+    known = {**_read(topic), key: answer}
     with contextlib.suppress(OSError):
         paths.write_private(paths.cache() / f"{topic}.json", msgspec.json.encode(known))
 
 
-def _all(topic: str) -> dict[str, str]:
+def _read(topic: str) -> dict[str, str]:
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         file = paths.cache() / f"{topic}.json"
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])

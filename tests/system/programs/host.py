@@ -16,7 +16,7 @@ how, folder, *argv = sys.argv[1:]
 
 async def start() -> Process:
     process = await Process.start(
-        argv, cwd="/", env=os.environ, ledger=ProcessRegistry(Path(folder))
+        argv, cwd="/", env=os.environ, registry=ProcessRegistry(Path(folder))
     )
     assert (await process.read()).startswith(b"ready\n")
     print("started", flush=True)

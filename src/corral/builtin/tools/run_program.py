@@ -49,7 +49,7 @@ async def run_program(
         env=workspace.child_env(),
         stdin=stdin,
         scratch=workspace.scratch,
-        ledger=ProcessRegistry(paths.ledger(), owner),
+        registry=ProcessRegistry(paths.process_registry(), owner),
     )
 
     async def listen() -> None:

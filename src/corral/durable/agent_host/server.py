@@ -87,7 +87,7 @@ class _Host:
         loop.add_reader(fifo, self._on_wake, fifo)
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
         # Processes of an earlier host would run beside those that are started again.
-        await asyncio.to_thread(ProcessRegistry(paths.ledger()).reap)
+        await asyncio.to_thread(ProcessRegistry(paths.process_registry()).reap)
         async with resource_cache.open_resources(self.run_input.config) as resources:
             idle_since = time.monotonic()
             while True:

@@ -108,7 +108,7 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
         store.cancel([each.id for each in left])
         for row in rows:
             agent_host_client.close(row.id, cancel=True)
-        Processes(paths.ledger()).reap()  # processes of an engine that was killed
+        Processes(paths.process_registry()).reap()  # processes of an engine that was killed
         rounds = store.rounds(name)
         store.close_round(rounds[-1].id, _count_results(store, name, rounds), status="cancelled")
         return len(left)

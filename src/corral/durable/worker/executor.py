@@ -313,7 +313,7 @@ class Executor:
                     suspects.add(executor)  # it has until the next check to come back
                 elif is_dead:
                     # Agents that it left on this machine would run beside the restarted ones.
-                    ProcessRegistry(paths.ledger()).reap()
+                    ProcessRegistry(paths.process_registry()).reap()
                     adapter.recover(executor)
         self._suspects = suspects
 

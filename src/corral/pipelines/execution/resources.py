@@ -65,7 +65,7 @@ class NodeResources:
         self._at_once = prompts_at_once
         self.env: Mapping[str, str] = self.options.get("env") or {}
         passed: Sequence[str] | None = self.options.get("pass_env")
-        self._pass_env = tuple(config.passed_on() if passed is None else passed)
+        self._pass_env = tuple(config.passed_env() if passed is None else passed)
         self._secrets = named_secrets({**os.environ, **self.env})
         self.eraser = SecretRedactor(self._secrets)
         """Of what must not be written into any file of a run, nor sent to a model."""

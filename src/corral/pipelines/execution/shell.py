@@ -155,7 +155,7 @@ async def run_command(
     stdin: bytes | None = None,
 ) -> Ran:
     """In the shell, to its end or its timeout; nothing that it started is left, and where we are
-    killed, whoever goes on finds it in the ledger and ends it. It sees the variables that
+    killed, whoever goes on finds it in the process registry and ends it. It sees the variables that
     programs need, those that ``pass_env`` names, and ``env``. Raises ``CorralError`` where it
     cannot be started."""
     kept = bytearray()

@@ -152,7 +152,7 @@ class Connection:
             keep_stdin_open=True,
             stdout="pipe",
             scratch=record.tmp,
-            ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
+            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_reader.feed,
         )
         run = prepared.run
@@ -348,7 +348,7 @@ class Connection:
             if not waiter.done():
                 waiter.set_result(None)
         if self._process is not None and self._reading:
-            self._process.nudge()
+            self._process.interrupt_read()
 
     async def close(self, grace: float) -> None:
         """End the process and all it started, with every session."""
@@ -372,7 +372,7 @@ class Connection:
                 continue
             self._reading = True
             try:
-                chunk = await process.listen()
+                chunk = await process.read_interruptible()
             finally:
                 self._reading = False
                 self.wake()  # another may read, or find what this one read

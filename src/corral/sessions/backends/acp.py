@@ -30,7 +30,7 @@ from corral.sessions.permissions import Asker
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.private_home import make_loadable
 from corral.sessions.store import SessionRecord, no_conversation
-from corral.system.media import kind_of
+from corral.system.media import media_type_of
 from corral.system.threads import in_thread
 
 _STOP_ERRORS: dict[str, type[CorralError]] = {
@@ -384,13 +384,13 @@ class AcpBackend:
     def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))
         data = path.read_bytes()
-        return base64.b64encode(data).decode(), kind_of(data, path.name) or otherwise
+        return base64.b64encode(data).decode(), media_type_of(data, path.name) or otherwise
 
     def _attachment(self, name: str) -> Block:
         """The file with its content, or by its address where the agent takes no content."""
         path = Path(os.path.join(self._prepared.cwd, name)).resolve()
         data = path.read_bytes()
-        kind = kind_of(data, path.name)
+        kind = media_type_of(data, path.name)
         agent = self._connection.agent if self._connection else None
         if agent is None or not agent.embeds_files:
             return LinkBlock(path.as_uri(), path.name, kind, len(data))

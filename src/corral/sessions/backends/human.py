@@ -54,11 +54,11 @@ class Driver:
                 "a person cannot call functions", hint="Give tools to an agent that is a program."
             )
         via = prepared.run.via
-        if via == "terminal" and not terminal.at_terminal():
+        if via == "terminal" and not terminal.is_interactive():
             raise ConfigError(
                 "via='terminal', but there is no terminal", hint="via='file' needs none."
             )
-        self.editor = terminal.editor() if via == "editor" else ()
+        self.editor = terminal.editor_command() if via == "editor" else ()
 
     def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
         self.prepared = prepared
@@ -195,7 +195,7 @@ class Turn:
     async def _answer_from_terminal(self, question: QuestionFile) -> str:
         prompt_text = question.prompt.read_text("utf-8")
         how = "Type the answer; end it with Ctrl-D, or with a line that is a single dot."
-        text = (await terminal.typed(f"\n{prompt_text}\n{how}\n")).strip("\n")
+        text = (await terminal.read_typed(f"\n{prompt_text}\n{how}\n")).strip("\n")
         if not text.strip():
             raise EmptyAnswer("nothing was typed")
         question.write_answer(text)
@@ -228,7 +228,7 @@ async def _wait_for_answer_file(question: QuestionFile) -> str:
             if answer is not None and (was_saved or answer == last):
                 return answer.text
             last = answer
-            was_saved = await watch.saved(pause)
+            was_saved = await watch.wait_saved(pause)
             pause = watch.pause
 
 

@@ -116,7 +116,7 @@ class StreamBackend:
             keep_stdin_open=self._control is not None,
             stdout=self._transport.stdout,
             scratch=self._record.tmp,
-            ledger=ProcessRegistry(paths.ledger(), prepared.agent.name),
+            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_reader.feed,
         )
 
@@ -150,10 +150,10 @@ class StreamBackend:
     async def _read_chunk(self, process: Process) -> bytes | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
         if self._questions is None or not self._questions.is_asking:
-            return await process.listen()
+            return await process.read_interruptible()
         try:
             async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
-                return await process.listen()
+                return await process.read_interruptible()
         except TimeoutError:
             return None
 
@@ -173,7 +173,7 @@ class StreamBackend:
     def _write(self, data: bytes) -> None:
         if self._process is not None:
             self._process.write(data)
-            self._process.nudge()
+            self._process.interrupt_read()
 
     def end_soon(self) -> None:
         if self._process is not None and self._ending is None:
@@ -197,7 +197,7 @@ class StreamBackend:
     async def finish(self) -> list[RawEvent]:
         items: list[RawEvent] = []
         if self._control is not None and self._process is not None and self._ending is not None:
-            while (chunk := await self._process.listen()) != b"":
+            while (chunk := await self._process.read_interruptible()) != b"":
                 items += self._handle_items(self._stream.receive(chunk)) if chunk else []
         await self.close()
         return [*items, *self._stream.end()]
@@ -269,7 +269,7 @@ class StreamBackend:
         if item is not None:
             self._stderr_items.append(item)
             if self._process is not None:
-                self._process.nudge()
+                self._process.interrupt_read()
 
 
 LONGEST_LINE = 65_536

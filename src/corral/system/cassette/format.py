@@ -1,10 +1,9 @@
-"""A recorded conversation with a program, as a file: a JSON object a line.
+"""A recorded conversation with a program, as a file with one JSON object per line.
 
-A file holds takes, one for each process that was recorded; every line says of which it
-is. A take begins with its head (format, command, folders), goes on with what went in
-and what came out, in an order in which no answer stands before its question, and ends
-with the exit. Each line is written whole and at once: a recorder that is killed leaves
-a file that can be read, with a take that has no end.
+A file holds takes, one for each recorded process; each line names its take. A take starts with its
+head (format, command, folders). Then follow input and output, ordered so that no reply stands
+before its request. It ends with the exit. Each line is written with one call: if the recorder is
+killed, the file can be read, and the last take has no end.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from corral.system.environment import SecretRedactor
 
 FORMAT = 1
 PIECE = 1024 * 1024
-"""Bytes of a line without end that are held back for its end to come."""
+"""Bytes of a line without end that are unwritten back for its end to come."""
 
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 """Not ``splitlines``: a carriage return is no end of a line here."""
@@ -167,7 +166,7 @@ class Writer:
         self._overlap = max(longest_secret - 1, 0)
         self._lock = threading.Lock()
         self._begin = time.monotonic()
-        self._held: dict[Direction, bytearray] = {
+        self._unwritten: dict[Direction, bytearray] = {
             "in": bytearray(), "out": bytearray(), "err": bytearray()
         }  # fmt: skip
         self.failure: OSError | None = None
@@ -179,19 +178,19 @@ class Writer:
         self._fd = _open(path, clean)
 
     def said(self, dir: Direction, data: bytes) -> None:
-        """Whole lines are written now; the rest is held back, lest a secret be cut in two."""
+        """Whole lines are written now; the rest is unwritten back, lest a secret be cut in two."""
         with self._lock:
-            held = self._held[dir]
-            held += data
-            end = held.rfind(b"\n") + 1 if b"\n" in data else 0
+            unwritten = self._unwritten[dir]
+            unwritten += data
+            end = unwritten.rfind(b"\n") + 1 if b"\n" in data else 0
             if end:
-                self._lines(dir, bytes(held[:end]))
-                del held[:end]
-            elif len(held) > PIECE:
-                clean = self._eraser.clean(bytes(held))
+                self._lines(dir, bytes(unwritten[:end]))
+                del unwritten[:end]
+            elif len(unwritten) > PIECE:
+                clean = self._eraser.clean(bytes(unwritten))
                 cut = len(clean) - self._overlap
                 self._line(dir, clean[:cut])
-                held[:] = clean[cut:]
+                unwritten[:] = clean[cut:]
 
     def closed(self) -> None:
         """The input has ended."""
@@ -205,16 +204,16 @@ class Writer:
 
     def ended(self, code: int | None, signal: int | None) -> None:
         with self._lock:
-            for dir in self._held:
+            for dir in self._unwritten:
                 self._flush(dir)
             self._write({"ended": True, "exit": code, "signal": signal})
             os.close(self._fd)
 
     def _flush(self, dir: Direction) -> None:
-        held = self._held[dir]
-        if held:
-            self._lines(dir, bytes(held))
-            held.clear()
+        unwritten = self._unwritten[dir]
+        if unwritten:
+            self._lines(dir, bytes(unwritten))
+            unwritten.clear()
 
     def _lines(self, dir: Direction, block: bytes) -> None:
         for line in _LINE.findall(self._eraser.clean(block)):

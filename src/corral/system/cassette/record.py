@@ -77,7 +77,7 @@ def record(
     except OSError as error:
         raise StorageFailed(
             f"cannot write the recording {path}: {error.strerror}",
-            hint="Name a file in a folder that can be written.",
+            hint="Choose a file in a writable folder.",
         ) from error
     return _Middle(writer, head, env).run()
 
@@ -97,7 +97,7 @@ class _Middle:
         self._tail = _Tail() if stat.S_ISREG(os.fstat(1).st_mode) else None
         self._heard = 0.0
         self._over = threading.Event()
-        program = spawn.find(head.argv[0], Path.cwd(), env)
+        program = spawn.find_program(head.argv[0], Path.cwd(), env)
         try:
             # A group of its own: Ctrl-C reaches the program once, through us.
             self._popen = subprocess.Popen(
@@ -111,7 +111,7 @@ class _Middle:
             )
         except (OSError, ValueError) as error:
             writer.ended(127, None)
-            raise spawn.explain(error, head.argv[0], Path.cwd(), program) from error
+            raise spawn.spawn_error(error, head.argv[0], Path.cwd(), program) from error
 
     def run(self) -> int:
         popen = self._popen
@@ -134,7 +134,7 @@ class _Middle:
         self._listen_on(pumps)
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
         if self._writer.failure is not None:
-            said = f"corral record: the recording is not whole: {self._writer.failure.strerror}\n"
+            said = f"corral record: the recording is incomplete: {self._writer.failure.strerror}\n"
             write(2, said.encode())
         if code < 0:
             die(-code)

@@ -85,7 +85,7 @@ class _Stage:
         self._args = args
         self._folders = format.places(os.getcwd(), os.environ)
         self._run = os.environ.get(RUN)
-        self.unfinished = f"{path} ends here: whoever recorded it was killed"
+        self.unfinished = f"{path} ends here: the recorder was killed"
 
     def choose(self, text: str | None, first: bytes | None) -> tuple[Take, ReplayMatcher]:
         """The first take that began so, and was not played yet."""
@@ -100,7 +100,7 @@ class _Stage:
             if self._claim(take.head.take):
                 return take, like
         if fitting:
-            raise _Differs(f"{self.path} has this {fitting} times, and it is wanted once more")
+            raise _Differs(f"{self.path} has this {fitting} times, and it was requested once more")
         # Of the takes still to come, the first is most likely what was meant.
         meant = next((take for take in self.takes if not self._is_claimed(take)), self.takes[-1])
         like = ReplayMatcher(meant.head.places, self._folders)
@@ -108,7 +108,9 @@ class _Stage:
         if then == now and first is not None:
             then = like.normalize_recorded(parsed(meant.typed.split(b"\n", 1)[0]))
             now = like.normalize_current(self.got(first))
-        raise _Differs(f"this is not what {self.path} was asked\n{difference(then, now)}")
+        raise _Differs(
+            f"this request is not the one recorded in {self.path}\n{difference(then, now)}"
+        )
 
     def got(self, line: bytes) -> Json:
         return parsed(self.eraser.clean(line))
@@ -220,7 +222,7 @@ class _Talk:
             raise _Differs(self._other(END, self._stage.got(line), like))
 
     def _other(self, wanted: Json, got: Json, like: ReplayMatcher) -> str:
-        what = f"this is not what {self._stage.path} was asked"
+        what = f"this request is not the one recorded in {self._stage.path}"
         if got is None:
             late = f" (nothing came for {PATIENCE:g} s)" if not self._early else ""
             got = self._stage.got(self._early[0]) if self._early else ""

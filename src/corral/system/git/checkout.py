@@ -50,7 +50,7 @@ def update(root: Path, place: Path, changes: Sequence[Difference], *, force: boo
                     _remove(top, change, force=force)
             _write(root, top, [each for each in changes if each.new is not None], force=force)
     except OSError as error:
-        raise StorageFailed(f"{place} cannot be brought up to date: {error}") from error
+        raise StorageFailed(f"{place} cannot be updated: {error}") from error
 
 
 def _verify(top: int, place: Path, change: Difference) -> None:
@@ -154,7 +154,7 @@ def _chunks(contents: IO[bytes], size: int) -> Iterable[bytes]:
     while size:
         data = contents.read(min(size, _CHUNK))
         if not data:
-            raise StorageFailed("git cat-file: its output ended early")
+            raise StorageFailed("git cat-file: the output ended too early")
         size -= len(data)
         yield data
 

@@ -18,7 +18,19 @@ file that an agent could have written:
 
 git is never asked to compare or add files of a work tree: that would read attribute and ignore
 files, and start git in embedded repositories. Files are listed, read and written by
-``corral.system.git.listing``, ``record`` and ``checkout``.
+``corral.system.git.listing``, ``tree`` and ``checkout``.
+
+Who calls: the other modules of this package, from any thread. ``call`` blocks. Several calls may
+run at once; ``locked`` is for work that only one process of the machine may do at a time.
+
+States of a call: started (its own session, three pipes) -> exchanging input and output -> ended.
+It returns git's exit code, output and a short error text without passwords, or it raises
+``StorageFailed``. When it has returned or raised, the git process is dead and waited for, and its
+pipes are closed.
+
+Crashes: if corral is killed, running git processes are not killed with it: they have their own
+session. They inherit the lock of ``locked``, so no other process enters before they have ended. git
+writes references and objects atomically.
 """
 
 from __future__ import annotations
@@ -140,7 +152,7 @@ REMOTE = Access(protocols=NETWORK, user_config=True)
 
 
 @contextmanager
-def alone(gate: Path) -> Generator[None]:
+def locked(gate: Path) -> Generator[None]:
     """Hold a lock that all processes of this machine respect. git processes that are started
     meanwhile hold it too: if corral is killed, nobody enters before they have ended."""
     with file_lock.exclusive(gate) as fd:
@@ -178,7 +190,7 @@ def call(
     """Run one git command in a git folder of corral's own. Blocks.
 
     ``env`` adds variables (an index, a work tree, an identity). ``feed`` is written to git's
-    standard input. ``output`` receives the standard output in place of ``Answer.out``. Raises
+    standard input. ``output`` receives the standard output in place of ``GitOutput.out``. Raises
     ``StorageFailed`` if git cannot be started, does not end in time, or exceeds the output limit
     of an ``output`` file.
     """
@@ -200,16 +212,63 @@ def call(
             start_new_session=True,  # without a terminal ssh cannot ask for a password
         )
     except OSError as error:
-        raise StorageFailed(f"git {_shown(words)}: {error}") from error
+        raise StorageFailed(f"git {_summary_of(words)}: {error}") from error
     try:
         out, errors, is_cut = _exchange(process, iter(feed), output, limits or Limits())
     except TimeoutError as error:
-        raise StorageFailed(f"git {_shown(words)}: it did not end in time") from error
+        raise StorageFailed(f"git {_summary_of(words)}: it did not end in time") from error
     finally:
         _end(process)
     if is_cut and output is not None:
-        raise StorageFailed(f"git {_shown(words)}: too much output")
+        raise StorageFailed(f"git {_summary_of(words)}: too much output")
     return GitOutput(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
+
+
+class _Exchange:
+    """Writes git's input and collects both outputs. Each method handles one ready pipe, and
+    returns False at its end."""
+
+    def __init__(self, feed: Iterator[bytes], output: IO[bytes] | None, limit: int) -> None:
+        self._feed = feed
+        self._output = output
+        self._limit = limit
+        self._pending = memoryview(b"")
+        self._size = 0
+        self.out = bytearray()
+        self.errors = bytearray()
+        self.is_cut = False
+
+    def write_input(self, fd: int) -> bool:
+        if not self._pending:
+            chunk = next(self._feed, None)
+            if chunk is None:
+                return False
+            self._pending = memoryview(chunk)
+        try:
+            self._pending = self._pending[os.write(fd, self._pending) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # git has ended; its exit code says why
+            self._pending, self._feed = memoryview(b""), iter(())
+        return True
+
+    def read_output(self, fd: int) -> bool:
+        data = os.read(fd, _CHUNK)
+        self._size += len(data)
+        if self._size > self._limit:
+            self.is_cut = True
+        elif self._output is not None:
+            self._output.write(data)
+        else:
+            self.out += data
+        return bool(data)
+
+    def read_errors(self, fd: int) -> bool:
+        data = os.read(fd, _CHUNK)
+        self.errors += data
+        if len(self.errors) > _ERRORS_LIMIT:
+            del self.errors[_ERRORS_LIMIT // 2 : -_ERRORS_LIMIT // 4]
+        return bool(data)
 
 
 def _exchange(
@@ -221,60 +280,38 @@ def _exchange(
     """Write the input and read both outputs until git ends. Raises ``TimeoutError``."""
     if sys.platform == "win32":
         return _exchange_in_memory(process, feed, output, limits)
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-    if stdin is None or stdout is None or stderr is None:
-        raise RuntimeError("git was started without pipes")
+    stdin, stdout, stderr = _pipes(process)
     ends = time.monotonic() + limits.seconds
-    out, errors, size = bytearray(), bytearray(), 0
-    pending = memoryview(b"")
+    exchange = _Exchange(feed, output, limits.output)
     with selectors.DefaultSelector() as selector:
-        for pipe, event in (
-            (stdin, selectors.EVENT_WRITE),
-            (stdout, selectors.EVENT_READ),
-            (stderr, selectors.EVENT_READ),
+        for pipe, event, handle in (
+            (stdin, selectors.EVENT_WRITE, exchange.write_input),
+            (stdout, selectors.EVENT_READ, exchange.read_output),
+            (stderr, selectors.EVENT_READ, exchange.read_errors),
         ):
             os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe, event)
-        while selector.get_map():
+            selector.register(pipe, event, handle)
+        while selector.get_map() and not exchange.is_cut:
             left = ends - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             for key, _ in selector.select(left):
-                if key.fileobj is stdin:
-                    if not pending:
-                        chunk = next(feed, None)
-                        if chunk is None:
-                            selector.unregister(stdin)
-                            stdin.close()
-                            continue
-                        pending = memoryview(chunk)
-                    try:
-                        pending = pending[os.write(key.fd, pending) :]
-                    except BlockingIOError:
-                        pass
-                    except BrokenPipeError:  # git has ended; its exit code says why
-                        pending, feed = memoryview(b""), iter(())
-                    continue
-                data = os.read(key.fd, _CHUNK)
-                if not data:
+                if not key.data(key.fd):
                     selector.unregister(key.fileobj)
-                elif key.fileobj is stderr:
-                    errors += data
-                    if len(errors) > _ERRORS_LIMIT:
-                        del errors[_ERRORS_LIMIT // 2 : -_ERRORS_LIMIT // 4]
-                else:
-                    size += len(data)
-                    if size > limits.output:
-                        return bytes(out), bytes(errors), True
-                    if output is not None:
-                        output.write(data)
-                    else:
-                        out += data
-    try:
-        process.wait(max(0.0, ends - time.monotonic()))
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError from error
-    return bytes(out), bytes(errors), False
+                    if key.fileobj is stdin:
+                        stdin.close()
+    if not exchange.is_cut:
+        try:
+            process.wait(max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+    return bytes(exchange.out), bytes(exchange.errors), exchange.is_cut
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("git was started without pipes")
+    return process.stdin, process.stdout, process.stderr
 
 
 def _exchange_in_memory(
@@ -332,5 +369,5 @@ def _summary(errors: bytes) -> str:
     return redact("; ".join(dict.fromkeys([*lines[:1], *(fatal or lines)[-1:]])))
 
 
-def _shown(words: Iterable[str]) -> str:
+def _summary_of(words: Iterable[str]) -> str:
     return redact(" ".join(word for word in words if not word.startswith("-")))[:80]

@@ -188,47 +188,45 @@ def _pieces(glob: bytes) -> list[bytes]:
 
 
 def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
-    """The set that begins behind ``[``, and where it ends. Raises ``ValueError``."""
+    """The set that starts after ``[``, and where it ends. Raises ``ValueError``."""
     negated = glob[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []
     previous = b""
-    is_first = True
-    while True:
-        char = glob[at : at + 1]
-        at += 1
-        if not char:
-            raise ValueError("a set that does not end")
-        if char == b"]" and not is_first:
-            break
-        is_first = False
-        if char == b"[" and glob[at : at + 1] == b":":
-            end = glob.find(b":]", at + 1)
-            name = glob[at + 1 : end] if end >= 0 else b""
-            if name not in _CLASSES:
-                raise ValueError("an unknown class")
-            members.append(_CLASSES[name])
-            at, previous = end + 2, b""
-        elif char == b"-" and previous and glob[at : at + 1] not in (b"", b"]"):
-            last = glob[at : at + 1]
-            at += 1
-            if last == b"\\":
-                last = glob[at : at + 1]
-                at += 1
-                if not last:
-                    raise ValueError("a set that does not end")
+    first = at
+    while at == first or glob[at : at + 1] != b"]":
+        if glob[at : at + 2] == b"[:":
+            member, at = _character_class(glob, at + 2)
+            members.append(member)
+            previous = b""
+        elif previous and glob[at : at + 1] == b"-" and glob[at + 1 : at + 2] not in (b"", b"]"):
+            last, at = _set_member(glob, at + 1)
             if previous <= last:
                 members.append(b"%s-%s" % (re.escape(previous), re.escape(last)))
             previous = b""
         else:
-            if char == b"\\":
-                char = glob[at : at + 1]
-                at += 1
-                if not char:
-                    raise ValueError("a set that does not end")
-            members.append(re.escape(char))
-            previous = char
+            previous, at = _set_member(glob, at)
+            members.append(re.escape(previous))
+    at += 1
     inside = b"".join(members)
     if negated:
         return (b"[^%s]" % inside if inside else b"."), at
     return (b"[%s]" % inside if inside else b"(?!)"), at
+
+
+def _character_class(glob: bytes, at: int) -> tuple[bytes, int]:
+    """The class whose name starts here, after ``[:``, and where it ends."""
+    end = glob.find(b":]", at)
+    name = glob[at:end] if end >= 0 else b""
+    if name not in _CLASSES:
+        raise ValueError("an unknown class")
+    return _CLASSES[name], end + 2
+
+
+def _set_member(glob: bytes, at: int) -> tuple[bytes, int]:
+    """The character of a set that stands here, maybe after a backslash, and where it ends."""
+    at += glob[at : at + 1] == b"\\"
+    char = glob[at : at + 1]
+    if not char:
+        raise ValueError("a set that does not end")
+    return char, at + 1

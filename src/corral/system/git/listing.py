@@ -76,12 +76,7 @@ def files(
     looked_at = 0
     while pending:
         folder, parts, chain = pending.pop()
-        try:
-            found = list(os.scandir(os.path.join(base, folder) if folder else base))
-        except OSError as error:
-            if on_error is not None:
-                on_error(error)
-            continue
+        found = _entries(os.path.join(base, folder) if folder else base, on_error)
         looked_at += len(found)
         if looked_at > MOST_ENTRIES:
             raise TooManyFiles
@@ -106,6 +101,15 @@ def files(
                 yield path
     if scope is not None:
         yield from _ignored_but_tracked(base, tracked, seen)
+
+
+def _entries(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[os.DirEntry[bytes]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError as error:
+        if on_error is not None:
+            on_error(error)
+        return []
 
 
 def _ignored_but_tracked(

@@ -55,7 +55,7 @@ def stub_of(folder: Path) -> Path:
     version = found.get("core.repositoryformatversion", "0")
     kind = settings.object_format(common)
     if version not in ("0", "1"):
-        raise StorageFailed(f"{folder}: this format of repositories is not supported")
+        raise StorageFailed(f"{folder}: this repository format is not supported")
     core: dict[str, str] = {}
     if _SHARED.fullmatch(shared := found.get("core.sharedrepository", "")):
         core["sharedRepository"] = shared
@@ -91,7 +91,7 @@ def checked(words: Sequence[str], answer: GitOutput) -> GitOutput:
     if answer.code or answer.is_cut:
         reason = "too much output" if answer.is_cut else answer.errors or answer.code
         is_full = any(sign in str(reason) for sign in _FULL)
-        hint = "Is the disk full? Free some space in CORRAL_HOME and in the repository."
+        hint = "Free some disk space in CORRAL_HOME and in the repository."
         raise StorageFailed(f"git {words[0]}: {reason}", hint=hint if is_full else None)
     return answer
 

@@ -154,7 +154,7 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     place = folder() / f"{digest}.git"
     paths.make_dir(place.parent)
     whole = place / "corral.whole"
-    with git.alone(place.with_suffix(".gate")):
+    with git.locked(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():
             for each in ("objects", "refs"):
                 (place / each).mkdir(parents=True, exist_ok=True)

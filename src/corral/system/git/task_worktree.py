@@ -1,7 +1,7 @@
-"""A git worktree for one task: a folder of its own at a commit; its work becomes a branch.
+"""A git worktree for one task: its own folder at a commit. The work done there becomes a branch.
 
-Nothing of the user's own tree is touched: neither its files, nor its index, nor its branch. No
-hook and no filter runs, whoever configured it. See ``corral.system.git`` for how that is done.
+Nothing of the user's own work tree is changed: no files, no index, no branch. No hook and no filter
+runs, whoever configured it. See ``corral.system.git.command``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The one HTTP client: pooled, bounded by deadlines, HTTP/1.1.
+"""The HTTP client: HTTP/1.1, pooled connections, deadlines.
 
-Written by hand on asyncio and llhttp: a small request costs a quarter of what it costs aiohttp.
-A redirect is not followed: the key would go with it.
+It is written on asyncio and llhttp: a small request costs a quarter of what it costs with aiohttp.
+Redirects are not followed: the API key would be sent along.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from collections.abc import Callable, Iterator, Mapping
 
 from corral.errors import StreamBroken
 from corral.system.http.connect import connect
-from corral.system.http.connection import READ, Connection, broken
-from corral.system.http.encoding import Unpacking, unpacking
-from corral.system.http.request import Origin, Target, head_of, target_of
+from corral.system.http.connection import READ, Connection, broken_stream
+from corral.system.http.encoding import Decompressor, decompressor_for
+from corral.system.http.request import Origin, Target, encode_head, parse_url
 
 LARGEST_ANSWER = 256 * 1024 * 1024
-"""Bytes of an answer that comes whole. Images come in it."""
+"""Bytes of a response that is read completely. It may contain images."""
 LARGEST_ERROR = 64 * 1024
 CONNECTIONS = 1000
-"""At once; the operating system's limit on open files comes before it on most machines."""
+"""Open at the same time. On most machines the limit on open files is lower."""
 IDLE = 30.0
-"""Seconds that a connection is kept for another request. Most servers wait longer."""
+"""Seconds that an unused connection stays open. Most servers wait longer."""
 TURNS = 100
-"""Of the loop, in which every transport has closed."""
+"""Iterations of the event loop after which every transport has closed."""
 ADDRESSES = 1000
-"""Addresses whose parts are remembered."""
+"""URLs whose parts are cached."""
 _ENCODING = b"content-encoding"
 
 
 class Http:
-    """Connections for one event loop. ``close`` it, or use it as ``async with``."""
+    """A pool of connections for one event loop. ``close`` it, or use it as ``async with``."""
 
     def __init__(self, *, connect_timeout: float = 15.0, read_timeout: float = 300.0) -> None:
-        """``connect_timeout`` is for reaching the server, ``read_timeout`` for each silence of
-        it; a deadline over the whole is the caller's ``asyncio.timeout``."""
+        """``connect_timeout`` limits the seconds to connect, ``read_timeout`` the seconds in which
+        the server sends nothing. For a limit on a complete request use ``asyncio.timeout``."""
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._targets: dict[str, Target] = {}
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._buffer = memoryview(b"")
         self._open: set[Connection] = set()
         self._connecting = 0
@@ -58,11 +58,11 @@ class Http:
         await self.close()
 
     async def close(self) -> None:
-        """Every connection, those of answers under way too."""
+        """Close every connection, also those whose response is being read."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._loop is not asyncio.get_running_loop():
-            self._begin()  # of a loop that is over
+            self._reset()  # its loop has ended
             return
         self._sweeping = None
         self._idle.clear()
@@ -74,36 +74,37 @@ class Http:
             await asyncio.sleep(0)  # a transport closes its socket in the next turns of the loop
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
-        """The answer, its body not yet read. Raises ``NetworkFailed``, ``IdleTimeout`` and
-        ``ConfigError``."""
+        """Send a POST request. Return the response; its body is not read yet. Raises
+        ``NetworkFailed``, ``IdleTimeout`` and ``ConfigError``."""
         target = self._target(url)
         sent = {"Content-Type": "application/json", **headers}
-        return await self._ask(target, head_of("POST", target, sent, len(body)), body)
+        return await self._send(target, encode_head("POST", target, sent, len(body)), body)
 
     async def get(self, url: str, headers: Mapping[str, str]) -> HttpResponse:
-        """As ``post``."""
+        """Send a GET request, like ``post``."""
         target = self._target(url)
-        return await self._ask(target, head_of("GET", target, headers), b"")
+        return await self._send(target, encode_head("GET", target, headers), b"")
 
     async def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> HttpResponse:
-        """Any method but ``HEAD``, whose answer has no body where its head promises one."""
+        """Send a request with any method except ``HEAD``, whose response has no body although its
+        head gives a length."""
         target = self._target(url)
         length = len(body) if body or method != "GET" else None
-        return await self._ask(target, head_of(method, target, headers, length), body)
+        return await self._send(target, encode_head(method, target, headers, length), body)
 
-    async def _ask(self, target: Target, head: bytes, body: bytes) -> HttpResponse:
+    async def _send(self, target: Target, head: bytes, body: bytes) -> HttpResponse:
         origin = target.origin
         connection = await self._connection(origin)
-        connection.ask(head, body)
-        await connection.begun()
-        return HttpResponse(connection, origin, self._give_back)
+        connection.send_request(head, body)
+        await connection.wait_for_head()
+        return HttpResponse(connection, origin, self._return)
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)
         if target is None:
-            target = target_of(url)
+            target = parse_url(url)
             if len(self._targets) >= ADDRESSES:
                 self._targets.clear()
             self._targets[url] = target
@@ -112,7 +113,7 @@ class Http:
     async def _connection(self, origin: Origin) -> Connection:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._begin()  # those of another loop are of no use here
+            self._reset()  # connections of another loop cannot be used
             self._loop = loop
             self._buffer = memoryview(bytearray(READ))
         while True:
@@ -123,17 +124,19 @@ class Http:
                     return connection
             if len(self._open) + self._connecting < CONNECTIONS:
                 return await self._connect(origin, loop)
-            await self._turn(loop)
+            await self._wait_for_room(loop)
 
     async def _connect(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
-        def made() -> Connection:
-            return Connection(loop, self._buffer, origin.said, self._read_timeout, self._on_lost)
+        def make_connection() -> Connection:
+            return Connection(
+                loop, self._buffer, origin.authority, self._read_timeout, self._on_lost
+            )
 
         self._connecting += 1
         try:
-            connection = await connect(origin, made, self._connect_timeout)
+            connection = await connect(origin, make_connection, self._connect_timeout)
         except BaseException:
-            self._next()
+            self._wake_next()
             raise
         finally:
             self._connecting -= 1
@@ -141,8 +144,8 @@ class Http:
             self._open.add(connection)
         return connection
 
-    async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until there may be room for one more, made at the cost of one that nobody uses."""
+    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until another connection may be opened. An unused one is closed to make room."""
         unused = next((idle.pop(0) for idle in self._idle.values() if idle), None)
         if unused is not None:
             unused.abort()
@@ -152,10 +155,10 @@ class Http:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._next()
+                self._wake_next()
             raise
 
-    def _next(self) -> None:
+    def _wake_next(self) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -164,9 +167,9 @@ class Http:
 
     def _on_lost(self, connection: Connection) -> None:
         self._open.discard(connection)
-        self._next()
+        self._wake_next()
 
-    def _give_back(self, connection: Connection, origin: Origin) -> None:
+    def _return(self, connection: Connection, origin: Origin) -> None:
         if not connection.release(IDLE):
             return
         idle = self._idle.get(origin)
@@ -174,17 +177,17 @@ class Http:
             idle = self._idle[origin] = []
         idle.append(connection)
         if self._waiting:
-            self._next()
+            self._wake_next()
         if self._sweeping is None and self._loop is not None:
             self._sweeping = self._loop.call_later(IDLE / 2, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what was not used for long."""
+        """Close connections that were not used for some time."""
         self._sweeping = None
         for origin, idle in tuple(self._idle.items()):
-            kept = [connection for connection in idle if connection.is_open()]
-            if kept:
-                self._idle[origin] = kept
+            open_connections = [connection for connection in idle if connection.is_open()]
+            if open_connections:
+                self._idle[origin] = open_connections
             else:
                 del self._idle[origin]
         if self._idle and self._loop is not None:
@@ -192,35 +195,36 @@ class Http:
 
 
 class Headers(Mapping[str, str]):
-    """Names in any case; one that came twice holds both values, with a comma in between."""
+    """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
+    with a comma."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_fields",)
 
-    def __init__(self, held: dict[bytes, bytes]) -> None:
-        self._held = held
+    def __init__(self, fields: dict[bytes, bytes]) -> None:
+        self._fields = fields
 
     def __getitem__(self, name: str) -> str:
-        return self._held[name.lower().encode("latin-1")].decode("latin-1")
+        return self._fields[name.lower().encode("latin-1")].decode("latin-1")
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower().encode("latin-1") in self._held
+        return isinstance(name, str) and name.lower().encode("latin-1") in self._fields
 
     def __iter__(self) -> Iterator[str]:
-        return (name.decode("latin-1") for name in self._held)
+        return (name.decode("latin-1") for name in self._fields)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._fields)
 
 
 class HttpResponse:
-    """What a server answered. Read it to its end or ``close`` it."""
+    """The response of a server. Read it to its end or ``close`` it."""
 
     __slots__ = (
         "_connection",
-        "_give_back",
-        "_is_whole",
+        "_decompressor",
+        "_is_complete",
         "_origin",
-        "_packed",
+        "_return",
         "headers",
         "status",
     )
@@ -229,16 +233,16 @@ class HttpResponse:
         self,
         connection: Connection,
         origin: Origin,
-        give_back: Callable[[Connection, Origin], None],
+        return_connection: Callable[[Connection, Origin], None],
     ) -> None:
         self._connection: Connection | None = connection
         self._origin = origin
-        self._give_back = give_back
-        self._is_whole = False
+        self._return = return_connection
+        self._is_complete = False
         self.status = connection.status
         fields = connection.fields
         self.headers = Headers(fields)
-        self._packed = self._unpacking(fields[_ENCODING]) if _ENCODING in fields else None
+        self._decompressor = self._unpacking(fields[_ENCODING]) if _ENCODING in fields else None
 
     @property
     def is_success(self) -> bool:
@@ -249,53 +253,53 @@ class HttpResponse:
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def chunk(self) -> bytes:
-        """What has arrived, at least a byte; empty at the end. Raises ``StreamBroken`` and
+        """Return what has arrived, at least one byte; empty at the end. Raises ``StreamBroken`` and
         ``IdleTimeout``."""
-        if self._packed is not None:
-            return await self._unpacked(self._packed)
+        if self._decompressor is not None:
+            return await self._decompressed(self._decompressor)
         return await self._arrived()
 
     async def _arrived(self) -> bytes:
         connection = self._connection
         if connection is None:
-            if not self._is_whole:
-                raise self._broken("it was closed before its end")
+            if not self._is_complete:
+                raise self._broken("it was closed too early")
             return b""
-        data = await connection.piece()
+        data = await connection.next_chunk()
         if connection.ended:
-            self._is_whole = True
+            self._is_complete = True
             self._connection = None
-            self._give_back(connection, self._origin)
+            self._return(connection, self._origin)
         return data
 
-    async def _unpacked(self, packed: Unpacking) -> bytes:
+    async def _decompressed(self, decompressor: Decompressor) -> bytes:
         try:
-            while not (data := packed.take()):
+            while not (data := decompressor.read()):
                 arrived = await self._arrived()
                 if not arrived:
-                    if not packed.is_whole:
-                        raise self._broken("what was compressed is cut short")
+                    if not decompressor.is_complete:
+                        raise self._broken("the compressed data is cut short")
                     return b""
-                packed.give(arrived)
+                decompressor.feed(arrived)
             return data
         except zlib.error as error:
             self.close()
-            raise self._broken(f"it cannot be unpacked: {error}") from error
+            raise self._broken(f"it cannot be decompressed: {error}") from error
 
     async def body(self) -> bytes:
-        """All of it; ``StreamBroken`` for one that is too large or cut short."""
-        whole = await self.head(LARGEST_ANSWER + 1)
-        if len(whole) > LARGEST_ANSWER:
+        """Return the complete body. Raises ``StreamBroken`` if it is too large or cut short."""
+        data = await self.head(LARGEST_ANSWER + 1)
+        if len(data) > LARGEST_ANSWER:
             raise StreamBroken(
-                f"the answer of {self._origin.said} is over {LARGEST_ANSWER:,} bytes",
+                f"the response of {self._origin.authority} is larger than {LARGEST_ANSWER:,} bytes",
                 retryable=False,
             )
-        return whole
+        return data
 
     async def head(self, most: int) -> bytes:
-        """Its first bytes; where there are more the connection is given up."""
+        """Return the first ``most`` bytes. If there are more, the connection is closed."""
         first = await self.chunk()
-        if self._is_whole and self._packed is None:
+        if self._is_complete and self._decompressor is None:
             return first[:most]
         pieces = [first]
         size = len(first)
@@ -306,25 +310,26 @@ class HttpResponse:
         return b"".join(pieces)[:most]
 
     def close(self) -> None:
-        """Give the connection up, or back where the answer has arrived whole."""
+        """Close the connection, or return it to the pool if the response is complete."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if connection.ended:  # nobody took what is left, but it is there
-            self._give_back(connection, self._origin)
+        if connection.ended:  # the rest was not read, but it has arrived
+            self._return(connection, self._origin)
         else:
             connection.abort()
 
-    def _unpacking(self, coding: bytes) -> Unpacking | None:
+    def _unpacking(self, coding: bytes) -> Decompressor | None:
         try:
-            return unpacking(coding.decode("latin-1"))
+            return decompressor_for(coding.decode("latin-1"))
         except ValueError as error:
             self.close()
             raise StreamBroken(
-                f"{self._origin.said} answers compressed as {error}, which nobody asked for",
-                hint="A proxy in between may do that: have it leave answers as they are.",
+                f"{self._origin.authority} sent a response compressed as {error},"
+                " which was not requested",
+                hint="A proxy may do that: configure it not to change responses.",
                 retryable=False,
             ) from error
 
     def _broken(self, why: str) -> StreamBroken:
-        return broken(self._origin.said, why)
+        return broken_stream(self._origin.authority, why)

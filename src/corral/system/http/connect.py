@@ -1,4 +1,4 @@
-"""Reaching a server: names, TCP, a proxy in between, TLS; all of it within one deadline."""
+"""Connect to a server: DNS, TCP, a proxy, TLS, all within one deadline."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from functools import lru_cache
 from typing import cast
 
 from corral.errors import CorralError, NetworkFailed
-from corral.system.http.connection import LARGEST_HEAD, Connection, said_of
+from corral.system.http.connection import LARGEST_HEAD, Connection, error_text
 from corral.system.http.proxy import Proxy
 from corral.system.http.request import Origin
 
 NEXT_ADDRESS = 0.25
-"""Seconds after which another address of a host is tried beside the first."""
+"""Seconds after which another address of the host is tried at the same time."""
 
 
 async def connect(origin: Origin, make: Callable[[], Connection], seconds: float) -> Connection:
-    """Raises ``NetworkFailed``."""
+    """Connect to the origin within ``seconds``. Raises ``NetworkFailed``."""
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
             if origin.proxy is not None:
-                return await _through(origin, origin.proxy, make)
-            return await _directly(origin, make)
+                return await _connect_through_proxy(origin, origin.proxy, make)
+            return await _connect_directly(origin, make)
     except (OSError, ValueError) as error:
-        raise _failed(error, origin, seconds if scope.expired() else None) from error
+        raise _connect_error(error, origin, seconds if scope.expired() else None) from error
 
 
-async def _directly(origin: Origin, make: Callable[[], Connection]) -> Connection:
+async def _connect_directly(origin: Origin, make: Callable[[], Connection]) -> Connection:
     loop = asyncio.get_running_loop()
     host = origin.host
-    trusted = _context() if origin.secure else None
+    context = _tls_context() if origin.secure else None
     delay = None if ":" in host or host.replace(".", "").isdigit() else NEXT_ADDRESS
     _, connection = await loop.create_connection(
-        make, host, origin.port, ssl=trusted, happy_eyeballs_delay=delay
+        make, host, origin.port, ssl=context, happy_eyeballs_delay=delay
     )
     return connection
 
 
-async def _through(origin: Origin, proxy: Proxy, make: Callable[[], Connection]) -> Connection:
+async def _connect_through_proxy(
+    origin: Origin, proxy: Proxy, make: Callable[[], Connection]
+) -> Connection:
     loop = asyncio.get_running_loop()
     try:
         if not origin.secure:
@@ -50,12 +52,12 @@ async def _through(origin: Origin, proxy: Proxy, make: Callable[[], Connection])
             _Tunnel, proxy.host, proxy.port, happy_eyeballs_delay=NEXT_ADDRESS
         )
     except OSError as error:
-        raise _no_proxy(f"cannot be reached: {said_of(error)}") from error
+        raise _proxy_error(f"cannot be reached: {error_text(error)}") from error
     try:
-        await tunnel.dug(origin, proxy)
+        await tunnel.open(origin, proxy)
         connection = make()
         secure = await loop.start_tls(
-            transport, connection, _context(), server_hostname=origin.host
+            transport, connection, _tls_context(), server_hostname=origin.host
         )
     except BaseException:
         transport.abort()
@@ -67,10 +69,10 @@ async def _through(origin: Origin, proxy: Proxy, make: Callable[[], Connection])
 
 
 class _Tunnel(asyncio.Protocol):
-    """What a proxy answers to ``CONNECT``."""
+    """The response of a proxy to ``CONNECT``."""
 
     def __init__(self) -> None:
-        self._heard = bytearray()
+        self._received = bytearray()
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
 
@@ -78,8 +80,8 @@ class _Tunnel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        if b"\r\n\r\n" in self._heard or len(self._heard) > LARGEST_HEAD:
+        self._received += data
+        if b"\r\n\r\n" in self._received or len(self._received) > LARGEST_HEAD:
             self._done()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -89,65 +91,65 @@ class _Tunnel(asyncio.Protocol):
         if not self._answered.done():
             self._answered.set_result(None)
 
-    async def dug(self, origin: Origin, proxy: Proxy) -> None:
+    async def open(self, origin: Origin, proxy: Proxy) -> None:
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         where = f"{host}:{origin.port}"
-        said = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
+        request = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
         if proxy.authorization:
-            said += f"Proxy-Authorization: {proxy.authorization}\r\n"
+            request += f"Proxy-Authorization: {proxy.authorization}\r\n"
         if self._transport is not None:
-            self._transport.write(f"{said}\r\n".encode("latin-1"))
+            self._transport.write(f"{request}\r\n".encode("latin-1"))
         await self._answered
-        head, blank, more = bytes(self._heard).partition(b"\r\n\r\n")
+        head, blank, more = bytes(self._received).partition(b"\r\n\r\n")
         line = head.partition(b"\r\n")[0].decode("latin-1")
         version, _, rest = line.partition(" ")
         if not blank or not version.startswith("HTTP/1."):
-            raise _no_proxy("closed the connection" if not blank else "does not speak HTTP")
+            raise _proxy_error("closed the connection" if not blank else "does not speak HTTP")
         if rest[:1] != "2" or more:
-            raise _no_proxy(
-                f"refuses to lead to {origin.said}: {rest[:100]}",
+            raise _proxy_error(
+                f"refuses to connect to {origin.authority}: {rest[:100]}",
                 retryable=rest[:1] == "5",
             )
 
 
 @lru_cache(4)
-def _trusting(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+def _tls_context_for(_file: str | None, _folder: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _context() -> ssl.SSLContext:
-    """One for all: to read the machine's certificates takes long."""
-    return _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+def _tls_context() -> ssl.SSLContext:
+    """The shared TLS context: reading the machine's certificates takes long."""
+    return _tls_context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
-def _failed(error: Exception, origin: Origin, late: float | None) -> CorralError:
-    host = origin.said
-    if late is not None:
+def _connect_error(error: Exception, origin: Origin, timeout: float | None) -> CorralError:
+    host = origin.authority
+    if timeout is not None:
         return NetworkFailed(
-            f"{host} did not take the connection in {late:g} s",
-            hint="Is the base URL right, and a proxy needed?",
+            f"{host} did not accept the connection within {timeout:g} s",
+            hint="Check the base URL, and whether a proxy is needed.",
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return NetworkFailed(
-            f"{host} cannot be trusted: {said_of(error)}",
-            hint="Behind a proxy of your own, point SSL_CERT_FILE to its certificate.",
+            f"{host} has no trusted certificate: {error_text(error)}",
+            hint="Behind your own proxy, set SSL_CERT_FILE to its certificate.",
             retryable=False,
         )
     if isinstance(error, ssl.SSLError):
         return NetworkFailed(
-            f"{host} does not speak TLS as we do: {said_of(error)}",
-            hint="Is it https:// that it speaks, at this port?",
+            f"the TLS handshake with {host} failed: {error_text(error)}",
+            hint="Check that the server uses https on this port.",
             retryable=False,
         )
     return NetworkFailed(
-        f"{host} cannot be reached: {said_of(error)}",
-        hint="Is the base URL right, is the network up, is a proxy needed?",
+        f"{host} cannot be reached: {error_text(error)}",
+        hint="Check the base URL, the network, and whether a proxy is needed.",
     )
 
 
-def _no_proxy(why: str, *, retryable: bool = True) -> NetworkFailed:
+def _proxy_error(why: str, *, retryable: bool = True) -> NetworkFailed:
     return NetworkFailed(
-        f"the proxy {why}", hint="See HTTPS_PROXY and NO_PROXY.", retryable=retryable
+        f"the proxy {why}", hint="Check HTTPS_PROXY and NO_PROXY.", retryable=retryable
     )

@@ -1,8 +1,36 @@
-"""One connection to a server: what arrives is parsed by llhttp and held until it is taken.
+"""One HTTP/1.1 connection: bytes are parsed by llhttp and kept until they are taken.
 
-One request at a time: ``ask``, ``begun``, then ``piece`` until it is empty. Whatever goes
-wrong on the way, a cancellation too, closes the connection; what came before is still handed
-out. State changes in the callbacks of the transport, without a task of its own.
+Theory of operation
+-------------------
+A connection carries one request at a time. There is no task: state changes happen in callbacks of
+the transport and of the parser, and in the calls of the one reader.
+
+States:
+
+1. idle: connected, no request. Bytes from the server close the connection: nobody asked for them.
+2. waiting: ``send_request`` was called. ``wait_for_head`` returns when the head of the response is
+   there. Interim responses (1xx) are skipped.
+3. reading: ``next_chunk`` returns what has arrived. If more than ``MOST_UNREAD`` bytes are waiting,
+   the socket is not read until the reader has taken them.
+4. complete: the response has ended. ``release`` makes the connection idle again if both sides
+   allow that, else it closes it.
+5. lost: closed. Data that arrived before is still returned, then the error is raised.
+
+Who calls: ``client.Http`` owns the connection and calls it from one task at a time. The transport
+calls ``buffer_updated``, ``eof_received`` and ``connection_lost``. The parser calls ``on_*``.
+
+Guaranteed:
+
+- A response is complete, or an error is raised: ``NetworkFailed`` before the head,
+  ``StreamBroken`` afterwards, ``IdleTimeout`` if the server sends nothing for ``read_timeout``
+  seconds. A response without a length ends with the connection, as HTTP says.
+- A connection is used again only after a complete response, with nothing unread or unsent. So no
+  byte of one response can become part of another.
+- Memory is bounded: unread data by ``MOST_UNREAD``, headers by ``LARGEST_HEAD``.
+- A server that is still reading a large request is not taken for a silent one.
+
+Failures: every error and every cancellation closes the connection. The client then opens another
+one for the next request. Nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -20,40 +48,64 @@ from corral.errors import CorralError, IdleTimeout, NetworkFailed, StreamBroken
 READ = 64 * 1024
 """Bytes that are read at once."""
 MOST_UNREAD = 256 * 1024
-"""Bytes that wait to be taken before the server has to wait too."""
+"""Bytes that wait for the reader before the socket is no longer read."""
 LARGEST_HEAD = 64 * 1024
-"""Bytes without any body among them: headers, trailers, interim answers."""
+"""Bytes in a row without a body: headers, trailers, interim responses."""
 LARGE = 64 * 1024
-"""A body of this size is not copied behind its head."""
-_TOLD = re.compile(rb"timeout *= *(\d{1,6})")
+"""A body of at least this size is not copied into one buffer with its head."""
+_KEEP_ALIVE = re.compile(rb"timeout *= *(\d{1,6})")
 
 
 class Connection(asyncio.BufferedProtocol):
-    """``said`` names the server in errors; ``buffer`` may be shared by all connections of a
-    loop, for it is empty between two callbacks."""
+    """One connection. ``server`` names the server in errors. ``buffer`` may be shared by all
+    connections of a loop: it is empty between two callbacks."""
 
     __slots__ = (
-        "_buffer", "_busy", "_deadline", "_fault", "_feed", "_held", "_idle_until", "_loop",
-        "_on_lost", "_overhead", "_parser", "_paused", "_pieces", "_poll", "_read_timeout", "_said",
-        "_timer", "_transport", "_unsent", "_until_close", "_waiter", "began", "ended",
-        "fields", "keeps", "lost", "on_body", "status",
+        "_buffer",
+        "_buffered",
+        "_busy",
+        "_deadline",
+        "_fault",
+        "_feed",
+        "_idle_until",
+        "_loop",
+        "_on_lost",
+        "_overhead",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_poll",
+        "_read_timeout",
+        "_server",
+        "_timer",
+        "_transport",
+        "_unsent",
+        "_until_close",
+        "_waiter",
+        "began",
+        "ended",
+        "fields",
+        "keeps",
+        "lost",
+        "on_body",
+        "status",
     )  # fmt: skip
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         buffer: memoryview,
-        said: str,
+        server: str,
         read_timeout: float,
         on_lost: Callable[[Connection], None],
     ) -> None:
         self._loop = loop
         self._buffer = buffer
-        self._said = said
+        self._server = server
         self._read_timeout = read_timeout
         self._on_lost = on_lost
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # for the parser: no Python in between
+        self.on_body = self._pieces.append  # called by the parser, without Python code in between
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._transport: asyncio.Transport | None = None
@@ -70,19 +122,19 @@ class Connection(asyncio.BufferedProtocol):
         self.began = self.ended = self.keeps = self._until_close = False
         self.status = 0
         self.fields: dict[bytes, bytes] = {}
-        """Headers of the answer, names in lower case."""
+        """Headers of the response, names in lower case."""
         self._fault: CorralError | None = None
-        self._held = self._overhead = self._unsent = 0
+        self._buffered = self._overhead = self._unsent = 0
 
-    # What the client calls.
+    # Called by the client.
 
-    def ask(self, head: bytes, body: bytes = b"") -> None:
-        """Write a request."""
+    def send_request(self, head: bytes, body: bytes = b"") -> None:
+        """Write a request. A lost connection is reported by ``wait_for_head``."""
         self._reset()
         self._busy = True
         transport = self._transport
         if transport is None or self.lost:
-            self._fault = self._cut(None)
+            self._fault = self._closed_error(None)
             return
         if len(body) < LARGE:
             transport.write(head + body)
@@ -91,16 +143,16 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(body)
         self._unsent = transport.get_write_buffer_size()
 
-    async def begun(self) -> None:
-        """Until the head of the answer is there. Raises ``NetworkFailed``, ``IdleTimeout``."""
+    async def wait_for_head(self) -> None:
+        """Wait for the head of the response. Raises ``NetworkFailed`` and ``IdleTimeout``."""
         while not self.began:
             if self._fault is not None:
                 raise self._fault
             await self._wait()
 
-    async def piece(self) -> bytes:
-        """All that has arrived, at least a byte; empty at the end. Raises ``StreamBroken``,
-        ``IdleTimeout``."""
+    async def next_chunk(self) -> bytes:
+        """Return all that has arrived, at least one byte; empty at the end. Raises ``StreamBroken``
+        and ``IdleTimeout``."""
         pieces = self._pieces
         while not pieces:
             if self.ended:
@@ -110,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._wait()
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        self._held = 0
+        self._buffered = 0
         if self._paused:
             self._paused = False
             if self._transport is not None and not self.lost:
@@ -118,8 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     def release(self, seconds: float) -> bool:
-        """The answer was taken to its end: whether another request may be written, in as many
-        seconds at most or as many as the server says."""
+        """Make the connection idle after a complete response. Return False, and close it, if it
+        cannot be used again. It may be used for ``seconds``, or less if the server says so."""
         transport = self._transport
         if (
             not self.keeps
@@ -133,14 +185,16 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._busy = False
         self._pieces.clear()
-        if b"keep-alive" in self.fields and (told := _TOLD.search(self.fields[b"keep-alive"])):
-            seconds = min(seconds, int(told[1]) - 1)
+        if b"keep-alive" in self.fields and (
+            announced := _KEEP_ALIVE.search(self.fields[b"keep-alive"])
+        ):
+            seconds = min(seconds, int(announced[1]) - 1)
         self._idle_until = self._loop.time() + seconds
         return True
 
     def is_open(self) -> bool:
-        """Whether the server still is there, also where the loop has not heard of it yet, and
-        has said nothing that nobody asked for."""
+        """Whether an idle connection can be used: the server has neither closed it, also if the
+        loop does not know yet, nor sent anything."""
         if self.lost or self._transport is None or self._transport.is_closing():
             return False
         if self._loop.time() > self._idle_until or self._poll.poll(0):
@@ -149,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def abort(self) -> None:
-        """Close at once; the system's handle goes with the next turn of the loop."""
+        """Close at once. The socket is closed in the next iteration of the loop."""
         if self.lost:
             return
         self.lost = True
@@ -157,12 +211,12 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         if self._fault is None and not self.ended:
-            self._fault = self._broken("it was closed here")
+            self._fault = self._broken_error("corral closed the connection")
         if self._transport is not None:
             self._transport.abort()
         self._wake()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -174,24 +228,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._busy or self.lost:
-            self.abort()  # nobody asked
+            self.abort()  # nothing was requested
             return
         try:
             self._feed(self._buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._garbled(error)
+            self._fail_parsing(error)
             return
         if self._pieces:
             self._overhead = 0
-            self._held += nbytes
-            if self._held > MOST_UNREAD and not self._paused and self._transport is not None:
+            self._buffered += nbytes
+            if self._buffered > MOST_UNREAD and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()
         elif not self.ended:
             self._overhead += nbytes
             self._deadline = self._loop.time() + self._read_timeout
             if self._overhead > LARGEST_HEAD:
-                self._fail(self._broken(f"over {LARGEST_HEAD:,} bytes of headers"))
+                self._fail(
+                    self._broken_error(f"the headers are larger than {LARGEST_HEAD:,} bytes")
+                )
                 return
         if self.began:
             if self.ended and not self.keeps:
@@ -206,29 +262,29 @@ class Connection(asyncio.BufferedProtocol):
             if self.began and self._until_close and exc is None:
                 self.ended = True
             else:
-                self._fault = self._cut(exc)
+                self._fault = self._closed_error(exc)
         self.lost = True
         self.keeps = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._wake()
-        self._parser = None  # it and we hold each other
-        self._feed = _deaf
+        self._parser = None  # the parser and this object reference each other
+        self._feed = _ignore
         self._on_lost(self)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self.ended:
-            raise ValueError("a second answer to one request")  # ends the parser's work
+            raise ValueError("a second answer to one request")  # stops the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.began:
             return  # a trailer
         name = name.lower()
-        held = self.fields.get(name)
-        self.fields[name] = value if held is None else b"%b, %b" % (held, value)
+        earlier = self.fields.get(name)
+        self.fields[name] = value if earlier is None else b"%b, %b" % (earlier, value)
 
     def on_headers_complete(self) -> None:
         if self._parser is None or self.ended:
@@ -241,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         self.status = status
         self.began = True
         if status in (204, 304):
-            self.ended = True  # whatever length it names
+            self.ended = True  # whatever length the header gives
         elif b"content-length" not in fields:
             coding = fields.get(b"transfer-encoding", b"")
             self._until_close = not coding.lower().endswith(b"chunked")
@@ -251,14 +307,14 @@ class Connection(asyncio.BufferedProtocol):
             self.ended = True
             self.keeps = self._parser.should_keep_alive()
 
-    # Waiting, and what goes wrong.
+    # Waiting and errors.
 
     async def _wait(self) -> None:
         loop = self._loop
         waiter = self._waiter = loop.create_future()
         self._deadline = deadline = loop.time() + self._read_timeout
-        if self._timer is None:  # else it looks at the deadline when it is due
-            self._timer = loop.call_at(deadline, self._on_time)
+        if self._timer is None:  # else the running timer checks the new deadline
+            self._timer = loop.call_at(deadline, self._on_timeout)
         try:
             await waiter
         except BaseException:
@@ -267,24 +323,24 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._waiter = None
 
-    def _on_time(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
         if self._waiter is None or self._transport is None:
             return  # nobody waits for the server
         if self._loop.time() + 0.001 < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._on_time)
+            self._timer = self._loop.call_at(self._deadline, self._on_timeout)
             return
         unsent = self._transport.get_write_buffer_size()
         if 0 < unsent < self._unsent or (self._unsent and not unsent):
-            # The server listens: its silence counts from the last byte of the request.
+            # The server is still reading: its silence counts from the last byte of the request.
             self._unsent = unsent
             self._deadline = self._loop.time() + self._read_timeout
-            self._timer = self._loop.call_at(self._deadline, self._on_time)
+            self._timer = self._loop.call_at(self._deadline, self._on_timeout)
             return
         self._fail(
             IdleTimeout(
-                f"{self._said} said nothing for {self._read_timeout:g} s",
-                hint="Give it longer with read_timeout, or ask for less.",
+                f"{self._server} sent nothing for {self._read_timeout:g} s",
+                hint="Increase read_timeout, or ask for less.",
             )
         )
 
@@ -298,48 +354,49 @@ class Connection(asyncio.BufferedProtocol):
             self._fault = fault
         self.abort()
 
-    def _garbled(self, error: Exception) -> None:
+    def _fail_parsing(self, error: Exception) -> None:
         self.keeps = False
         if self.began:
-            self._fail(self._broken(f"it is no HTTP any more: {error}"))
+            self._fail(self._broken_error(f"it is not valid HTTP: {error}"))
             return
         self._fail(
             NetworkFailed(
-                f"{self._said} does not answer in HTTP: {error}",
-                hint="Is the base URL right, and its port?",
+                f"{self._server} did not respond with HTTP: {error}",
+                hint="Check the base URL and its port.",
                 retryable=False,
             )
         )
 
-    def _cut(self, error: Exception | None) -> CorralError:
+    def _closed_error(self, error: Exception | None) -> CorralError:
         if self.began:
-            why = "it was closed before its end" if error is None else said_of(error)
-            return self._broken(why)
-        why = "" if error is None else f": {said_of(error)}"
+            why = "it was closed too early" if error is None else error_text(error)
+            return self._broken_error(why)
+        why = "" if error is None else f": {error_text(error)}"
         return NetworkFailed(
-            f"{self._said} closed the connection without an answer{why}",
-            hint="Try again; a proxy in between may have given up.",
+            f"{self._server} closed the connection without a response{why}",
+            hint="Try again; a proxy may have closed the connection.",
         )
 
-    def _broken(self, why: str) -> CorralError:
+    def _broken_error(self, why: str) -> CorralError:
         if not self.began:
             return NetworkFailed(
-                f"the request to {self._said} failed: {why}", hint="Is the network up? Try again."
+                f"the request to {self._server} failed: {why}",
+                hint="Check the network and try again.",
             )
-        return broken(self._said, why)
+        return broken_stream(self._server, why)
 
 
-def broken(said: str, why: str) -> StreamBroken:
+def broken_stream(server: str, why: str) -> StreamBroken:
     return StreamBroken(
-        f"the connection to {said} broke in the middle of the answer: {why}",
-        hint="Try again; a proxy in between may cut long answers.",
+        f"the connection to {server} broke in the middle of the response: {why}",
+        hint="Try again; a proxy may cut long responses.",
     )
 
 
-def _deaf(data: object) -> None:
-    """For a parser that is gone."""
+def _ignore(data: object) -> None:
+    """Replaces a parser that was removed."""
 
 
-def said_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     text = " ".join(str(error).split())[:200]
     return text or type(error).__name__

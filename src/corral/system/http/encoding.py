@@ -1,4 +1,4 @@
-"""Bodies that come compressed although nobody asked for it: unpacked, a bounded piece a time."""
+"""Decompress response bodies that a server compressed without being asked. Output is bounded."""
 
 from __future__ import annotations
 
@@ -6,55 +6,57 @@ import zlib
 from typing import Any
 
 PIECE = 256 * 1024
-"""Bytes at most of one piece: little can unpack to much."""
+"""Largest chunk of output in bytes: a few bytes can decompress to very many."""
 
 
-class Unpacking:
-    """``give`` what came, ``take`` until it is empty. Raises ``zlib.error``."""
+class Decompressor:
+    """Call ``feed`` with what arrived, then ``read`` until it returns nothing. Raises
+    ``zlib.error``."""
 
-    __slots__ = ("_coding", "_left", "_unpacker")
+    __slots__ = ("_coding", "_decompress", "_left")
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
         self._left = b""
-        self._unpacker: Any = None
+        self._decompress: Any = None
 
-    def give(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self._left += data
 
-    def take(self) -> bytes:
+    def read(self) -> bytes:
         while True:
-            if self._unpacker is None:
+            if self._decompress is None:
                 if len(self._left) < 2:
                     return b""
-                self._unpacker = zlib.decompressobj(self._window())
-            out: bytes = self._unpacker.decompress(self._left, PIECE)
-            if self._unpacker.eof:
-                # Another may follow, one behind the other.
-                self._left, self._unpacker = self._unpacker.unused_data, None
+                self._decompress = zlib.decompressobj(self._window())
+            out: bytes = self._decompress.decompress(self._left, PIECE)
+            if self._decompress.eof:
+                # Another compressed stream may follow.
+                self._left, self._decompress = self._decompress.unused_data, None
             else:
-                self._left = self._unpacker.unconsumed_tail
+                self._left = self._decompress.unconsumed_tail
             if out or not self._left:
                 return out
 
     @property
-    def is_whole(self) -> bool:
-        return self._unpacker is None and not self._left
+    def is_complete(self) -> bool:
+        return self._decompress is None and not self._left
 
     def _window(self) -> int:
         if self._coding != "deflate":
             return zlib.MAX_WBITS | 16
         first, second = self._left[:2]
-        # Some servers leave out the two bytes that should begin it.
+        # Some servers omit the two bytes of the header.
         framed = first & 15 == 8 and (first * 256 + second) % 31 == 0
         return zlib.MAX_WBITS if framed else -zlib.MAX_WBITS
 
 
-def unpacking(encoding: str) -> Unpacking | None:
-    """None where the body comes as it is. Raises ``ValueError`` for what is not known here."""
+def decompressor_for(encoding: str) -> Decompressor | None:
+    """Return a decompressor for a ``Content-Encoding``, or None if the body is not compressed.
+    Raises ``ValueError`` for an unknown encoding."""
     coding = encoding.strip().lower()
     if coding in ("", "identity"):
         return None
     if coding in ("gzip", "x-gzip", "deflate"):
-        return Unpacking(coding)
+        return Decompressor(coding)
     raise ValueError(coding)

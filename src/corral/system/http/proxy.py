@@ -1,5 +1,8 @@
-"""The proxy that the environment names for an address: ``HTTP_PROXY``, ``HTTPS_PROXY``,
-``ALL_PROXY`` and ``NO_PROXY``, in either case. Nothing else is read, no ``.netrc``."""
+"""Find the proxy for a URL in the environment.
+
+``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` are read, in upper and lower case.
+Nothing else is read, also no ``.netrc``.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Proxy(NamedTuple):
 
 
 def proxy_for(url: str | SplitResult) -> Proxy | None:
-    """None where the address is to be reached directly. Raises ``ConfigError`` for a proxy of
-    a kind that is not spoken here."""
+    """Return the proxy for a URL, or None to connect directly. Raises ``ConfigError`` if the
+    proxy's kind is not supported."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # fmt: skip  # typeshed lacks them
@@ -34,34 +37,34 @@ def proxy_for(url: str | SplitResult) -> Proxy | None:
     named = proxies.get(parts.scheme) or proxies.get("all")
     if not named or proxy_bypass_environment(f"{host}:{parts.port}" if parts.port else host):
         return None
-    return _read(named)
+    return _parse_proxy(named)
 
 
 def basic(user: str | None, password: str | None) -> str:
-    """The value of a header that carries a name and a password of a URL."""
+    """Return the header value for the user name and password of a URL."""
     pair = f"{unquote(user or '')}:{unquote(password or '')}"
     return f"Basic {b64encode(pair.encode()).decode()}"
 
 
-def _read(named: str) -> Proxy:
+def _parse_proxy(named: str) -> Proxy:
     try:
         parts = urlsplit(named if "://" in named else f"http://{named}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise _wrong("is no address") from error
+        raise _proxy_error("is not a URL") from error
     if parts.scheme != "http":
-        raise _wrong(f"begins with {parts.scheme}://, which is not spoken here")
+        raise _proxy_error(f"starts with {parts.scheme}://, which is not supported")
     if not host:
-        raise _wrong("names no host")
+        raise _proxy_error("has no host")
     authorization = None
     if parts.username is not None:
         authorization = basic(parts.username, parts.password)
     return Proxy(host, port or 80, authorization)
 
 
-def _wrong(why: str) -> ConfigError:
-    """Without the address itself: a password may be in it."""
+def _proxy_error(why: str) -> ConfigError:
+    """The error does not show the URL: it may contain a password."""
     return ConfigError(
         f"the proxy that the environment names {why}",
-        hint="HTTPS_PROXY and the like read http://host:port; NO_PROXY names who needs none.",
+        hint="HTTPS_PROXY looks like http://host:port; NO_PROXY lists hosts without a proxy.",
     )

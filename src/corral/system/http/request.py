@@ -1,4 +1,7 @@
-"""What a request goes to and how its head reads: nothing that could be smuggled in is written."""
+"""Parse the URL of a request and encode its head.
+
+URLs and headers are checked, so that no value can add a header or a second request.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,43 @@ from corral.system.http.proxy import Proxy, basic, proxy_for
 _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 _NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
-_KEPT = "/%:@!$&'()*+,;=~-._?[]|"
-"""Characters of a path and a query that are written as they are."""
-_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "upgrade"})
-"""Headers that frame a message, and are the client's alone."""
-_USUAL = {"user-agent": "corral", "accept": "*/*", "accept-encoding": "identity"}
-"""Unless a caller has them otherwise. A compressor would hold events back."""
-_USUAL_LINES = "".join(f"{name}: {value}\r\n" for name, value in _USUAL.items())
+_UNESCAPED = "/%:@!$&'()*+,;=~-._?[]|"
+"""Characters of a path and a query that are not escaped."""
+_FRAMING_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade"}
+)
+"""Headers that delimit a message. Only the client sets them."""
+_DEFAULT_HEADERS = {"user-agent": "corral", "accept": "*/*", "accept-encoding": "identity"}
+"""Used unless the caller gives them. Compression would delay events."""
+_DEFAULT_LINES = "".join(f"{name}: {value}\r\n" for name, value in _DEFAULT_HEADERS.items())
 
 
 class Origin(NamedTuple):
-    """Whom a connection leads to."""
+    """Where a connection goes to."""
 
     host: str
     port: int
     secure: bool
     proxy: Proxy | None
-    said: str
-    """Host and port for people and for ``Host``. Never the URL: it may carry what nobody
-    should read."""
+    authority: str
+    """Host and port, for errors and for ``Host``. Never the URL, which may contain secrets."""
 
 
 class Target(NamedTuple):
     origin: Origin
     path: str
-    """As the first line of a request has it."""
+    """As in the first line of a request."""
     given: dict[str, str]
-    """Headers that come of the address: credentials."""
+    """Headers that come from the URL: credentials."""
 
     def __repr__(self) -> str:
-        return f"Target({self.origin.said!r})"
+        return f"Target({self.origin.authority!r})"
 
 
-def target_of(url: str) -> Target:
-    """Raises ``ConfigError`` for what is no address of the web."""
-    if _NOT_IN_URL.search(url):  # urlsplit would drop some of them silently
-        raise _no_url(url)
+def parse_url(url: str) -> Target:
+    """Parse the URL of a request. Raises ``ConfigError`` if it is not an HTTP URL."""
+    if _NOT_IN_URL.search(url):  # urlsplit would remove some of them silently
+        raise _url_error(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -56,46 +60,46 @@ def target_of(url: str) -> Target:
             raise ValueError(url)
         if not host.isascii():
             host = host.encode("idna").decode("ascii")
-    except ValueError as error:  # UnicodeError is one
-        raise _no_url(url) from error
+    except ValueError as error:  # includes UnicodeError
+        raise _url_error(url) from error
     if not all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
-        raise _no_url(url)
+        raise _url_error(url)
     secure = parts.scheme == "https"
-    usual = 443 if secure else 80
+    default_port = 443 if secure else 80
     shown = f"[{host}]" if ":" in host else host
-    said = shown if port in (None, usual) else f"{shown}:{port}"
+    authority = shown if port in (None, default_port) else f"{shown}:{port}"
     proxy = proxy_for(parts)
-    path = quote(parts.path or "/", safe=_KEPT)
+    path = quote(parts.path or "/", safe=_UNESCAPED)
     if parts.query:
-        path += f"?{quote(parts.query, safe=_KEPT)}"
+        path += f"?{quote(parts.query, safe=_UNESCAPED)}"
     given: dict[str, str] = {}
     if parts.username is not None:
         given["authorization"] = basic(parts.username, parts.password)
     if proxy is not None and not secure:
-        path = f"http://{said}{path}"
+        path = f"http://{authority}{path}"
         if proxy.authorization:
             given["proxy-authorization"] = proxy.authorization
-    return Target(Origin(host, port or usual, secure, proxy, said), path, given)
+    return Target(Origin(host, port or default_port, secure, proxy, authority), path, given)
 
 
-def head_of(
+def encode_head(
     method: str, target: Target, headers: Mapping[str, str], length: int | None = None
 ) -> bytes:
-    """A request up to its body. Raises ``ConfigError`` for a header that cannot be written."""
+    """Return a request up to its body. Raises ``ConfigError`` for an invalid header."""
     origin, path, given = target
     names: set[str] = set()
-    text = f"{method} {path} HTTP/1.1\r\nHost: {origin.said}\r\n"
+    text = f"{method} {path} HTTP/1.1\r\nHost: {origin.authority}\r\n"
     for name, value in headers.items():
         if _NOT_IN_VALUE(value) or not _NAME(name):
-            raise ConfigError(f"the header {name!r} holds a character that no header has")
+            raise ConfigError(f"the header {name!r} contains an invalid character")
         names.add(name.lower())
         text += f"{name}: {value}\r\n"
-    if not names.isdisjoint(_OURS):
-        raise ConfigError(f"the header {min(names & _OURS)!r} cannot be set")
-    if names.isdisjoint(_USUAL):
-        text += _USUAL_LINES
+    if not names.isdisjoint(_FRAMING_HEADERS):
+        raise ConfigError(f"the header {min(names & _FRAMING_HEADERS)!r} cannot be set")
+    if names.isdisjoint(_DEFAULT_HEADERS):
+        text += _DEFAULT_LINES
     else:
-        given = {**_USUAL, **given}
+        given = {**_DEFAULT_HEADERS, **given}
     for name, value in given.items():
         if name not in names:
             text += f"{name}: {value}\r\n"
@@ -104,10 +108,10 @@ def head_of(
         return text.encode("latin-1")
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"the request to {origin.said} cannot be written: a header holds "
+            f"the request to {origin.authority} cannot be written: a header contains "
             f"{error.object[error.start : error.end]!r}"
         ) from error
 
 
-def _no_url(url: str) -> ConfigError:
-    return ConfigError(f"not a URL: {url[:200]!r}", hint="A base URL reads https://host/path.")
+def _url_error(url: str) -> ConfigError:
+    return ConfigError(f"not a URL: {url[:200]!r}", hint="A base URL looks like https://host/path.")

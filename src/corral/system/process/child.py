@@ -1,4 +1,4 @@
-"""The live half of a process: what the loop holds, and what has to be undone."""
+"""A running process in the event loop: its callbacks and its resources. See ``process``."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import msgspec
 
 from corral.system.process import platform
 from corral.system.process.registry import ProcessRegistry
-from corral.system.process.stdin import Feed
-from corral.system.process.stdout import Pipe, Stderr, Tail
-from corral.system.process.tree import Tree
+from corral.system.process.stdin import StdinPipe
+from corral.system.process.stdout import FollowedFile, Pipe, Stderr
+from corral.system.process.tree import ProcessTree
 
 QUIET = 0.25
 LINGER = 2.0
-"""After the program's exit, others may hold its stdout open. What they write is read
-until nothing came for QUIET seconds, and for no longer than LINGER."""
+"""After the program has exited, others may still have its stdout open. What they write is read
+until nothing came for QUIET seconds, at most for LINGER seconds."""
 YIELD = 0.02
-"""Seconds of reading without a pause after which the loop gets a turn."""
+"""Seconds of continuous reading after which other tasks of the loop run."""
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a program ended. Both are None when somebody else reaped it, or when not even
-    KILL could end it in time."""
+    """How a program ended. Both fields are None if somebody else reaped it, or if KILL could not
+    end it in time."""
 
     code: int | None
     signal: int | None
 
 
 class Child:
-    """What the loop holds of a process, and what has to be undone when it is dropped."""
+    """What the event loop holds of a process, and what must be released when it is dropped."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         popen: subprocess.Popen[bytes],
-        tree: Tree,
-        feed: Feed | None,
-        out: Pipe | Tail,
+        tree: ProcessTree,
+        feed: StdinPipe | None,
+        out: Pipe | FollowedFile,
         err: Stderr,
-        ledger: ProcessRegistry | None,
+        registry: ProcessRegistry | None,
     ) -> None:
         self.loop = loop
         self.tree = tree
@@ -55,7 +55,7 @@ class Child:
         self.exit: Exit | None = None
         self.exited: asyncio.Future[Exit] = loop.create_future()
         self._popen = popen
-        self._ledger = ledger
+        self._registry = registry
         self._home = os.getpid(), threading.get_ident()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._ending = False
@@ -63,7 +63,7 @@ class Child:
         self._over = False
         self._nudged = False
         self._waiter: asyncio.Future[None] | None = None
-        self._last_heard = 0.0
+        self._last_output = 0.0
         self._exit_time = 0.0
         self._yielded = 0.0
         self._unwatch = platform.on_exit(loop, popen, self._note_exit)
@@ -85,7 +85,7 @@ class Child:
         if self._waiter is not None and not self._waiter.done() and not self.loop.is_closed():
             self._waiter.set_result(None)
 
-    def nudge(self) -> None:
+    def interrupt_read(self) -> None:
         self._nudged = True
         self._wake()
 
@@ -94,32 +94,32 @@ class Child:
             raise RuntimeError("stdout is being read already")
         while not self._over:
             if time.monotonic() - self._yielded > YIELD:
-                # A program that writes without a pause must not keep the loop from its timers.
+                # A program that writes continuously must not block the timers of the loop.
                 await asyncio.sleep(0)
                 self._yielded = time.monotonic()
             data = self.out.take()
-            if data is None and self.exit is not None and not self.tree.living():
-                # Nobody is left to write: what is there now is all.
+            if data is None and self.exit is not None and not self.tree.live_processes():
+                # Nobody is left to write: this is the rest of the output.
                 data = self.out.take() or b""
             if data:
-                self._last_heard = time.monotonic()
+                self._last_output = time.monotonic()
                 return data
             pause = None
             if self.exit is not None:
-                pause = self._patience()
+                pause = self._seconds_left()
                 self._over = data is not None or pause <= 0
             if self._nudged:
                 self._nudged = False
                 return None
             if not self._over:
-                await self._until_woken(pause, listen=data is None)
+                await self._wait_woken(pause, listen=data is None)
         return b""
 
-    def _patience(self) -> float:
-        quiet = max(self._last_heard, self._exit_time) + QUIET
+    def _seconds_left(self) -> float:
+        quiet = max(self._last_output, self._exit_time) + QUIET
         return min(quiet, self._exit_time + LINGER) - time.monotonic()
 
-    async def _until_woken(self, seconds: float | None, *, listen: bool) -> None:
+    async def _wait_woken(self, seconds: float | None, *, listen: bool) -> None:
         self._waiter = self.loop.create_future()
         timer = self.loop.call_later(seconds, self._wake) if seconds is not None else None
         if listen:
@@ -134,17 +134,17 @@ class Child:
                 timer.cancel()
 
     async def end(self, grace: float) -> Exit:
-        self.tree.hurry(grace)
+        self.tree.set_deadline(grace)
         cancelled = False
         if self._ending:
-            cancelled = await _through(self._ended)
+            cancelled = await _wait_uncancelled(self._ended)
         elif not self._closed:
             self._ending = True
             try:
-                for pause in self.tree.ending():
+                for pause in self.tree.end_steps():
                     cancelled |= await self._pause(pause)
             finally:
-                # Also when the loop is torn down around us: then without grace.
+                # Also if the event loop is being closed: then without a grace period.
                 if not self.tree.gone and not self._closed:
                     self.tree.kill()
                 self._close()
@@ -163,19 +163,19 @@ class Child:
         if not self.exited.done():
             self.exited.add_done_callback(wake)
         try:
-            return await _through(over)
+            return await _wait_uncancelled(over)
         finally:
             timer.cancel()
             self.exited.remove_done_callback(wake)
 
     def kill_now(self) -> None:
         pid, thread = self._home
-        # A fork of ours has copies of everything but owns none of it.
+        # A fork of this process has copies of everything but owns nothing.
         if self._closed or os.getpid() != pid:
             return
         self.tree.kill()
         if self.loop.is_running() and threading.get_ident() != thread:
-            # Dropped in another thread, where the loop must not be touched.
+            # Dropped in another thread, where the loop must not be used.
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._close)
                 return
@@ -193,8 +193,8 @@ class Child:
                 file.close()
         self.tree.reap()
         self._popen.returncode = 0
-        if self._ledger is not None and self.tree.gone:
-            self._ledger.remove(self.tree.mark)
+        if self._registry is not None and self.tree.gone:
+            self._registry.remove(self.tree.mark)
         platform.release_orphans(self.tree.mark)
         if not self.loop.is_closed():
             if not self.exited.done():
@@ -204,8 +204,8 @@ class Child:
             self._wake()
 
 
-async def _through(future: asyncio.Future[None]) -> bool:
-    """Wait to the end whoever cancels; True when somebody did."""
+async def _wait_uncancelled(future: asyncio.Future[None]) -> bool:
+    """Wait to the end despite cancellation. Return True if the caller was cancelled."""
     cancelled = False
     while not future.done():
         try:

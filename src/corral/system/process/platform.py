@@ -1,8 +1,8 @@
-"""Every difference between operating systems in handling processes, and nothing else.
+"""Every difference between operating systems in handling processes.
 
-Linux is the measured case: pidfds, /proc, sub-reaping; ``descriptors`` has files and pipes.
-macOS looks at processes through ``ps``; Windows ends trees through ``taskkill``.
-Nothing here keeps a run's state: that is ``tree`` and ``process``.
+Linux is the measured case: pidfds, ``/proc``, sub-reaping. macOS lists processes with ``ps``.
+Windows ends trees with ``taskkill``. ``corral.system.descriptors`` has files and pipes. Nothing
+here keeps the state of a run: see ``tree`` and ``process``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WINDOWS = sys.platform == "win32"
 KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
-class Proc(NamedTuple):
-    """A process as it was a moment ago; ``(pid, born)`` names it for good."""
+class ProcessInfo(NamedTuple):
+    """A process as it was a moment ago. ``(pid, born)`` identifies it for ever."""
 
     pid: int
     born: str
@@ -38,25 +38,27 @@ class Proc(NamedTuple):
     pgid: int
     sid: int
     alive: bool
-    """False for a zombie: dead, not yet reaped."""
+    """False for a zombie: dead, but not reaped yet."""
 
 
-def look(pid: int) -> Proc | None:
-    """The process of this pid, or None when there is none."""
+def get_process(pid: int) -> ProcessInfo | None:
+    """Return the process with this pid, or None."""
     if not LINUX:
-        return _windows_look(pid) if WINDOWS else _ps().get(pid)
+        return _windows_process(pid) if WINDOWS else _ps().get(pid)
     stat = _read(f"/proc/{pid}/stat")
     if not stat:
         return None
-    # The name may hold spaces and brackets: the fields begin after the last one.
+    # The name may contain spaces and brackets: the fields start after the last bracket.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    # A zombie with threads left is one whose first thread ended: it still runs.
+    # A zombie that has threads is one whose first thread ended: it still runs.
     alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
-    return Proc(pid, fields[19].decode(), int(fields[1]), int(fields[2]), int(fields[3]), alive)
+    return ProcessInfo(
+        pid, fields[19].decode(), int(fields[1]), int(fields[2]), int(fields[3]), alive
+    )
 
 
 def children(pid: int) -> list[int]:
-    """The children of another process, whichever of its threads forked them."""
+    """The children of another process, of all its threads."""
     if not LINUX:
         return [] if WINDOWS else [proc.pid for proc in _ps().values() if proc.ppid == pid]
     try:
@@ -67,16 +69,16 @@ def children(pid: int) -> list[int]:
     return [int(child) for children in lists for child in children.split()]
 
 
-def strays() -> list[int]:
-    """Where a run's orphans can be: among our own children where they fall to us,
-    else anywhere on the machine."""
-    if LINUX and adopting():
-        # The kernel hands orphans to our first thread.
+def orphan_candidates() -> list[int]:
+    """The pids among which a run's orphans are: our own children if orphans become our children,
+    else all processes."""
+    if LINUX and is_adopting():
+        # The kernel makes orphans children of our first thread.
         own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-        # A run has a session of its own: what shares ours is the child of another.
+        # A run has its own session: a process in our session is not part of a run.
         ours = os.getsid(0)
         return [pid for pid in map(int, own.split()) if _session(pid) != ours]
-    return pids()
+    return all_pids()
 
 
 def _session(pid: int) -> int | None:
@@ -86,23 +88,23 @@ def _session(pid: int) -> int | None:
     return None
 
 
-def resident(pid: int) -> int | None:
-    """Bytes of memory that a process holds; None where that cannot be told."""
+def resident_memory(pid: int) -> int | None:
+    """The memory of a process in bytes; None if that is unknown."""
     if not LINUX:
         return None
     words = _read(f"/proc/{pid}/statm").split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 else None
 
 
-def pids() -> list[int]:
-    """Every process on the machine that can be seen."""
+def all_pids() -> list[int]:
+    """All processes of the machine that are visible to us."""
     if LINUX:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [] if WINDOWS else list(_ps())
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc; empty when its process is gone or not ours to see."""
+    """Read a file of /proc. Empty if its process is gone or not accessible."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -118,25 +120,25 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-_ps_seen: tuple[float, dict[int, Proc]] = (0.0, {})
+_ps_cache: tuple[float, dict[int, ProcessInfo]] = (0.0, {})
 
 
-def _ps() -> dict[int, Proc]:
-    """The process table through ``ps``, at most 20 ms old."""
-    global _ps_seen  # noqa: PLW0603
-    if time.monotonic() - _ps_seen[0] > 0.02:
+def _ps() -> dict[int, ProcessInfo]:
+    """The process table from ``ps``, at most 20 ms old."""
+    global _ps_cache  # noqa: PLW0603
+    if time.monotonic() - _ps_cache[0] > 0.02:
         columns = "pid=,ppid=,pgid=,stat=,lstart="
         listing = subprocess.run(["/bin/ps", "-A", "-o", columns], capture_output=True, check=False)
-        table: dict[int, Proc] = {}
+        table: dict[int, ProcessInfo] = {}
         for line in listing.stdout.decode(errors="replace").splitlines():
             pid, ppid, pgid, state, *born = line.split()
             alive = not state.startswith("Z")
-            table[int(pid)] = Proc(int(pid), " ".join(born), int(ppid), int(pgid), 0, alive)
-        _ps_seen = (time.monotonic(), table)
-    return _ps_seen[1]
+            table[int(pid)] = ProcessInfo(int(pid), " ".join(born), int(ppid), int(pgid), 0, alive)
+        _ps_cache = (time.monotonic(), table)
+    return _ps_cache[1]
 
 
-def _windows_look(pid: int) -> Proc | None:
+def _windows_process(pid: int) -> ProcessInfo | None:
     if sys.platform != "win32":
         return None
     import ctypes
@@ -149,29 +151,29 @@ def _windows_look(pid: int) -> Proc | None:
         times = [ctypes.c_uint64() for _ in range(4)]
         kernel.GetProcessTimes(handle, *(ctypes.byref(moment) for moment in times))
         ended = times[1].value != 0
-        return Proc(pid, str(times[0].value), 0, 0, 0, not ended)
+        return ProcessInfo(pid, str(times[0].value), 0, 0, 0, not ended)
     finally:
         kernel.CloseHandle(handle)
 
 
 @functools.cache
-def boot() -> str:
-    """Names this boot of the machine: a pid from another says nothing."""
+def boot_id() -> str:
+    """Identify this boot of the machine: a pid of another boot means nothing."""
     return _read("/proc/sys/kernel/random/boot_id").decode().strip() if LINUX else ""
 
 
 @functools.cache
-def pid_space() -> str:
-    """Names the set of processes that our pids are of: a container has its own."""
+def pid_namespace() -> str:
+    """Identify the pid namespace: a container has its own pids."""
     return os.readlink("/proc/self/ns/pid") if LINUX else ""
 
 
 def new_stamp() -> int | None:
-    """A number that a run and all its descendants can be told by; None where none can.
+    """Return a number that identifies a run and all its descendants; None if the system has no such
+    limit.
 
-    It is put on as a limit on real-time scheduling, years long and so never reached.
-    Unlike an environment variable it survives an emptied environment, and it can
-    still be read off a zombie.
+    It is set as a limit on real-time scheduling, of years, so it is never reached. Unlike an
+    environment variable it survives an emptied environment, and it can be read from a zombie.
     """
     if sys.platform != "linux":
         return None
@@ -179,7 +181,7 @@ def new_stamp() -> int | None:
 
     ceiling = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     ceiling = 1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling
-    # Below what holds already, so that runs inside runs can be stamped too.
+    # Below the current limit, so that runs inside runs can have a stamp too.
     return (
         ceiling // 2 + int.from_bytes(os.urandom(8)) % (ceiling // 2)
         if ceiling >= 1 << 48
@@ -187,8 +189,8 @@ def new_stamp() -> int | None:
     )
 
 
-def stamp(pid: int, number: int | None) -> None:
-    """Put it on a new child. What that has forked already goes without."""
+def apply_stamp(pid: int, number: int | None) -> None:
+    """Set the stamp of a new child. Processes that it has forked already do not get it."""
     if sys.platform == "linux" and number is not None:
         import resource
 
@@ -197,16 +199,16 @@ def stamp(pid: int, number: int | None) -> None:
 
 
 @functools.cache
-def may_drop_limits_right() -> bool:
-    """Whether we could raise a hard limit (CAP_SYS_RESOURCE) and may take that right from a
-    child for good (CAP_SETPCAP). Root can, unless its container forbids it."""
+def can_drop_limits_right() -> bool:
+    """Whether we could raise a hard limit (CAP_SYS_RESOURCE) and can take that capability from a
+    child permanently (CAP_SETPCAP). Root can, unless its container forbids it."""
     status = re.search(rb"^CapEff:\s+([0-9a-f]+)", _read("/proc/self/status"), re.M)
     needed = 1 << 8 | 1 << 24
     return status is not None and int(status[1], 16) & needed == needed
 
 
-def carries(pid: int, mark: str, number: int | None) -> bool:
-    """Whether a process bears a run's stamp, or its mark in the environment."""
+def has_mark(pid: int, mark: str, number: int | None) -> bool:
+    """Whether a process has a run's stamp, or its mark in the environment."""
     if not LINUX:
         return False
     if number is not None and b" %d " % number in _read(f"/proc/{pid}/limits"):
@@ -215,15 +217,15 @@ def carries(pid: int, mark: str, number: int | None) -> bool:
 
 
 def lowered_stamp(pid: int) -> int | None:
-    """The stamp of a process that bears no mark, where it is below our own limit: then it, or
-    what it descends from, was started by a run of ours, or lowered its limit by itself. None
-    where nothing of that can be told, also for another program's run, which bears its mark."""
+    """The stamp of a process without a mark, if it is below our own limit. Then the process
+    descends from one of our runs, or lowered its limit itself. None if that is unknown, and for a
+    run of another program, which has its mark."""
     if sys.platform != "linux":
         return None
     import resource
 
     limit = re.search(rb"^Max realtime timeout +\S+ +(\d+) ", _read(f"/proc/{pid}/limits"), re.M)
-    if limit is None:  # unlimited, or not ours to see
+    if limit is None:  # unlimited, or not accessible
         return None
     ours = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     is_lower = ours == resource.RLIM_INFINITY or int(limit[1]) < ours
@@ -238,7 +240,7 @@ _holding = threading.RLock()
 
 
 def adopt_orphans(holder: str) -> None:
-    """From now until ``release_orphans``, orphaned descendants become our children."""
+    """Until ``release_orphans``, orphaned descendants become our children."""
     with _holding:
         _holders.add(holder)
         _subreaper(True)
@@ -251,7 +253,7 @@ def release_orphans(holder: str) -> None:
             _subreaper(False)
 
 
-def adopting() -> bool:
+def is_adopting() -> bool:
     return bool(_holders) and _has_children_files()
 
 
@@ -272,8 +274,8 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def send(proc: Proc, sig: int) -> None:
-    """Signal this very process, never another that came by its pid."""
+def send_signal(proc: ProcessInfo, sig: int) -> None:
+    """Signal exactly this process, never another one that got its pid."""
     if WINDOWS:
         subprocess.run(["taskkill", "/T", "/F", "/PID", str(proc.pid)], check=False)
         return
@@ -283,24 +285,24 @@ def send(proc: Proc, sig: int) -> None:
             return
         pidfd = os.pidfd_open(proc.pid)
         try:
-            now = look(proc.pid)
+            now = get_process(proc.pid)
             if now is not None and now.born == proc.born:
                 signal.pidfd_send_signal(pidfd, sig)
         finally:
             os.close(pidfd)
 
 
-def send_group(pgid: int, sig: int) -> None:
-    """Signal a group whose leader we have not reaped yet: so the number is still its."""
+def signal_group(pgid: int, sig: int) -> None:
+    """Signal a group whose leader is not reaped yet: so the number still belongs to it."""
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pgid, sig)
 
 
 def on_exit(
-    loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], tell: Callable[[], None]
+    loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], callback: Callable[[], None]
 ) -> Callable[[], None]:
-    """Have ``tell`` called once when the child has exited; returns how to stop."""
+    """Call ``callback`` once when the child has exited. Returns a function that stops that."""
     if sys.platform == "linux":
         pidfd = os.pidfd_open(child.pid)
         open_fds = [pidfd]
@@ -311,11 +313,11 @@ def on_exit(
                     loop.remove_reader(open_fds[0])
                 os.close(open_fds.pop())
 
-        def told() -> None:
+        def on_readable() -> None:
             stop()
-            tell()
+            callback()
 
-        loop.add_reader(pidfd, told)
+        loop.add_reader(pidfd, on_readable)
         return stop
 
     timers: list[asyncio.TimerHandle] = []
@@ -325,7 +327,7 @@ def on_exit(
         if child.poll() is None:
             timers.append(loop.call_later(0.02, check))
         else:
-            tell()
+            callback()
 
     def stop_timer() -> None:
         while timers:
@@ -336,8 +338,8 @@ def on_exit(
 
 
 def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None] | None:
-    """The exit code or the signal that ended a child; None while it runs, both None when
-    somebody else reaped it. On Linux it stays to be reaped."""
+    """The exit code or the signal that ended a child. None while it runs; both None if somebody
+    else reaped it. On Linux the child is not reaped by this."""
     if sys.platform == "linux":
         try:
             how = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Starting a program, and saying in our own errors why that did not go."""
+"""Start a program. A failure to start becomes one of corral's errors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EXHAUSTED = {
 }
 
 _LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
-"""Options of setpriv. Without this capability nobody, root included, raises a hard limit again:
-so no descendant removes the stamp, which is one."""
+"""Options of setpriv. Without this capability nobody, not even root, can raise a hard limit again.
+So no descendant can remove the stamp, which is a hard limit."""
 
 
 def spawn(
@@ -38,11 +38,11 @@ def spawn(
     stderr: int,
     number: int | None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in a session of its own, stamped with ``number`` before it runs. Where
-    the kernel can, it dies with us."""
-    program = find(argv[0], cwd, env)
+    """Start ``argv`` in its own session, with the stamp ``number`` set before it runs. Where the
+    kernel supports that, it is killed when we die."""
+    program = find_program(argv[0], cwd, env)
     try:
-        launcher = _launcher(number) if program and _surely_runs(program) else []
+        launcher = _launcher(number) if program and _is_runnable(program) else []
         popen = subprocess.Popen(
             [*launcher, *argv],
             cwd=cwd,
@@ -55,24 +55,24 @@ def spawn(
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     except (OSError, ValueError) as error:
-        raise explain(error, argv[0], cwd, program) from error
+        raise spawn_error(error, argv[0], cwd, program) from error
     if platform.LINUX:
-        # Else it would warn of a child that is still to be reaped, and reap it itself.
+        # Otherwise subprocess would warn about a child that is not reaped yet, and reap it itself.
         popen.returncode = 0
     return popen
 
 
 def _launcher(number: int | None) -> list[str]:
-    """What to put before a command. Each part sets one thing and becomes the next, so a
-    program is never without it, however early it forks. A failing exec could no longer
-    be told from the program's own exit: it is for programs that will surely run."""
+    """The command that is put before ``argv``. Each part sets one thing and then executes the next,
+    so the program never runs without it. An error of exec would look like the program's own exit:
+    so this is used only for programs that will run."""
     parts: list[str] = []
     if number is not None and _works("prlimit", f"--rttime={1 << 60}"):
         parts += ["prlimit", f"--rttime={number}:{number}", "--"]
     options: list[str] = []
-    if parts and platform.may_drop_limits_right() and _works("setpriv", *_LOSE_LIMITS_RIGHT):
+    if parts and platform.can_drop_limits_right() and _works("setpriv", *_LOSE_LIMITS_RIGHT):
         options += _LOSE_LIMITS_RIGHT
-    # The kernel ties the child to the thread that spawned it, and only the first
+    # The kernel binds the child to the thread that started it, and only the first
     # thread lives as long as the process.
     of_first_thread = threading.current_thread() is threading.main_thread()
     if of_first_thread and _works("setpriv", "--pdeathsig", "KILL"):
@@ -89,28 +89,28 @@ def _tool(name: str) -> str | None:
 
 @functools.cache
 def _works(name: str, *options: str) -> bool:
-    """Whether it is there and knows the options: that of busybox, and old ones, do not."""
+    """Whether the tool exists and supports the options; busybox and old versions do not."""
     tool = _tool(name)
     if tool is None:
         return False
-    key = version_cache.key_of(tool, *options)
-    known = version_cache.recall("launchers", key)
+    key = version_cache.cache_key(tool, *options)
+    known = version_cache.get("launchers", key)
     if known is None:
         probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
         known = "works" if probe.returncode == 0 else "fails"
-        version_cache.keep("launchers", key, known)
+        version_cache.put("launchers", key, known)
     return known == "works"
 
 
-def find(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:
-    """The file that running ``name`` in ``cwd`` would run, whether or not it can."""
+def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:
+    """The file that would be run for ``name`` in ``cwd``, whether or not it is executable."""
     places = [""] if os.path.dirname(name) else os.get_exec_path(env)
     found = [path for place in places if os.path.isfile(path := os.path.join(cwd, place, name))]
     return next((path for path in found if os.access(path, os.X_OK)), found[0] if found else None)
 
 
-def _surely_runs(program: str) -> bool:
-    """Whether the kernel will run this: a binary such as our own, or a script for one."""
+def _is_runnable(program: str) -> bool:
+    """Whether the kernel can run this: a binary of this machine, or a script for one."""
     seen = os.stat(program)
     return _has_runnable_head(program, seen.st_ino, seen.st_mtime_ns, seen.st_mode)
 
@@ -122,7 +122,7 @@ def _has_runnable_head(program: str, *_stat: int) -> bool:
         interpreter = os.fsdecode(head[2:].split(b"\n")[0].strip()).split()
         program = interpreter[0] if interpreter else ""
         head = _head(program) if os.access(program, os.X_OK) else b""
-    # Class, byte order and machine, as in the running interpreter.
+    # Class, byte order and machine must be those of the running interpreter.
     ours = _head(sys.executable)
     return head.startswith(b"\x7fELF") and (head[4:6], head[18:20]) == (ours[4:6], ours[18:20])
 
@@ -132,10 +132,10 @@ def _head(file: str) -> bytes:
         return opened.read(256)
 
 
-def explain(
+def spawn_error(
     error: OSError | ValueError, name: str, cwd: Path, program: str | None = None
 ) -> errors.CorralError:
-    """What went wrong, as one of our errors."""
+    """Convert a failure to start into one of corral's errors."""
     if not isinstance(error, OSError):
         return errors.PromptError(f"cannot be passed to {name}: {error}", phase="spawn")
     number, reason = error.errno, error.strerror or str(error)
@@ -154,7 +154,9 @@ def explain(
             f"the arguments to {name} are too long", hint="pass the text on stdin", phase="spawn"
         )
     if not cwd.is_dir() or not os.access(cwd, os.X_OK):
-        return errors.ConfigError(f"cannot work in {cwd}: no such folder", phase="spawn")
+        return errors.ConfigError(
+            f"the working directory {cwd} does not exist or cannot be entered", phase="spawn"
+        )
     if program is None and number in (errno.ENOENT, errno.ENOTDIR):
         return errors.NotInstalled(
             f"{name} was not found", hint=f"install {name} or put it on PATH", phase="spawn"
@@ -166,12 +168,12 @@ def explain(
     )
 
 
-def unwritable(error: OSError, folder: Path) -> errors.CorralError:
-    """Why something could not be written down before the start."""
+def write_error(error: OSError, folder: Path) -> errors.CorralError:
+    """Convert a failure to write a file before the start into one of corral's errors."""
     if error.errno in _EXHAUSTED:
-        return explain(error, "the program", folder)
+        return spawn_error(error, "the program", folder)
     return errors.StorageFailed(
         f"cannot write in {folder}: {error.strerror or error}",
-        hint="name a folder that exists, is writable and has room",
+        hint="choose a folder that exists, is writable and has free space",
         phase="spawn",
     )

@@ -1,4 +1,4 @@
-"""What a child reads: a whole text given at the start, or a pipe kept open."""
+"""The standard input of a child: a complete text given at the start, or a pipe that stays open."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from corral.system import descriptors
 
 
 def stdin_file(stdin: bytes | Path | None) -> int:
-    """A descriptor from which the child reads all of it, then the end. It is a file, so
-    a child that does not read, or stops reading, holds up nobody."""
+    """A descriptor from which the child reads all of the input, then the end. It is a file, so a
+    child that does not read blocks nobody."""
     if stdin is None:
         return os.open(os.devnull, os.O_RDONLY)
     if isinstance(stdin, Path):
@@ -33,9 +33,9 @@ def stdin_file(stdin: bytes | Path | None) -> int:
     return fd
 
 
-class Feed:
-    """The writing end of a pipe. A child that stops reading is never an error here: what
-    it did not want is dropped, and its exit tells the rest."""
+class StdinPipe:
+    """The writing end of a pipe. A child that stops reading is not an error: the rest is dropped,
+    and the exit code of the child says why."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,8 +45,8 @@ class Feed:
         self._closing = False
         self._drained: list[asyncio.Future[None]] = []
 
-    def write_whole(self, stdin: bytes | Path | None) -> None:
-        """What the child is to read before anything else."""
+    def write_initial(self, stdin: bytes | Path | None) -> None:
+        """Queue what the child reads first."""
         self.write(stdin.read_bytes() if isinstance(stdin, Path) else stdin or b"")
 
     def write(self, data: bytes) -> None:
@@ -67,9 +67,9 @@ class Feed:
         except OSError:  # nobody reads any more
             self.close()
         if not self._waiting:
-            self._settle()
+            self._on_drained()
 
-    def _settle(self) -> None:
+    def _on_drained(self) -> None:
         if self._fd >= 0 and not self._loop.is_closed():
             self._loop.remove_writer(self._fd)
         for drained in self._drained:
@@ -80,14 +80,14 @@ class Feed:
             self.close()
 
     async def drain(self) -> None:
-        """Until the child has taken everything, or takes no more."""
+        """Wait until the child has read everything, or has stopped reading."""
         if self._waiting:
             drained = self._loop.create_future()
             self._drained.append(drained)
             await drained
 
     def finish(self) -> None:
-        """The end of the input, after what is still to be written."""
+        """Close the pipe after what is queued has been written."""
         self._closing = True
         if not self._waiting:
             self.close()
@@ -97,6 +97,6 @@ class Feed:
             return
         self._waiting.clear()
         self._closing = False
-        self._settle()
+        self._on_drained()
         os.close(self._fd)
         self._fd = -1

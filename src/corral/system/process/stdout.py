@@ -1,8 +1,8 @@
-"""What a child writes: read from a pipe, or followed in a file.
+"""The output of a child: read from a pipe, or from a file that the child appends to.
 
-A source is asked with ``take()`` and answers bytes, ``b""`` at the end, or None when
-there is nothing now. Nothing is read ahead, so a slow reader holds up the child (a
-pipe) or leaves the bytes on the disk (a file), and memory stays flat.
+``take()`` of a source returns bytes, ``b""`` at the end, or None if there is nothing now. Nothing
+is read ahead. So a slow reader makes the child wait (pipe) or leaves the bytes on the disk (file),
+and memory is bounded.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from corral.system import descriptors
 
 CHUNK = 262_144
 PIPE_SIZE = 1_048_576
-"""A program that exits with unflushed output loses what the pipe could not hold."""
+"""A program that exits with unflushed output loses what does not fit into the pipe."""
 BIG_PIPES = 32
-"""A user's pipes may hold 64 MiB in all; past that the kernel gives new ones, anyone's,
-two pages. So only this many of ours at a time are big."""
+"""All pipes of a user may hold 64 MiB; beyond that the kernel limits new ones, of any program, to
+two pages. So only this many of our pipes are large at the same time."""
 HOLE = 4 * 1_048_576
-"""Read parts of a file are given back to the disk in pieces of this size."""
+"""Parts of a file that were read are released to the disk in pieces of this size."""
 
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
 
 
 class Source(Protocol):
     def take(self) -> bytes | None:
-        """What is there now; ``b""`` when no more can come, None when nothing is there."""
+        """Return what is available; ``b""`` at the end, None if there is nothing now."""
         ...
 
     def arm(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called when ``take()`` may have more."""
+        """Call ``wake`` when ``take()`` may return more."""
         ...
 
     def disarm(self) -> None: ...
@@ -73,45 +73,46 @@ class Pipe:
             self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        # Listening stays on between two waits, which spares two system calls each;
-        # it ends when something comes and nobody waits.
+        # The reader stays registered between two waits, which saves two system calls each;
+        # it is removed when something arrives and nobody waits.
         if self._wake is not None:
             self._wake()
         else:
-            self._deafen()
+            self._stop_reading()
 
     def disarm(self) -> None:
         self._wake = None
 
-    def _deafen(self) -> None:
+    def _stop_reading(self) -> None:
         if self._listening and not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
         self._listening = False
 
     def close(self) -> None:
-        self._deafen()
+        self._stop_reading()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
             Pipe._big -= self._grown
 
 
-class Tail:
-    """A file that the child appends to. Never answers ``b""``: who writes to it has to be
-    watched elsewhere."""
+class FollowedFile:
+    """A file that the child appends to. ``take`` never returns ``b""``: the caller must know by
+    other means when the writers have ended."""
 
     POLL = (0.002, 0.05)
-    """Between two looks where the kernel cannot tell of writes, growing while it is quiet."""
+    """Seconds between two reads if the kernel cannot report writes; the pause grows while nothing
+    is written."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self._loop = loop
         self._fd, self.child_fd, self._path = descriptors.scratch_file(folder)
         self._offset = 0
         self._punched: int | None = 0
-        self._notes = _Notes.of(loop)
+        self._notes = _WriteEvents.of(loop)
         self._watch = -1
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = Tail.POLL[0]
+        self._pause = FollowedFile.POLL[0]
 
     def take(self) -> bytes | None:
         if self._fd < 0:
@@ -119,11 +120,11 @@ class Tail:
         data = os.read(self._fd, CHUNK)
         if not data:
             if os.fstat(self._fd).st_size < self._offset:
-                # Truncated (`> /dev/stdout` does that): it is written from the start.
+                # Truncated (`> /dev/stdout` does that): it is written from the start again.
                 self._offset = os.lseek(self._fd, 0, os.SEEK_SET)
             return None
         self._offset += len(data)
-        self._pause = Tail.POLL[0]
+        self._pause = FollowedFile.POLL[0]
         if self._punched is not None and self._offset - self._punched >= HOLE:
             done = descriptors.punch_hole(self._fd, self._punched, HOLE)
             self._punched = self._punched + HOLE if done else None
@@ -136,9 +137,9 @@ class Tail:
                 self._watch = self._notes.expect(self._fd, wake)
         if self._watch < 0:
             self._timer = self._loop.call_later(self._pause, wake)
-            self._pause = min(self._pause * 1.5, Tail.POLL[1])
+            self._pause = min(self._pause * 1.5, FollowedFile.POLL[1])
         elif os.fstat(self._fd).st_size != self._offset:
-            # Written to after the last take() and before the watch was in place.
+            # Written to after the last take() and before the watch was active.
             self._loop.call_soon(wake)
 
     def disarm(self) -> None:
@@ -161,15 +162,15 @@ class Tail:
             self._path.unlink(missing_ok=True)
 
 
-class _Notes:
-    """The kernel's notes of writes, for all files followed in one loop: a user may have
-    only some hundred inotify descriptors."""
+class _WriteEvents:
+    """Reports of writes from the kernel, for all followed files of one loop: a user has only a few
+    hundred inotify descriptors."""
 
-    _open: ClassVar[dict[asyncio.AbstractEventLoop, _Notes]] = {}
+    _open: ClassVar[dict[asyncio.AbstractEventLoop, _WriteEvents]] = {}
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> _Notes | None:
-        """The loop's notes, to be released once; None where there are none to be had."""
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _WriteEvents | None:
+        """The shared object of a loop, to be released once; None if the kernel has no more."""
         notes = cls._open.get(loop)
         if notes is None:
             try:
@@ -192,7 +193,7 @@ class _Notes:
         return watch
 
     def forget(self, watch: int) -> None:
-        # The watch itself ends with the next write, or is found again by expect().
+        # The watch ends with the next write, or is used again by expect().
         self._expected.pop(watch, None)
 
     def _readable(self) -> None:
@@ -202,7 +203,7 @@ class _Notes:
             while at < len(notes):
                 watch, _, _, name_length = struct.unpack_from("iIII", notes, at)
                 at += 16 + name_length
-                # -1: notes were lost, so everyone has to look.
+                # -1: events were lost, so every file must be checked.
                 for number in list(self._expected) if watch == -1 else [watch]:
                     if wake := self._expected.pop(number, None):
                         wake()
@@ -213,26 +214,26 @@ class _Notes:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
             os.close(self._fd)
-            del _Notes._open[self._loop]
+            del _WriteEvents._open[self._loop]
 
 
 class Stderr:
-    """Drained whether or not anybody reads stdout; the last bytes are kept."""
+    """Reads stderr continuously, whether or not stdout is read. Keeps the last bytes."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         source: Source,
         keep: int,
-        tell: Callable[[bytes], None] | None,
+        callback: Callable[[bytes], None] | None,
     ) -> None:
         self._loop = loop
         self._source = source
         self._keep = keep
-        self._tell = tell
+        self._callback = callback
         self._tail = bytearray()
         self._cut = False
-        source.arm(self._hear)
+        source.arm(self._on_readable)
 
     @property
     def text(self) -> str:
@@ -241,10 +242,10 @@ class Stderr:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there was more before that text."""
+        """Whether there was more text before."""
         return self._cut or len(self._tail) > self._keep
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         self._take()
 
     def _take(self) -> bool:
@@ -252,24 +253,24 @@ class Stderr:
         if data == b"":
             self._source.close()
             return False
-        self._source.arm(self._hear)
+        self._source.arm(self._on_readable)
         if data is None:
             return False
         self._tail += data
         if len(self._tail) > 2 * self._keep:
             del self._tail[: -self._keep]
             self._cut = True
-        if self._tell is not None:
+        if self._callback is not None:
             try:
-                self._tell(data)
+                self._callback(data)
             except Exception as error:
-                # The listener's fault must not stop the draining.
+                # An error of the callback must not stop the reading.
                 failure = {"message": "a listener to stderr failed", "exception": error}
                 self._loop.call_exception_handler(failure)
         return True
 
     def drain(self) -> None:
-        """Take what is there now; bounded, for a grandchild may be flooding it."""
+        """Read what is available now; bounded, because a grandchild may write without end."""
         for _ in range(64):
             if not self._take():
                 break

@@ -1,19 +1,46 @@
 """Which processes belong to a run, and how they are ended.
 
-A run is what its first process, the root, has brought forth: its children and
-theirs, whatever session or group they made for themselves. While the root lives
-they hang below it. Orphans fall to us (we are their sub-reaper) and are told apart
-by what they inherited: the stamp, the mark in the environment, the root's session.
+Theory of operation
+-------------------
+A run is a root, the process that corral started, and everything that descends from it, whatever
+sessions or process groups the descendants create. The tree is not stored. It is found again at
+each look, because processes fork and exit at any time.
 
-An orphan may have removed all of these: a session of its own, an empty environment, a
-stamp that it lowered. But the stamp is a hard limit, which nobody without privileges can
-raise again (root's runs are started without that privilege, see ``spawn``): a limit below
-our own proves that an orphan descends from a run whose stamp is higher. Where several runs
-could be meant, the last of them ends it. An orphan without such a proof is left alone: it
-may be the caller's own.
+How a process is found:
 
-The root is not reaped before the tree is gone. As long as it is a zombie its pid,
-group and session are nobody else's, so signals to them cannot hit a stranger.
+- While the root runs, its descendants are found through their parents.
+- An orphan, whose parent has exited, becomes a child of corral, which is the sub-reaper of its
+  descendants (Linux). It is assigned to a run by what it inherited: the stamp (a resource limit,
+  see ``platform.new_stamp``), the mark in its environment, or the root's session.
+- An orphan may have removed all of these: a new session, an empty environment, a lowered limit.
+  But the stamp is a hard limit, which nobody without privileges can raise again (``spawn`` takes
+  that privilege from root's runs). A limit below our own proves that the orphan descends from a
+  run whose stamp is higher. If several runs are possible, the last of them ends it. An orphan
+  without such a proof is left alone: it may be the caller's own.
+
+States of a tree:
+
+- running: ``live_processes`` returns what runs. Zombies that became our children are reaped.
+- ending: ``end_steps`` sends TERM to every process once, waits until the deadline of
+  ``set_deadline``, then sends KILL until nothing is left or ``FINAL`` seconds of pauses passed.
+- gone: ``gone`` is true if the last attempt to end the run left nothing.
+- reaped: the root has been waited for. Its pid may belong to another process from here on.
+
+Who calls: ``child.Child`` from the event loop, for one run each. ``registry.ProcessRegistry`` for
+runs whose owner died (``left_behind``): these are not our descendants, so only the mark, the stamp
+and the start time identify them. All calls block only briefly; ``kill`` blocks for its patience.
+
+Guaranteed:
+
+- A signal reaches only processes of the run. The root is not reaped before the tree is gone: as
+  long as it is a zombie, its pid, group and session cannot be reused. Other processes are
+  signalled through a pidfd after their start time was checked.
+- Every process of the run that runs at the end of ``end_steps`` or ``kill`` is one that KILL could
+  not end in time: it is stuck in the kernel.
+
+Crashes: if corral is killed, the kernel ends the root (parent-death signal, where available), and
+the next corral process ends the rest from the registry. If corral runs out of descriptors, only
+the root can be named and signalled.
 """
 
 from __future__ import annotations
@@ -28,34 +55,34 @@ from collections.abc import Iterator
 from corral.system.process import platform
 
 FINAL = 3.0
-"""Seconds of pauses after KILL. Only a process stuck in the kernel takes longer. It is not the
-clock that counts: where we come late to each look, the dying are as short of time."""
+"""Seconds of pauses after KILL. Only a process that is stuck in the kernel takes longer. Only the
+pauses count, not the clock: on a busy machine the processes need more time too."""
 PAUSES = (0.001, 0.1)
-"""Between two looks, growing from the first to the second."""
-LOOKS = 5
-"""At a run of which only zombies are left, until they are reaped."""
+"""Seconds between two looks, growing from the first value to the second."""
+ZOMBIE_LOOKS = 5
+"""Looks at a run that has only zombies left, until they are reaped."""
 SWEEPS = 2
-"""More looks at all processes that must find nothing: what forks and exits while the
-list is gone through can slip by one. Our own children cannot."""
+"""Further looks at all processes that must find nothing: a process that forks and exits while the
+list is read can be missed. Our own children cannot be missed."""
 
 _roots: dict[int, int | None] = {}
-"""Roots not reaped yet, with their stamps. They are never anyone's orphans."""
+"""Roots that are not reaped yet, with their stamps. They are never orphans of another run."""
 _unreaped: set[int] = set()
-"""Roots that were killed and had not died yet when nobody could wait any longer."""
+"""Roots that were killed and had not died when the wait ended."""
 
 
-class Tree:
-    """The processes of one run, found anew at each look."""
+class ProcessTree:
+    """The processes of one run, found again at each look."""
 
     def __init__(self, root: int, mark: str, number: int | None) -> None:
-        """``root`` is a child of ours, just started with this mark and stamp."""
+        """``root`` is our child, just started with this mark and stamp."""
         _roots[root] = number
         self.root = root
         self.mark = mark
         self.number = number
-        platform.stamp(root, number)
+        platform.apply_stamp(root, number)
         self.root_exited = False
-        """Said by who watches it; spares looking at it."""
+        """Set by whoever watches the root; saves a look at it."""
         self.gone = False
         """Whether the last attempt to end the run left nothing of it."""
         self.reaped = False
@@ -64,40 +91,42 @@ class Tree:
         self._known: dict[int, str] = {}
 
     @classmethod
-    def left_behind(cls, root: int, born: str, mark: str, number: int | None) -> Tree:
-        """The tree of a run whose owner died. What bears its mark counts, what was born
-        as its root, and what hangs below these; a pid alone proves nothing by now."""
+    def left_behind(cls, root: int, born: str, mark: str, number: int | None) -> ProcessTree:
+        """The tree of a run whose owner died. It consists of processes with its mark, of its root
+        if the start time is the same, and of their descendants. A pid alone proves nothing."""
         tree = cls.__new__(cls)
         tree.root, tree.mark, tree.number = root, mark, number
         tree.root_exited, tree.gone, tree.reaped, tree._ours = True, False, True, False
         tree._known = {root: born}
         return tree
 
-    def living(self) -> list[platform.Proc]:
-        """Every process of the run that runs. Zombies that fell to us are reaped."""
-        for _ in range(LOOKS):
+    def live_processes(self) -> list[platform.ProcessInfo]:
+        """Every process of the run that runs. Zombies that became our children are reaped."""
+        for _ in range(ZOMBIE_LOOKS):
             found = self._find()
             living = [proc for proc in found if proc.alive]
-            # A zombie may have lost its parent just after it was looked at.
+            # A zombie may have lost its parent just after the look.
             if living or all(proc.pid == self.root for proc in found):
                 return living
         return []
 
-    def _find(self) -> list[platform.Proc]:
-        found: dict[int, platform.Proc] = {}
+    def _find(self) -> list[platform.ProcessInfo]:
+        found: dict[int, platform.ProcessInfo] = {}
         self._walk([] if self.reaped or self.root_exited else [self.root], found)
-        known = (platform.look(pid) for pid in self._known)
+        known = (platform.get_process(pid) for pid in self._known)
         self._walk([p.pid for p in known if p and self._known[p.pid] == p.born], found)
-        # Orphans last: what loses its parent during the walk falls to us meanwhile.
+        # Orphans last: a process that loses its parent during the walk becomes ours meanwhile.
         while fresh := self._orphans(found):
             self._walk(fresh, found)
         self._known = {proc.pid: proc.born for proc in found.values()}
         return list(found.values())
 
-    def _walk(self, pids: list[int], found: dict[int, platform.Proc], below: int = 0) -> None:
+    def _walk(
+        self, pids: list[int], found: dict[int, platform.ProcessInfo], below: int = 0
+    ) -> None:
         for pid in pids:
-            proc = None if pid in found or pid == os.getpid() else platform.look(pid)
-            # A child that has another parent now is an orphan, or a stranger by its pid.
+            proc = None if pid in found or pid == os.getpid() else platform.get_process(pid)
+            # A child that has another parent now is an orphan, or another process with its pid.
             if proc and (not below or proc.ppid == below):
                 found[pid] = proc
                 if proc.alive:
@@ -105,20 +134,20 @@ class Tree:
                 else:
                     self._reap_orphan(proc)
 
-    def _orphans(self, found: dict[int, platform.Proc]) -> list[int]:
-        strays = platform.strays() if self._ours else platform.pids()
+    def _orphans(self, found: dict[int, platform.ProcessInfo]) -> list[int]:
+        strays = platform.orphan_candidates() if self._ours else platform.all_pids()
         mine: list[int] = []
         for pid in strays:
             if pid in found or pid in _roots:
                 continue
-            proc = platform.look(pid)
+            proc = platform.get_process(pid)
             if proc and (self._in_session(proc) or self._carries(pid) or self._unmarked(proc)):
                 mine.append(pid)
         return mine
 
-    def _unmarked(self, proc: platform.Proc) -> bool:
-        """Whether an orphan without marks descends from this run, and from no other that
-        still runs: then that one ends it."""
+    def _unmarked(self, proc: platform.ProcessInfo) -> bool:
+        """Whether an orphan without marks descends from this run, and from no other running one:
+        then that run ends it."""
         if not self._ours or self.number is None or proc.ppid != os.getpid():
             return False
         limit = platform.lowered_stamp(proc.pid)
@@ -127,56 +156,58 @@ class Tree:
         others = (number for root, number in _roots.items() if root != self.root)
         return not any(number is not None and number >= limit for number in others)
 
-    def _in_session(self, proc: platform.Proc) -> bool:
+    def _in_session(self, proc: platform.ProcessInfo) -> bool:
         return not self.reaped and self.root in (proc.sid, proc.pgid)
 
     def _carries(self, pid: int) -> bool:
-        return pid != os.getpid() and platform.carries(pid, self.mark, self.number)
+        return pid != os.getpid() and platform.has_mark(pid, self.mark, self.number)
 
-    def _reap_orphan(self, proc: platform.Proc) -> None:
+    def _reap_orphan(self, proc: platform.ProcessInfo) -> None:
         if self._ours and proc.pid != self.root and proc.ppid == os.getpid():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(proc.pid, os.WNOHANG)
 
-    def hurry(self, grace: float) -> None:
-        """KILL what is left after so many seconds, or when it was due already if sooner."""
+    def set_deadline(self, grace: float) -> None:
+        """Send KILL after ``grace`` seconds, or earlier if an earlier deadline was set."""
         self._patience = min(self._patience, time.monotonic() + grace)
 
-    def ending(self) -> Iterator[float]:
-        """End the run: TERM, the time that ``hurry`` gives, KILL. Yields how long to wait
-        before going on; ends when nothing of the run is left, or FINAL has passed."""
-        told: set[int] = set()
+    def end_steps(self) -> Iterator[float]:
+        """End the run: TERM, wait until the deadline, KILL. Yields how long to wait before the next
+        step. Stops when nothing of the run is left, or after FINAL seconds of pauses."""
+        terminated: set[int] = set()
         pause, left = PAUSES[0], FINAL
         while (living := self._look()) and left > 0:
             now, patience = time.monotonic(), self._patience
             if now >= patience:
                 self._send(living, platform.KILL)
                 left -= pause
-            elif not told or not any(proc.pid == self.root for proc in living):
-                # What a root forks after TERM is its own tidying up: leave it be.
-                self._send([p for p in living if p.pid not in told], signal.SIGTERM)
-                told.update(proc.pid for proc in living)
+            elif not terminated or not any(proc.pid == self.root for proc in living):
+                # What a root forks after TERM is its own cleanup: it is not signalled.
+                self._send([p for p in living if p.pid not in terminated], signal.SIGTERM)
+                terminated.update(proc.pid for proc in living)
             yield min(pause, max(patience - now, 0.001)) if now < patience else pause
             pause = min(pause * 1.5, PAUSES[1])
         self.gone = not living
 
-    def _look(self) -> list[platform.Proc]:
+    def _look(self) -> list[platform.ProcessInfo]:
         try:
-            return self.living()
+            return self.live_processes()
         except OSError:
-            # Out of descriptors: the root is all that can be named without any.
-            return [] if self.reaped else [platform.Proc(self.root, "", 0, self.root, 0, True)]
+            # Out of descriptors: the root is the only process that is known without one.
+            return (
+                [] if self.reaped else [platform.ProcessInfo(self.root, "", 0, self.root, 0, True)]
+            )
 
-    def _send(self, living: list[platform.Proc], sig: int) -> None:
+    def _send(self, living: list[platform.ProcessInfo], sig: int) -> None:
         if not self.reaped and any(proc.pgid == self.root for proc in living):
-            platform.send_group(self.root, sig)
+            platform.signal_group(self.root, sig)
         for proc in living:
             if self.reaped or proc.pgid != self.root:
                 with contextlib.suppress(OSError):
-                    platform.send(proc, sig)
+                    platform.send_signal(proc, sig)
 
     def kill(self, patience: float = 0.25) -> None:
-        """KILL everything at once and wait, blocking, a moment for it to be gone."""
+        """Send KILL to everything and wait a moment until it is gone. Blocks."""
         until = time.monotonic() + patience
         looks = 0 if self._ours else SWEEPS
         while (living := self._look()) or looks:
@@ -188,11 +219,11 @@ class Tree:
         self.gone = not living
 
     def reap(self) -> None:
-        """Let go of the root; its pid may be another's from here on."""
+        """Reap the root. Its pid may belong to another process afterwards."""
         reap_leftovers()
         if not self.reaped:
             self.reaped = True
-            if not _gone(self.root):
+            if not _try_reap(self.root):
                 _unreaped.add(self.root)
             _roots.pop(self.root, None)
 
@@ -200,11 +231,11 @@ class Tree:
 def reap_leftovers() -> None:
     """Reap roots that took long to die."""
     for pid in list(_unreaped):
-        if _gone(pid):
+        if _try_reap(pid):
             _unreaped.discard(pid)
 
 
-def _gone(pid: int) -> bool:
+def _try_reap(pid: int) -> bool:
     if platform.WINDOWS:
         return True
     try:
