@@ -120,7 +120,7 @@ def test_without_notes_from_the_kernel_the_file_is_looked_at(
         raise OSError("no inotify here")
 
     monkeypatch.setattr(descriptors, "inotify_open", none)
-    monkeypatch.setattr(Watch, "UNTOLD", 0.05)
+    monkeypatch.setattr(Watch, "WITHOUT_EVENTS", 0.05)
     result = corral.run_sync("manual", "Go on", cwd=workspace, on_event=Person("seen"))
     assert result.text == "seen"
 

@@ -357,7 +357,7 @@ def test_git_that_cannot_write_a_file_hints_at_a_full_disk() -> None:
     full = command.GitOutput(code=128, out=b"", errors="error: unable to write file f")
     with pytest.raises(StorageFailed) as caught:
         checked(["read-tree"], full)
-    assert "Is the disk full?" in (caught.value.hint or "")
+    assert "Free some disk space" in (caught.value.hint or "")
     other = command.GitOutput(code=128, out=b"", errors="fatal: bad object")
     with pytest.raises(StorageFailed) as caught:
         checked(["read-tree"], other)

@@ -74,7 +74,7 @@ def test_what_cannot_be_started_says_why(
 
 
 def test_a_missing_folder_is_the_callers_fault(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="no such folder"):
+    with pytest.raises(errors.ConfigError, match="does not exist or cannot be entered"):
         start(["true"], tmp_path / "missing")
     with pytest.raises(errors.PromptError, match="cannot read"):
         start(["true"], tmp_path, stdin=tmp_path / "missing")
@@ -128,7 +128,7 @@ def test_a_right_that_removes_the_stamp_is_taken_from_the_program_for_good(
     assert other != LOSE_LIMITS_RIGHT
     monkeypatch.setattr(spawning, "_LOSE_LIMITS_RIGHT", other)
     is_root = os.geteuid() == 0
-    monkeypatch.setattr(platform, "may_drop_limits_right", lambda: is_root)
+    monkeypatch.setattr(platform, "can_drop_limits_right", lambda: is_root)
 
     async def status() -> str:
         argv = ["cat", "/proc/self/status"]

@@ -57,7 +57,7 @@ class EventRedactor:
         return out
 
     def end(self) -> list[RawEvent]:
-        pending = [message.finish() for message in self._messages.values()]
+        pending = [message.rest() for message in self._messages.values()]
         out: list[RawEvent] = [item for item in pending if item is not None]
         for call_id, (pieces, parent) in self._outputs.items():
             if rest := pieces.finish():
@@ -110,7 +110,7 @@ class EventRedactor:
         return message
 
     def _release(self, message: _Message, out: list[RawEvent]) -> None:
-        if (rest := message.finish()) is not None:
+        if (rest := message.rest()) is not None:
             out.append(rest)
 
 
