@@ -110,7 +110,7 @@ async def test_a_node_without_a_command_says_so(bench: NodeHarness) -> None:
 
 async def test_a_workspace_that_is_gone_fails_clearly(bench: NodeHarness, workspace: Path) -> None:
     workspace.rmdir()
-    assert "does not exist" in (await tool(bench, "true")).failure_reason
+    assert "no such folder" in (await tool(bench, "true")).failure_reason
 
 
 async def test_secrets_of_the_environment_stay_home(

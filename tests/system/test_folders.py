@@ -64,7 +64,7 @@ def test_a_run_makes_its_home_private(tmp_path: Path) -> None:
     home = tmp_path / "new" / "corral"
     script = (
         "import os; os.umask(0); from corral.sessions import store;"
-        " store.create('gemini-cli', '/').make()"
+        " store.create('gemini-cli', '/').make_folders()"
     )
     env = {**os.environ, "CORRAL_HOME": str(home)}
     subprocess.run([sys.executable, "-c", script], env=env, check=True)

@@ -123,7 +123,7 @@ def test_what_is_no_source_is_refused_when_it_is_given(source: object) -> None:
 
 @pytest.mark.parametrize("content", [{"text": "hi"}, b"hi", 3])
 def test_what_is_no_content_of_a_message_is_refused(content: object) -> None:
-    with pytest.raises(ConfigError, match="made of text and parts"):
+    with pytest.raises(ConfigError, match="must consist of text and parts"):
         Message("user", cast("tuple[()]", content))
 
 
