@@ -32,9 +32,9 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
 
     async def run() -> object:
         if not folder:
-            return await memory_runner.run(graph, desk=Desk())
+            return await memory_runner.run(graph, resources=Desk())
         with tempfile.TemporaryDirectory() as place:
-            return await memory_runner.run(graph, desk=Desk(), folder=Path(place) / "run")
+            return await memory_runner.run(graph, resources=Desk(), folder=Path(place) / "run")
 
     return run
 

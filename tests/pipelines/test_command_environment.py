@@ -87,9 +87,9 @@ async def test_every_command_sees_the_same_few_variables(
     """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
     script = [call("shell", command="env > by-shell"), say("Done.")]
     graph = {"pass_env": ",".join(passed)} if passed else {}
-    async with scripted_model.resources(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as resources:
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={
                 "prompt": "Go",
                 "until": "env > by-until",
@@ -100,7 +100,7 @@ async def test_every_command_sees_the_same_few_variables(
         )
         assert outcome.ok, outcome
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={"type": "tool", "tool_command": "env > by-tool-node"},
             graph=graph,
         )
@@ -117,20 +117,20 @@ async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
     """The secrets of the environment also stand in files, as they do in real projects."""
     (workspace / "dump").write_text("\n".join(f"{k}={v}" for k, v in SECRETS.items()))
     script = [call("shell", command="cat dump"), say("One."), say("Two."), say("Three.")]
-    async with scripted_model.resources(script, policy="all") as desk:
+    async with scripted_model.resources(script, policy="all") as resources:
         done = await bench.attempt(
             "agent",
-            desk=desk,
+            resources=resources,
             attrs={"prompt": "Go", "until": "cat dump; false", "rounds": 1},
         )
         tool = await bench.attempt(
             "tool",
-            desk=desk,
+            resources=resources,
             attrs={"type": "tool", "tool_command": "cat dump; cat dump >&2; exit 1"},
         )
         await bench.attempt(
             "prompt",
-            desk=desk,
+            resources=resources,
             attrs={"type": "prompt", "prompt": "Say: {{tool.output}}"},
             context=tool.context_updates,
         )
@@ -175,8 +175,10 @@ async def test_a_trusted_file_passes_variables_on(
     trusted = tmp_path / "trusted.toml"
     trusted.write_text('[defaults]\npass_env = ["INTERNAL_HOST"]\n')
     monkeypatch.setenv("CORRAL_CONFIG", str(trusted))
-    async with NodeResources() as desk:
-        await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": "env > seen"})
+    async with NodeResources() as resources:
+        await bench.attempt(
+            resources=resources, attrs={"type": "tool", "tool_command": "env > seen"}
+        )
     assert seen(workspace / "seen") & PLANTED.keys() == {"INTERNAL_HOST"}
 
 
@@ -185,6 +187,6 @@ async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
 ) -> None:
     attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}
     (workspace / "dump").write_text("it is canary-internal-host")
-    async with NodeResources() as desk:
-        outcome = await bench.attempt(desk=desk, attrs=attrs)
+    async with NodeResources() as resources:
+        outcome = await bench.attempt(resources=resources, attrs=attrs)
     assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST redacted]"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import conditions
-from corral.pipelines.conditions import ConditionError, compile, look_in, of_edge
+from corral.pipelines.conditions import ConditionError, compile, edge_condition, lookup_in
 from corral.pipelines.dot.parser import parse
 
 CONTEXT: dict[str, Json] = {
@@ -124,7 +124,7 @@ CONTEXT: dict[str, Json] = {
     ],
 )
 def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
-    assert compile(text).holds(look_in(CONTEXT)) is holds
+    assert compile(text).holds(lookup_in(CONTEXT)) is holds
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_any_text_is_a_condition_or_a_condition_error(text: str) -> None:
     if condition is None:
         return
     turned = conditions.Condition(text, conditions.negated(condition.tree))
-    look = look_in({"a": "x", "outcome": "success"})
+    look = lookup_in({"a": "x", "outcome": "success"})
     if text.strip():
         assert turned.holds(look) is not condition.holds(look)
 
 
 def test_long_conditions_are_read() -> None:
-    assert compile(" && ".join(["outcome=success"] * 20_000)).holds(look_in(CONTEXT))
+    assert compile(" && ".join(["outcome=success"] * 20_000)).holds(lookup_in(CONTEXT))
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_a_label_counts_as_a_condition_where_the_source_decides(
     edge: str, text: str | None
 ) -> None:
     graph = parse(f"digraph G {{ s [type=switch]; c [shape=diamond]; a; {edge} }}")
-    condition = of_edge(graph, graph.edges[0])
+    condition = edge_condition(graph, graph.edges[0])
     assert (condition.text if condition else None) == text

@@ -61,8 +61,10 @@ async def switched(
     context: dict[str, Json],
     **attrs: Any,
 ) -> Outcome:
-    async with NodeResources() as desk:
-        work = bench.context("s", desk=desk, attrs={"type": "switch", **attrs}, context=context)
+    async with NodeResources() as resources:
+        work = bench.context(
+            "s", resources=resources, attrs={"type": "switch", **attrs}, context=context
+        )
         node = Node("s", {"type": "switch", **attrs})
         nodes = {"s": node, **{target: Node(target) for target, _ in edges}}
         graph = Graph("g", {}, nodes, [Edge("s", target, given) for target, given in edges])

@@ -30,14 +30,14 @@ def told(
     bench: NodeHarness, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any
 ) -> str:
     work = bench.context(
-        desk=NodeResources(), context=context, graph={"goal": "Feed the cats"}, **visit
+        resources=NodeResources(), context=context, graph={"goal": "Feed the cats"}, **visit
     )
     return preamble(work, fidelity)
 
 
 def test_the_first_node_is_told_nothing(bench: NodeHarness) -> None:
     assert told(bench, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
-    work = bench.context(desk=NodeResources(), context={"graph.goal": "x"})
+    work = bench.context(resources=NodeResources(), context={"graph.goal": "x"})
     assert with_preamble(work, "Go", "compact") == "Go"
 
 
@@ -61,7 +61,7 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: No
 def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
     bench: NodeHarness, plan: str
 ) -> None:
-    place = RunDir(bench.run_folder).stage(f"{plan}.1", plan)
+    place = RunDir(bench.run_folder).make_visit_dir(f"{plan}.1", plan)
     (place / "response.md").write_text("the whole answer " * 50)
     checkpoint = {
         "completed_nodes": ["start", "look", plan],

@@ -130,8 +130,10 @@ def test_text_that_merely_begins_with_an_at_sign_is_a_prompt() -> None:
 async def outcome_of(attrs: str, workspace: Path, **values: Json) -> dict[str, Json]:
     """The context after a node with these attributes has run."""
     graph = loader.load(f"digraph g {{ {ENDS} n [{attrs}]; start -> n -> done }}", values=values)
-    async with NodeResources() as desk:
-        result = await memory_runner.run(graph, desk=desk, workspace=workspace, values=values)
+    async with NodeResources() as resources:
+        result = await memory_runner.run(
+            graph, resources=resources, workspace=workspace, values=values
+        )
     if not result.ok:
         raise ConfigError(result.reason)
     return result.context

@@ -91,7 +91,7 @@ def play(work: Awaitable[T]) -> T:
 
 
 def run(body: str, **given: object) -> RunResult:
-    return play(memory_runner.run(steps(body), desk=Desk(), **given))  # type: ignore[arg-type]
+    return play(memory_runner.run(steps(body), resources=Desk(), **given))  # type: ignore[arg-type]
 
 
 async def for_ever(_work: NodeContext) -> Outcome | None:
@@ -135,7 +135,7 @@ def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
-    result = play(memory_runner.run(graph, desk=RealDesk()))
+    result = play(memory_runner.run(graph, resources=RealDesk()))
     assert str(result.context["tool.output"]).strip() == "hello"
     assert not any(scratch.iterdir())
 
@@ -208,7 +208,9 @@ def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
     with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along
-        given = memory_runner.run(steps(body), desk=Desk(), folder=tmp_path / "run", run_id="r")
+        given = memory_runner.run(
+            steps(body), resources=Desk(), folder=tmp_path / "run", run_id="r"
+        )
         result = apart.submit(asyncio.run, given).result(30)
     assert result.ok
     said = "node 'a' of r did not stop within 0.05 s"
@@ -317,7 +319,7 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
     stage.acts["a"] = speak
 
     async def whole() -> tuple[list[RunEvent], RunResult]:
-        async with MemoryRun(steps("s -> a -> e"), desk=Desk(), run_id="r") as running:
+        async with MemoryRun(steps("s -> a -> e"), resources=Desk(), run_id="r") as running:
             told = [event async for event in running]
             return told, await running.result()
 
@@ -345,7 +347,7 @@ def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> Non
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
     async def whole() -> MemoryRun:
-        async with MemoryRun(steps(body), desk=Desk()) as running:
+        async with MemoryRun(steps(body), resources=Desk()) as running:
             count = 0
             async for _ in running:
                 count += 1
@@ -354,8 +356,8 @@ def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> Non
         return running
 
     running = play(whole())
-    assert running.plan.state.finish is not None
-    assert running.plan.state.finish.status == "cancelled"
+    assert running.scheduler.state.finish is not None
+    assert running.scheduler.state.finish.status == "cancelled"
 
 
 def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
@@ -363,7 +365,7 @@ def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
 
     async def whole() -> RunResult:
         graph = steps("s -> a -> e")
-        async with MemoryRun(graph, desk=Desk(), folder=tmp_path / "run") as running:
+        async with MemoryRun(graph, resources=Desk(), folder=tmp_path / "run") as running:
             async for event in running:
                 if event.node == "a":
                     running.cancel("enough")
@@ -387,7 +389,9 @@ def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> N
 
     async def whole() -> None:
         graph = steps("s -> a -> e")
-        task = asyncio.create_task(memory_runner.run(graph, desk=Desk(), folder=tmp_path / "run"))
+        task = asyncio.create_task(
+            memory_runner.run(graph, resources=Desk(), folder=tmp_path / "run")
+        )
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -431,7 +435,9 @@ def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: P
     path = tmp_path / "run" / "checkpoint.json"
 
     async def whole() -> None:
-        async with MemoryRun(steps("s -> a -> b -> e"), desk=Desk(), folder=path.parent) as running:
+        async with MemoryRun(
+            steps("s -> a -> b -> e"), resources=Desk(), folder=path.parent
+        ) as running:
             async for event in running:
                 if isinstance(event, CheckpointSaved):
                     saved = json.loads(path.read_text())
@@ -493,13 +499,13 @@ def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
     stage.acts["b"] = for_ever
 
     async def whole() -> RunResult:
-        async with MemoryRun(graph, desk=Desk(), run_id="r") as first:
+        async with MemoryRun(graph, resources=Desk(), run_id="r") as first:
             async for event in first:
                 if event.node == "b":
                     break
-            stored = to_json(first.plan.state)
+            stored = to_json(first.scheduler.state)
         del stage.acts["b"]
-        async with MemoryRun(graph, desk=Desk(), state=from_json(stored)) as second:
+        async with MemoryRun(graph, resources=Desk(), state=from_json(stored)) as second:
             return await second.result()
 
     result = play(whole())
@@ -522,7 +528,7 @@ def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -
 
 def test_a_run_is_read_only_once_it_is_entered(stage: Stage) -> None:
     async def whole() -> None:
-        running = MemoryRun(steps("s -> a -> e"), desk=Desk())
+        running = MemoryRun(steps("s -> a -> e"), resources=Desk())
         with pytest.raises(RuntimeError, match="enter the run first"):
             await running.result()
         with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):

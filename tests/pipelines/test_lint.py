@@ -369,12 +369,12 @@ def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
 def test_an_error_tells_the_errors_and_keeps_all_findings() -> None:
     findings = lint("a -> b")
     with pytest.raises(engine.LintError, match="the pipeline has 2 errors") as caught:
-        engine.refuse(findings)
+        engine.raise_on_errors(findings)
     assert caught.value.findings == tuple(findings)
     many = lint(LINE + " ".join(f"lost{i} -> exit" for i in range(100)))
     with pytest.raises(engine.LintError, match="and 80 more"):
-        engine.refuse(many)
-    engine.refuse(finding for finding in findings if finding.severity == "warning")
+        engine.raise_on_errors(many)
+    engine.raise_on_errors(finding for finding in findings if finding.severity == "warning")
 
 
 def test_an_empty_graph_has_neither_start_nor_exit() -> None:

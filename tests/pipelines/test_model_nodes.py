@@ -23,10 +23,10 @@ pytest_plugins = ("support.node_fixtures",)
 async def test_a_prompt_is_one_call_without_tools(
     bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.resources([say("forty-two")]) as desk:
+    async with scripted_model.resources([say("forty-two")]) as resources:
         outcome = await bench.attempt(
             "ask",
-            desk=desk,
+            resources=resources,
             attrs={"type": "prompt", "prompt": "What is {{x}}?", "system_prompt": "Be brief."},
             context={"x": "6 × 7"},
         )
@@ -44,9 +44,9 @@ async def test_a_prompt_with_a_schema_gives_a_value(
     bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    async with scripted_model.resources([say('{"n": "x"}'), say('{"n": 42}')]) as desk:
+    async with scripted_model.resources([say('{"n": "x"}'), say('{"n": 42}')]) as resources:
         attrs = {"type": "prompt", "prompt": "?", "output_schema": json.dumps(schema)}
-        outcome = await bench.attempt(desk=desk, attrs=attrs)
+        outcome = await bench.attempt(resources=resources, attrs=attrs)
     assert outcome.context_updates["step.output"] == {"n": 42}
 
 
@@ -61,9 +61,9 @@ async def test_a_prompt_with_a_schema_gives_a_value(
 async def test_a_call_that_fails_fails_the_node(
     bench: NodeHarness, scripted_model: ScriptedModel, turn: Turn, timeout: str, retryable: bool
 ) -> None:
-    async with scripted_model.resources([turn]) as desk:
+    async with scripted_model.resources([turn]) as resources:
         outcome = await bench.attempt(
-            desk=desk, attrs={"type": "prompt", "prompt": "?", "timeout": timeout}
+            resources=resources, attrs={"type": "prompt", "prompt": "?", "timeout": timeout}
         )
     assert outcome.status == "fail"
     assert outcome.failure_reason
@@ -77,8 +77,10 @@ async def test_a_prompt_without_a_model_says_so(bench: NodeHarness) -> None:
 
 
 async def test_a_simulated_prompt_asks_nobody(bench: NodeHarness) -> None:
-    async with NodeResources(simulate=True) as desk:
-        outcome = await bench.attempt("ask", desk=desk, attrs={"type": "prompt", "prompt": "?"})
+    async with NodeResources(simulate=True) as resources:
+        outcome = await bench.attempt(
+            "ask", resources=resources, attrs={"type": "prompt", "prompt": "?"}
+        )
     assert outcome.context_updates["ask.output"] == "[Simulated] Response for stage: ask"
 
 
@@ -96,10 +98,10 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
     bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     answer = '```json\n{"best_id": "b", "reason": "it is shorter"}\n```'
-    async with scripted_model.resources([say(answer)]) as desk:
+    async with scripted_model.resources([say(answer)]) as resources:
         outcome = await bench.attempt(
             "join",
-            desk=desk,
+            resources=resources,
             attrs={"type": "fan_in", "prompt": "Which is best?", **named},
             context={"parallel.results": BRANCHES},
         )
@@ -118,15 +120,15 @@ async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: NodeHarness)
     branches: list[Json] = []
     for number in (1, 2):
         visit = f"write/it.{number}"
-        place = RunDir(bench.run_folder).stage(visit, "write/it")
+        place = RunDir(bench.run_folder).make_visit_dir(visit, "write/it")
         (place / "response.md").write_text(f"the whole answer {number}")
         branches.append(
             {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
         )
-    async with NodeResources(simulate=True) as desk:
+    async with NodeResources(simulate=True) as resources:
         await bench.attempt(
             "join",
-            desk=desk,
+            resources=resources,
             attrs={"type": "fan_in", "prompt": "Which?"},
             context={"parallel.results": branches},
         )
@@ -138,9 +140,9 @@ async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: NodeHarness)
 async def test_a_judge_cannot_pick_what_is_not_there(
     bench: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.resources(lambda _: say('{"best_id": "c"}')) as desk:
+    async with scripted_model.resources(lambda _: say('{"best_id": "c"}')) as resources:
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={"type": "fan_in", "prompt": "Which?"},
             context={"parallel.results": BRANCHES},
         )
@@ -244,10 +246,10 @@ async def test_a_model_or_an_agent_answers_for_each_item(
     def answer(request: Request) -> Turn:
         return say(f"<{request.last_text.splitlines()[-1]}>")
 
-    async with scripted_model.resources(answer) as desk:
+    async with scripted_model.resources(answer) as resources:
         outcome = await bench.attempt(
             "each",
-            desk=desk,
+            resources=resources,
             attrs={"type": "for_each", "items": "a,b,c", "prompt": "Say {{item}}", **named},
         )
     assert outcome.status == "success", outcome

@@ -25,7 +25,7 @@ def parent(file: str, graph: str = "", kind: str = "include") -> str:
 
 def test_a_child_beside_its_parent_is_named_by_its_whole_path(tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
-    graph = loader.beside(parse(parent("child.dot")), tmp_path)
+    graph = loader.with_absolute_children(parse(parent("child.dot")), tmp_path)
     assert [file for _, file in loader.children(graph)] == [str(tmp_path / "child.dot")]
     loader.check(graph, Path("/nowhere"))
 
@@ -33,12 +33,12 @@ def test_a_child_beside_its_parent_is_named_by_its_whole_path(tmp_path: Path) ->
 def test_a_managers_child_may_be_named_by_the_graph(tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
     text = parent("", 'stack.child_dotfile = "child.dot"', "stack.manager_loop")
-    graph = loader.beside(parse(text), tmp_path)
+    graph = loader.with_absolute_children(parse(text), tmp_path)
     assert [file for _, file in loader.children(graph)] == [str(tmp_path / "child.dot")]
 
 
 def test_a_child_that_lies_elsewhere_is_the_workspaces(tmp_path: Path) -> None:
-    graph = loader.beside(parse(parent("child.dot")), tmp_path)
+    graph = loader.with_absolute_children(parse(parent("child.dot")), tmp_path)
     assert [file for _, file in loader.children(graph)] == ["child.dot"]
     with pytest.raises(ConfigError, match=r"'sub': cannot read the pipeline .*child\.dot"):
         loader.check(graph, tmp_path)

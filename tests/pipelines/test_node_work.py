@@ -148,7 +148,7 @@ def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
 
     with ThreadPoolExecutor(1) as worker:
         outcome = worker.submit(asyncio.run, attempt(bench, step, timeout="50ms")).result(20)
-    assert "broken off" in outcome.failure_reason
+    assert "abandoned" in outcome.failure_reason
 
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
@@ -383,8 +383,8 @@ async def test_events_are_kept_beside_the_node_and_passed_on(bench: NodeHarness)
 
 
 async def test_simulated_work_answers_for_its_stage(bench: NodeHarness) -> None:
-    async with NodeResources(simulate=True) as desk:
-        outcome = await bench.attempt("plan", desk=desk, attrs={"prompt": "Plan it"})
+    async with NodeResources(simulate=True) as resources:
+        outcome = await bench.attempt("plan", resources=resources, attrs={"prompt": "Plan it"})
     assert outcome.status == "success"
     assert outcome.context_updates["last_response"] == "[Simulated] Response for stage: plan"
     assert bench.read("prompt.md", "plan") == "Plan it"

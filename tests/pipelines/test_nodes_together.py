@@ -60,9 +60,9 @@ async def test_nodes_of_every_kind_hand_their_values_on(
 
     graph = loader.load(PIPELINE)
     people = Recording(Queued(["f", "y"]))
-    async with scripted_model.resources(answer, named=None) as desk, asyncio.timeout(60):
+    async with scripted_model.resources(answer, named=None) as resources, asyncio.timeout(60):
         result = await memory_runner.run(
-            graph, desk=desk, people=people, folder=tmp_path / "run", workspace=workspace
+            graph, resources=resources, people=people, folder=tmp_path / "run", workspace=workspace
         )
     assert result.ok, (result.reason, result.outcomes)
     assert result.context["second"] == "hi $(Tom)"
@@ -91,8 +91,8 @@ async def test_a_switch_by_conditions_sees_the_failure_before_it(
       mend -> done
     }
     """)
-    async with scripted_model.resources([]) as desk:
-        result = await memory_runner.run(graph, desk=desk, workspace=workspace)
+    async with scripted_model.resources([]) as resources:
+        result = await memory_runner.run(graph, resources=resources, workspace=workspace)
     assert result.ok, result.reason
     assert result.context["mended"] is True
 
@@ -111,8 +111,8 @@ async def test_a_thread_of_full_fidelity_is_one_conversation(
     """.replace("MODEL", MODEL)
     )
     script = [call("list_dir", path="."), say("one"), say("two")]
-    async with scripted_model.resources(script, named=None) as desk:
-        result = await memory_runner.run(graph, desk=desk, workspace=workspace)
+    async with scripted_model.resources(script, named=None) as resources:
+        result = await memory_runner.run(graph, resources=resources, workspace=workspace)
     assert result.ok, result.reason
     texts = [text for m in scripted_model.lane.requests[-1].history for text in m.texts]
     assert [text for text in texts if text in ("First", "one", "Second")] == [

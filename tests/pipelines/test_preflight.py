@@ -14,9 +14,9 @@ from corral.pipelines.execution.resources import NodeResources
 GEMINI = "gemini:gemini-2.5-flash"
 
 
-def of(attributes: str, folder: Path, **desk: object) -> None:
+def of(attributes: str, folder: Path, **resources: object) -> None:
     text = f"digraph p {{ start [shape=Mdiamond] work [{attributes}] done [shape=Msquare] }}"
-    check(parse(text), NodeResources(**desk), folder, {})  # type: ignore[arg-type]
+    check(parse(text), NodeResources(**resources), folder, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["codergen", "prompt"])

@@ -73,20 +73,20 @@ def test_a_changed_outcome_is_written_anew(folder: RunDir) -> None:
 
 
 def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
-    first = folder.stage("a.1", "a")
+    first = folder.make_visit_dir("a.1", "a")
     (first / "prompt.md").write_text("one")
     assert (folder.path / "a" / "prompt.md").read_text() == "one"
-    second = folder.stage("a.2", "a")
+    second = folder.make_visit_dir("a.2", "a")
     assert (folder.path / "a").resolve() == second
     assert (first / "prompt.md").read_text() == "one"
-    assert folder.stage("a.1", "a") == first  # the first one once more, after a crash
+    assert folder.make_visit_dir("a.1", "a") == first  # the first one once more, after a crash
     assert (folder.path / "a").resolve() == second
-    assert folder.place("a.1") == first
+    assert folder.visit_dir("a.1") == first
 
 
 def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) -> None:
-    (folder.stage("a.1", "a") / "prompt.md").write_text("one")
-    folder.record([PipelineStarted(name="g")])
+    (folder.make_visit_dir("a.1", "a") / "prompt.md").write_text("one")
+    folder.append_events([PipelineStarted(name="g")])
     folder.save(run_scheduler("s -> a -> e").scheduler.state)
     folder.restart(2)
     assert sorted(os.listdir(folder.path)) == [
@@ -96,7 +96,7 @@ def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) 
         "rounds",
     ]
     assert (folder.path / "rounds" / "1" / "a" / "prompt.md").read_text() == "one"
-    (folder.stage("a.2", "a") / "prompt.md").write_text("two")
+    (folder.make_visit_dir("a.2", "a") / "prompt.md").write_text("two")
     folder.restart(2)  # told once more
     assert (folder.path / "a" / "prompt.md").read_text() == "two"
     folder.restart(3)
@@ -105,7 +105,7 @@ def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) 
 
 def test_a_restart_that_was_cut_short_is_finished(folder: RunDir) -> None:
     (folder.path / "rounds" / ".1").mkdir(parents=True)
-    folder.stage("a.1", "a")
+    folder.make_visit_dir("a.1", "a")
     (folder.path / "visits").rename(folder.path / "rounds" / ".1" / "visits")
     folder.restart(2)
     assert (folder.path / "rounds" / "1" / "a").is_dir()
@@ -116,8 +116,8 @@ def test_events_are_lines(folder: RunDir) -> None:
         PipelineStarted(name="g"),
         StepStarted(node="a", visit="a.1", kind="tool"),
     ]
-    folder.record(told[:1])
-    folder.record(told[1:])
+    folder.append_events(told[:1])
+    folder.append_events(told[1:])
     folder.close()
     lines = (folder.path / "events.ndjson").read_bytes().splitlines()
     assert [events.from_json(line) for line in lines] == told
@@ -177,8 +177,8 @@ from corral.pipelines.scheduler.state import State, Lane
 os.setuid(int(sys.argv[2]))
 folder = RunDir(sys.argv[1])
 for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
-            lambda: folder.stage("a.1", "a"), lambda: folder.restart(2),
-            lambda: folder.record([])):
+            lambda: folder.make_visit_dir("a.1", "a"), lambda: folder.restart(2),
+            lambda: folder.append_events([])):
     try:
         act()
     except StorageFailed as error:
@@ -225,7 +225,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> Non
     state = run_scheduler("s -> a -> e").scheduler.state
     assert not keeper.save(state)
     assert isinstance(keeper.failed, StorageFailed)
-    keeper.tell(PipelineStarted(name="g"))
+    keeper.add_event(PipelineStarted(name="g"))
     blocked.unlink()
     keeper.close(state)
     assert keeper.failed is None

@@ -128,9 +128,9 @@ async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
-    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as desk:
+    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as resources:
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={"type": "tool", "tool_command": 'test -n "$SOME_API_KEY" && env; exit 1'},
         )
     assert "SOME_API_KEY=[SOME_API_KEY redacted]" in str(outcome.context_updates["tool.output"])
@@ -232,8 +232,10 @@ async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
     filler = length - len("0123456789")  # what is kept begins inside the secret
     command = f"printf '%s%0{filler}d' $SOME_API_KEY 0 >&{stream}; exit 1"
-    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as desk:
-        outcome = await bench.attempt(desk=desk, attrs={"type": "tool", "tool_command": command})
+    async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as resources:
+        outcome = await bench.attempt(
+            resources=resources, attrs={"type": "tool", "tool_command": command}
+        )
     assert "0000" in outcome.failure_reason
     assert "123" not in outcome.failure_reason
     assert "123" not in str(outcome.context_updates)

@@ -118,19 +118,19 @@ def test_the_instruction_names_outcomes_labels_and_the_channel() -> None:
 def test_what_a_reported_word_means(
     reported: str, status: str, word: str, failure_class: str
 ) -> None:
-    made = verdict.applied(Outcome(), verdict.NodeVerdict(outcome=reported), "n", "tool")
+    made = verdict.apply_verdict(Outcome(), verdict.NodeVerdict(outcome=reported), "n", "tool")
     assert (made.status, made.verdict, made.failure_class) == (status, word, failure_class)
     assert bool(made.failure_reason) is bool(failure_class)
 
 
 async def reviewed(
-    desk: NodeResources, workspace: Path, dot: str = REVIEW, folder: Path | None = None
+    resources: NodeResources, workspace: Path, dot: str = REVIEW, folder: Path | None = None
 ) -> tuple[RunResult, list[PipelineEvent]]:
     heard: list[Any] = []
     graph = loader.load(dot)
-    async with desk:
+    async with resources:
         result = await memory_runner.run(
-            graph, desk=desk, workspace=workspace, folder=folder, on_event=heard.append
+            graph, resources=resources, workspace=workspace, folder=folder, on_event=heard.append
         )
     return result, heard
 
@@ -201,8 +201,8 @@ async def test_a_label_that_no_edge_has_is_a_warning(
 async def test_the_last_object_of_the_answer_is_a_report(
     scripted_model: ScriptedModel, workspace: Path
 ) -> None:
-    desk = scripted_model.resources([say('Hm.\n{"outcome": "needs_work"}')])
-    result, _ = await reviewed(desk, workspace)
+    resources = scripted_model.resources([say('Hm.\n{"outcome": "needs_work"}')])
+    result, _ = await reviewed(resources, workspace)
     assert result.context["fixed"] is True
 
 
@@ -213,16 +213,16 @@ async def test_a_status_file_beats_the_answer_and_the_tool_beats_the_file(
     path = str(folder / "review" / "status.json")
     shell = f'echo \'{{"outcome": "needs_work"}}\' > {path}'
     by_file = [call("shell", command=shell), say('{"outcome": "success"}')]
-    desk = scripted_model.resources(by_file, policy="all")
-    result, _ = await reviewed(desk, workspace, folder=folder)
+    resources = scripted_model.resources(by_file, policy="all")
+    result, _ = await reviewed(resources, workspace, folder=folder)
     assert result.context["fixed"] is True
     by_tool = [
         call("shell", command=shell),
         call("report_outcome", outcome="success", preferred_label="Ship"),
         say("done"),
     ]
-    desk = scripted_model.resources(by_tool, policy="all")
-    result, _ = await reviewed(desk, workspace, folder=folder)
+    resources = scripted_model.resources(by_tool, policy="all")
+    result, _ = await reviewed(resources, workspace, folder=folder)
     assert result.ok
     assert "fixed" not in result.context
 
@@ -231,8 +231,8 @@ async def test_a_model_node_reports_in_its_answer(
     scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     dot = REVIEW.replace('review [prompt="Review it"]', 'review [type=prompt, prompt="Review it"]')
-    desk = scripted_model.resources([say('{"outcome": "needs_work"}')])
-    result, _ = await reviewed(desk, workspace, dot)
+    resources = scripted_model.resources([say('{"outcome": "needs_work"}')])
+    result, _ = await reviewed(resources, workspace, dot)
     assert result.context["fixed"] is True
     assert "end your answer with one JSON object" in scripted_model.prompts[0]
 
@@ -270,7 +270,7 @@ async def test_a_real_agent_reports_by_the_tool(
     stage = Stage(name, record, model_server, workspace, options={}, scenario=f"verdict-{name}")
     whole = stage.scripted(answer, program=installed(name), timeout=200)
     options: Any = {k: v for k, v in whole.items() if k not in ("cwd", "timeout", "keep", "model")}
-    desk = NodeResources(agent=name, model=whole.get("model"), options=options)
-    result, _ = await reviewed(desk, workspace)
+    resources = NodeResources(agent=name, model=whole.get("model"), options=options)
+    result, _ = await reviewed(resources, workspace)
     assert result.ok, result.reason
     assert result.context["fixed"] is True

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
 def options_of(gemini: Gemini, script: object) -> RunKwargs:
-    """Those of a desk: the node has its own folder and time."""
+    """Those of a resources: the node has its own folder and time."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
@@ -39,30 +39,32 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
         return say(f"answer to {request.last_text.split()[-1]}")
 
     attrs = {"prompt": "question", "timeout": "3m"}
-    async with NodeResources(options=options_of(gemini, answer)) as desk:
+    async with NodeResources(options=options_of(gemini, answer)) as resources:
         async with asyncio.timeout(200):
             outcomes = await asyncio.gather(
                 *(
-                    bench.attempt(f"n{n}", desk=desk, attrs={**attrs, "prompt": f"question {n}"})
+                    bench.attempt(
+                        f"n{n}", resources=resources, attrs={**attrs, "prompt": f"question {n}"}
+                    )
                     for n in range(4)
                 )
             )
-            assert desk.warm == 1
+            assert resources.warm == 1
             assert len(child_pids()) == 1
             writes = await bench.attempt(
-                "w", desk=desk, attrs={**attrs, "prompt": "write it", "policy": "edits"}
+                "w", resources=resources, attrs={**attrs, "prompt": "write it", "policy": "edits"}
             )
-            assert desk.warm == 2
+            assert resources.warm == 2
             typed = await bench.attempt(
                 "t",
-                desk=desk,
+                resources=resources,
                 attrs={
                     **attrs,
                     "prompt": 'say {"n": 1}',
                     "output_schema": json.dumps({"type": "object"}),
                 },
             )
-            assert desk.warm == 2
+            assert resources.warm == 2
     assert [outcome.failure_reason for outcome in (*outcomes, writes)] == [""] * 5
     assert [outcome.context_updates["last_response"] for outcome in outcomes] == [
         f"answer to {n}" for n in range(4)
@@ -86,12 +88,12 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
             return say("done")
         return Turn(calls=[Call("run_shell_command", {"command": command})])
 
-    async with NodeResources(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+    async with NodeResources(options=options_of(gemini, answer)) as resources, asyncio.timeout(200):
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={"prompt": "Say in status.json how it went", "policy": "all"},
         )
-        assert desk.warm == 0
+        assert resources.warm == 0
     assert (outcome.status, outcome.failure_reason) == ("fail", "red"), outcome
     assert child_pids() == []
 
@@ -104,9 +106,9 @@ async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports
             return say("done")
         return Turn(calls=[Call("write_file", {"file_path": "made.txt", "content": "made"})])
 
-    async with NodeResources(options=options_of(gemini, answer)) as desk, asyncio.timeout(200):
+    async with NodeResources(options=options_of(gemini, answer)) as resources, asyncio.timeout(200):
         outcome = await bench.attempt(
-            desk=desk,
+            resources=resources,
             attrs={
                 "prompt": "Write it",
                 "policy": "edits",

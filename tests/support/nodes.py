@@ -30,7 +30,7 @@ class NodeHarness:
         self,
         node: str = "step",
         *,
-        desk: NodeResources,
+        resources: NodeResources,
         attrs: dict[str, Value] | None = None,
         context: dict[str, Json] | None = None,
         graph: dict[str, Value] | None = None,
@@ -49,15 +49,15 @@ class NodeHarness:
             folder=self.run_folder / node,
             run_folder=self.run_folder,
             workspace=self.workspace,
-            desk=desk,
+            resources=resources,
             emit=self.events.append if emit is None else emit,
         )
 
     async def attempt(self, node: str = "step", **given: Any) -> Outcome:
-        if "desk" in given:
+        if "resources" in given:
             return await works.attempt(self.context(node, **given))
-        async with NodeResources() as desk:
-            return await works.attempt(self.context(node, desk=desk, **given))
+        async with NodeResources() as resources:
+            return await works.attempt(self.context(node, resources=resources, **given))
 
     def read(self, name: str, node: str = "step") -> str:
         return (self.run_folder / node / name).read_text("utf-8")
@@ -92,7 +92,7 @@ class ScriptedModel:
         self._name = name
         self._count = 0
         self.lane: Lane
-        """Of the last desk."""
+        """Of the last resources."""
 
     def resources(
         self,

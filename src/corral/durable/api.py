@@ -159,7 +159,7 @@ async def run(
         async with desk:
             output = await memory_runner.run(
                 graph,
-                desk=desk,
+                resources=desk,
                 people=people,
                 folder=folder,
                 workspace=place,

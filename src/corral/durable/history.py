@@ -102,7 +102,7 @@ class AgentEventReader:
         command = self._replay.visits.get(visit)
         if command is None or visit in self._ended:
             return
-        for line in self._lines(visit, self._folder.place(visit) / EVENTS):
+        for line in self._lines(visit, self._folder.visit_dir(visit) / EVENTS):
             try:
                 event = events.from_json(line)
             except msgspec.MsgspecError:

@@ -64,7 +64,7 @@ def prepare(
             workspace=workspace,
         )
         if not (isinstance(pipeline, str) and "{" in pipeline):
-            graph = pipelines_loader.beside(graph, Path(pipeline).parent)
+            graph = pipelines_loader.with_absolute_children(graph, Path(pipeline).parent)
     if workspace is not None:
         pipelines_loader.check(graph, workspace)
     return graph

@@ -26,7 +26,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.scheduler.outcome import normalize_status
 
-Look: TypeAlias = Callable[[str], Json]
+Lookup: TypeAlias = Callable[[str], Json]
 """The value of a key; ``""`` where there is none."""
 
 DEEPEST = 64
@@ -79,7 +79,7 @@ class Condition(msgspec.Struct, frozen=True):
     text: str
     tree: Clause | All | Any
 
-    def holds(self, look: Look) -> bool:
+    def holds(self, look: Lookup) -> bool:
         return _holds(self.tree, look)
 
     @property
@@ -98,7 +98,7 @@ def compile(text: str) -> Condition:
     return Condition(text, _Reader(text).whole())
 
 
-def of_edge(graph: Graph, edge: Edge) -> Condition | None:
+def edge_condition(graph: Graph, edge: Edge) -> Condition | None:
     """What the edge asks for; None: nothing. The label counts where it reads as a condition
     with an operator and the edge leaves a node that decides (``switch``, ``conditional``).
     Raises ``ConditionError``."""
@@ -118,7 +118,7 @@ def of_edge(graph: Graph, edge: Edge) -> Condition | None:
     return condition if condition.has_operator else None
 
 
-def look_in(context: Mapping[str, Json]) -> Look:
+def lookup_in(context: Mapping[str, Json]) -> Lookup:
     """Looks a key up as conditions and templates do: as it is, without ``context.``, then step
     by step into objects and lists."""
 
@@ -176,7 +176,7 @@ def is_true(value: Json) -> bool:
     return bool(value) and value not in ("false", "0")
 
 
-def _holds(tree: Tree, look: Look) -> bool:
+def _holds(tree: Tree, look: Lookup) -> bool:
     match tree:
         case Clause(key, str() as literal, negated, operator):
             return OPERATORS[operator](look(key), literal) is not negated

@@ -44,7 +44,7 @@ def load(
         places.insert(0, Path(path_or_text).parent)
     graph = with_prompt_files(read(path_or_text), places)
     graph = _applied(graph, values, goal, model, transforms)
-    engine.refuse(engine.lint(graph, rules))
+    engine.raise_on_errors(engine.lint(graph, rules))
     return graph
 
 
@@ -111,7 +111,7 @@ DEEPEST = 20
 """Pipelines in pipelines: more is one that includes itself."""
 
 
-def beside(graph: Graph, folder: Path) -> Graph:
+def with_absolute_children(graph: Graph, folder: Path) -> Graph:
     """With the whole path of every child that lies in this folder."""
     nodes = {name: _placed(node, folder) for name, node in graph.nodes.items()}
     key = KEYS[-1]
@@ -131,7 +131,7 @@ def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
         if depth > DEEPEST:
             raise ConfigError(f"{node.id}: {file} includes itself, over and over")
         try:
-            child = beside(load(path, workspace=workspace), path.parent)
+            child = with_absolute_children(load(path, workspace=workspace), path.parent)
         except ConfigError as error:
             raise ConfigError(
                 f"the pipeline of node {node.id!r}: {error.message}", hint=error.hint

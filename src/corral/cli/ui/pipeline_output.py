@@ -21,7 +21,7 @@ from corral.durable.result import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.execution.interviewers import AutoApprove, Console, Interviewer
-from corral.pipelines.execution.resources import bearers
+from corral.pipelines.execution.resources import bearer_tokens
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system.environment import SecretRedactor, named_secrets
@@ -50,7 +50,9 @@ class RunOutput:
         self.name = ""
         self._durable = durable
         self._db = database_option(db)
-        self._redactor = SecretRedactor({**named_secrets(os.environ), **bearers(graph, os.environ)})
+        self._redactor = SecretRedactor(
+            {**named_secrets(os.environ), **bearer_tokens(graph, os.environ)}
+        )
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_cancelled = False
 

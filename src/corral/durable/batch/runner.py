@@ -46,7 +46,7 @@ class MemoryRunner:
         self._runner = NodeRunner(
             graph,
             name,
-            desk=desk,
+            resources=desk,
             people=None,
             workspace=workspace,
             folder=None,
@@ -72,7 +72,7 @@ class MemoryRunner:
 
     async def _run_task(self, task: BatchTask) -> Outcome:
         try:
-            message = await self._runner.visit(visit_of(task))
+            message = await self._runner.run_node(visit_of(task))
         except Exception as error:  # a bug or a full disk must fail only this task
             return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
         return message.outcome if isinstance(message, Ended) else failed("the task did not end")

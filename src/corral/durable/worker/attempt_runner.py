@@ -55,7 +55,7 @@ async def run_in_process(
     """Run the attempt in this process's event loop."""
     config = run_worktree.local_config(run_input.config)
     folder = RunDir(config.folder)
-    visit_dir = folder.stage(visit.id, visit.node)
+    visit_dir = folder.make_visit_dir(visit.id, visit.node)
     decision = apply_crash_rule(visit_dir, run_input.graph.nodes[visit.node], visit, attempt)
     if isinstance(decision, Outcome):
         return decision
@@ -69,7 +69,7 @@ async def run_in_process(
         folder=visit_dir,
         run_folder=folder.path,
         workspace=Path(config.workspace),
-        desk=resources,
+        resources=resources,
     )
     began = time.time()
     async with run_worktree.used(config):

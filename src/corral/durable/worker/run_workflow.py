@@ -286,7 +286,7 @@ class _Run:
             graph=unpack(result, Graph),
             config=msgspec.structs.replace(
                 config,
-                folder=str(RunDir(config.folder).place(command.id) / "child"),
+                folder=str(RunDir(config.folder).visit_dir(command.id) / "child"),
                 workspace=str(Path(config.workspace) / command.workdir),
             ),
             queue=self.run_input.queue,
@@ -400,8 +400,8 @@ async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
     except (CorralError, OSError) as error:
         return f"{command.dotfile}: {error}"
     with contextlib.suppress(StorageFailed):
-        RunDir(config.folder).stage(command.id, command.node)
-    return pack(pipelines_loader.beside(graph, path.parent))
+        RunDir(config.folder).make_visit_dir(command.id, command.node)
+    return pack(pipelines_loader.with_absolute_children(graph, path.parent))
 
 
 async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:

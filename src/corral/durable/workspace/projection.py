@@ -31,9 +31,9 @@ class Projection:
     def record(self, command: Command | Retrying, state: State) -> None:
         event = self._stream.of(command, time.time())
         if event is not None and self._stream.count > self._count_recorded:
-            self._writer.tell(event)
+            self._writer.add_event(event)
         if isinstance(command, Checkpoint):
-            self._writer.ended(command)
+            self._writer.node_ended(command)
             self._writer.save(state)
         elif isinstance(command, Restart):
             self._writer.restart(command.round)

@@ -1,10 +1,10 @@
-"""One prompt of a node to its agent: warm where it can be, and with all that the node asks for.
+"""A node's call of its agent.
 
-A node is served by a warm process of its desk where its agent can stay warm and nothing is
-asked that such a process cannot do: typed output, ``until``, a session to go on with, hooks,
-attachments. The processes of a desk serve many nodes, so they know no stage: a prompt that
-speaks of ``status.json`` or ``ATTRACTOR_…`` gets a process of its own, which has these
-variables and may write into its stage's folder where it may write at all.
+A warm process of the resources serves the node if its agent can stay warm and the node asks for
+nothing that such a process cannot do: typed output, ``until``, a session to resume, hooks,
+attachments. Warm processes serve many nodes, so they do not know a node's directory: a prompt
+that mentions ``status.json`` or ``ATTRACTOR_...`` gets its own process, which has these
+variables and may write to the node's directory if it may write at all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from corral.agents.spec import InProcess
 from corral.errors import CorralError, ResumeLost
 from corral.events import Event, Json
 from corral.pipelines.execution import node_dir, node_options, preamble, verdict
-from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution import resources as node_resources
+from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.hooks import Hooks, hooks_of
 from corral.pipelines.execution.resources import NodeResources
@@ -39,7 +39,7 @@ OF_A_STAGE = ("status.json", "ATTRACTOR_")
 
 
 class AgentCall(msgspec.Struct, kw_only=True):
-    """A prompt on its way."""
+    """One prompt to an agent, with its options."""
 
     agent: str
     options: dict[str, Any]
@@ -51,17 +51,17 @@ class AgentCall(msgspec.Struct, kw_only=True):
     hooks: Hooks | None
     thread: str | None
     held: str | None = None
-    """The session to go on with."""
+    """Token of the session to resume."""
     report: Report | None = None
     """How the outcome is reported, where the node decides something."""
 
 
-def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> AgentCall:
-    """What the node asks for, checked. ``alone``: a prompt beside others of the same node, which
-    goes on with no session. Raises ``CallerError``."""
+def build_call(work: NodeContext, resources: NodeResources, *, alone: bool = False) -> AgentCall:
+    """Build the call from the node's attributes. ``alone``: one of several prompts of a node,
+    which resumes no session. Raises ``CallerError``."""
     node = work.node
-    agent, model = node_options.agent_of(work, desk)
-    options, notes = node_options.options_of(work, desk, agent)
+    agent, model = node_options.agent_of(work, resources)
+    options, notes = node_options.options_of(work, resources, agent)
     if model is not None:
         options["model"] = model
     until: Until | None = None
@@ -69,14 +69,14 @@ def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> Ag
         said, holes = command_of(command, work.context)
         until = command_succeeds(
             said,
-            env={**desk.command_env(work), **holes, **stage_env(work)},
-            pass_env=desk.pass_env(work),
+            env={**resources.command_env(work), **holes, **stage_env(work)},
+            pass_env=resources.pass_env(work),
         )
     limited: int | None = None
     if until is not None and "max_total_tokens" in node.attrs:
         limited = node_options.number_of(node, "max_total_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
-    report = None if alone else _report(work, desk, agent, options)
+    report = None if alone else _report(work, resources, agent, options)
     return AgentCall(
         agent=agent,
         options=options,
@@ -85,7 +85,7 @@ def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> Ag
         until=until,
         rounds=node_options.number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
         max_total_tokens=limited,
-        hooks=hooks_of(work, desk, agent),
+        hooks=hooks_of(work, resources, agent),
         thread=thread,
         held=None if thread is None else _held(work, thread, agent),
         report=report,
@@ -93,10 +93,10 @@ def ask_of(work: NodeContext, desk: NodeResources, *, alone: bool = False) -> Ag
 
 
 def _report(
-    work: NodeContext, desk: NodeResources, agent: str, options: dict[str, Any]
+    work: NodeContext, resources: NodeResources, agent: str, options: dict[str, Any]
 ) -> Report | None:
-    """How this agent reports the outcome of a node that decides something. A tool of ours needs
-    leave: it is given here, as the tool does nothing but report."""
+    """How this agent reports the outcome of a node that decides something. The policy must permit
+    our report tool: it is permitted here, because it does nothing else."""
     wanted = verdict.wanted_of(work.graph, work.node)
     if wanted is None:
         return None
@@ -130,13 +130,15 @@ def _held(work: NodeContext, thread: str, agent: str) -> str | None:
     return token if isinstance(token, str) and token and able else None
 
 
-async def put(work: NodeContext, desk: NodeResources, ask: AgentCall, prompt: str) -> Result:
+async def send_prompt(
+    work: NodeContext, resources: NodeResources, ask: AgentCall, prompt: str
+) -> Result:
     """The prompt, with what the agent must be told before it, to its end. What was sent is in
     ``prompt.md``."""
     if ask.held is not None:
-        desks.keep(work, "prompt.md", prompt)
+        node_resources.write_node_file(work, "prompt.md", prompt)
         try:
-            result = await _sent(work, desk, ask, prompt)
+            result = await _sent(work, resources, ask, prompt)
             if result.error is None or result.error.code != ResumeLost.code:
                 return result
             lost = result.error.message
@@ -145,20 +147,20 @@ async def put(work: NodeContext, desk: NodeResources, ask: AgentCall, prompt: st
         ask.notes.append(f"the session of thread {ask.thread} is lost: {lost}")
         ask.held = None
     whole = preamble.with_preamble(work, prompt, work.visit.fidelity)
-    desks.keep(work, "prompt.md", whole)
-    return await _sent(work, desk, ask, whole)
+    node_resources.write_node_file(work, "prompt.md", whole)
+    return await _sent(work, resources, ask, whole)
 
 
-async def _sent(work: NodeContext, desk: NodeResources, ask: AgentCall, prompt: str) -> Result:
-    prompt = desk.eraser.clean_text(prompt)
+async def _sent(work: NodeContext, resources: NodeResources, ask: AgentCall, prompt: str) -> Result:
+    prompt = resources.redactor.clean_text(prompt)
     hooks = ask.hooks
     if is_warm(ask, prompt):
         fixed = {key: value for key, value in ask.options.items() if key not in PROMPT_OPTIONS}
         own = {key: value for key, value in ask.options.items() if key in PROMPT_OPTIONS}
-        return await desk.warm_run(ask.agent, prompt, fixed=fixed, own=own, on_event=work.emit)
+        return await resources.warm_run(ask.agent, prompt, fixed=fixed, own=own, on_event=work.emit)
     if hooks is None:
-        return await _run(work, desk, ask, prompt, work.emit)
-    return await hooks.watched(work.emit, lambda hear: _run(work, desk, ask, prompt, hear))
+        return await _run(work, resources, ask, prompt, work.emit)
+    return await hooks.watched(work.emit, lambda hear: _run(work, resources, ask, prompt, hear))
 
 
 def is_warm(ask: AgentCall, prompt: str) -> bool:
@@ -171,13 +173,13 @@ def is_warm(ask: AgentCall, prompt: str) -> bool:
 
 async def _run(
     work: NodeContext,
-    desk: NodeResources,
+    resources: NodeResources,
     ask: AgentCall,
     prompt: str,
     on_event: Callable[[Event], None],
 ) -> Result:
     options = dict(ask.options)
-    options["env"] = {**desk.env, **stage_env(work)}
+    options["env"] = {**resources.env, **stage_env(work)}
     policy = options.get("policy")
     if policy is not None and policy.write == "allow":
         folder = str(work.folder.absolute())
@@ -189,7 +191,7 @@ async def _run(
     return await run(
         ask.agent,
         prompt,
-        ask=desk.ask,
+        ask=resources.ask,
         on_event=on_event,
         tools=_tools(ask),
         output=ask.schema,
@@ -209,7 +211,7 @@ def _tools(ask: AgentCall) -> Tools | None:
 
 
 class Report:
-    """The report that is asked of an agent, and what it reported by the tool."""
+    """The report that an agent must make, and what it reported with the tool."""
 
     def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
         self.channel: Channel = channel
@@ -262,7 +264,7 @@ def outcome_of_result(work: NodeContext, ask: AgentCall, result: Result) -> Outc
     try:
         result.raise_for_status()
     except CorralError as error:
-        outcome = outcome_of(error)
+        outcome = outcome_of_error(error)
     return msgspec.structs.replace(
         outcome,
         context_updates=updates,

@@ -1,8 +1,7 @@
-"""One attempt of a node: its handler, its time, its files, and always an outcome.
+"""One attempt of a node: call its handler within its time limit, and write its files.
 
-Whatever a handler does, ``attempt`` returns an ``Outcome`` that is JSON all through; only a
-cancellation of the attempt itself passes. Whether there is another attempt is not decided
-here.
+Whatever a handler does, ``attempt`` returns an ``Outcome`` of JSON values. It raises only if the
+attempt itself is cancelled. ``scheduler.retry`` decides whether there is another attempt.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from corral.errors import CorralError, StorageFailed
 from corral.events import Error, Event, Json, from_json, to_json
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers, node_dir, verdict
-from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution import resources as node_resources
+from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.json_values import not_json
@@ -34,46 +33,47 @@ from corral.system import fs
 from corral.system.environment import SecretRedactor
 
 ENDING = 10.0
-"""Seconds that a handler has to end once it is cancelled. What is still at work then is broken
-off: nobody waits for it."""
+"""Seconds that a cancelled handler has to end. After that it is abandoned."""
 
 T = TypeVar("T")
 _log = logging.getLogger("corral.pipelines")
 
 
 async def invoke_handler(handler: Handler, work: NodeContext, limit: float | None) -> object:
-    """What the handler returns, and what it raises as an outcome. Only a cancellation of ours
-    passes."""
+    """What the handler returns; what it raises becomes an outcome. Raises only ``CancelledError``,
+    if this attempt was cancelled."""
     try:
         if limit is None:
-            return await _called(handler, work)
-        return await _in_time(_called(handler, work), limit, work)
+            return await _call_handler(handler, work)
+        return await _call_with_timeout(_call_handler(handler, work), limit, work)
     except asyncio.CancelledError:
-        _pass_on()
+        _raise_if_cancelled()
         return failed(f"the handler of {work.node.kind!r} cancelled itself")
 
 
-async def _called(handler: Handler, work: NodeContext) -> object:
-    """Whatever it raises: an exit in a task would end the loop, and with it all other runs. Only
-    a person's Ctrl-C, which comes to the main thread, is not the handler's."""
+async def _call_handler(handler: Handler, work: NodeContext) -> object:
+    """Catches everything: ``SystemExit`` in a task would end the loop and all other runs. Only
+    ``KeyboardInterrupt`` in the main thread passes: that is the user's Ctrl-C."""
     try:
         return await handler(work)
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except CorralError as error:
-        return outcome_of(error)
+        return outcome_of_error(error)
     except BaseException as error:
         in_main = threading.current_thread() is threading.main_thread()
         if isinstance(error, KeyboardInterrupt) and in_main:
             raise
         with suppress(StorageFailed):  # the reason is in the outcome all the same
-            desks.keep(work, "error.txt", traceback.format_exc())
+            node_resources.write_node_file(work, "error.txt", traceback.format_exc())
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         return failed(f"the handler of {work.node.kind!r} raised {said}")
 
 
-async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: NodeContext) -> object:
-    """A task of its own: a handler that will not be cancelled must not hold the run."""
+async def _call_with_timeout(
+    running: Coroutine[Any, Any, object], limit: float, work: NodeContext
+) -> object:
+    """Run it as its own task: a handler that ignores cancellation must not block the run."""
     spare = node_kinds.find(work.node.kind).timeout_margin
     task = asyncio.ensure_future(running)
     try:
@@ -85,9 +85,9 @@ async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Nod
     if done:
         return task.result()
     task.cancel()
-    ended = await _ended(task, ENDING)
-    _pass_on()
-    left = "" if ended else "; it would not end, and was broken off"
+    ended = await _wait_cancelled(task, ENDING)
+    _raise_if_cancelled()
+    left = "" if ended else "; it did not stop and was abandoned"
     return failed(
         f"{work.node.id} did not end within its timeout of {limit:g}s{left}",
         failure_class="timeout",
@@ -95,7 +95,7 @@ async def _in_time(running: Coroutine[Any, Any, object], limit: float, work: Nod
 
 
 async def bounded(running: Coroutine[Any, Any, T], node: str, run_id: str) -> T:
-    """What it returns, in a task of its own: when this is cancelled, it returns in any case."""
+    """Run as its own task, so that this call returns after a cancellation in any case."""
     task = asyncio.ensure_future(running)
     try:
         return await asyncio.shield(task)
@@ -108,31 +108,31 @@ async def bounded(running: Coroutine[Any, Any, T], node: str, run_id: str) -> T:
 
 
 async def end(task: asyncio.Task[Any], node: str, run_id: str, seconds: float | None = None) -> str:
-    """The run will have no more of this, which has been cancelled. What does not end is broken
-    off, and in words it is said whose it was: what it does from now on nobody sees."""
+    """Wait for a cancelled task. One that does not end is abandoned; returns a message that says
+    whose it was."""
     seconds = ENDING if seconds is None else seconds
-    if await _ended(task, seconds):
+    if await _wait_cancelled(task, seconds):
         return ""
     said = (
-        f"node {node!r} of {run_id} did not stop within {seconds:g} s of being cancelled, and was"
-        " broken off: what works at it must let CancelledError pass"
+        f"node {node!r} of {run_id} did not stop within {seconds:g} s of being cancelled and was"
+        " abandoned: its code must let CancelledError pass"
     )
     _log.warning(said)
     return said
 
 
-async def _ended(task: asyncio.Task[Any], seconds: float) -> bool:
-    """Whether it ends, cancelled, within a bounded time. One that does not is broken off where
-    it waits: a loop that is to end would wait for it for ever."""
+async def _wait_cancelled(task: asyncio.Task[Any], seconds: float) -> bool:
+    """Whether a cancelled task ends in time. One that does not is closed where it waits, because a
+    closing loop would wait for it forever."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while not task.done() and (left := until - loop.time()) > 0:
         with suppress(asyncio.CancelledError):  # told twice: then too it has this time
             await asyncio.wait({task}, timeout=left)
     if task.done():
-        _seen(task)
+        _retrieve_exception(task)
         return True
-    task.add_done_callback(_seen)
+    task.add_done_callback(_retrieve_exception)
     with suppress(RuntimeError):  # it will not hear of that either
         task.get_coro().close()
     task.cancel()
@@ -143,71 +143,71 @@ async def _ended(task: asyncio.Task[Any], seconds: float) -> bool:
     return False
 
 
-def _pass_on() -> None:
-    """Raises ``CancelledError`` where it is we who were cancelled."""
+def _raise_if_cancelled() -> None:
+    """Raises ``CancelledError`` if the current task was cancelled."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # nobody else will ask, and the loop would complain
 
 
 LARGEST = 1024 * 1024
-"""Bytes of an outcome: it is journalled, and goes along with every later node."""
+"""Bytes of an outcome: it is written to the journal and passed to every later node."""
 AUTO_STATUS = "auto-status: handler completed without writing status"
 
 _NO_SECRETS = SecretRedactor({})
 
 
 async def attempt(work: NodeContext) -> Outcome:
-    """Run the node once. See the module for what is promised."""
-    eraser = _NO_SECRETS
-    if isinstance(work.desk, NodeResources):
-        work.desk.know(work.graph)
-        eraser = work.desk.eraser
-    work = dataclasses.replace(work, emit=_redacting(work.emit, eraser))
+    """Run the node once."""
+    redactor = _NO_SECRETS
+    if isinstance(work.resources, NodeResources):
+        work.resources.add_secrets_of(work.graph)
+        redactor = work.resources.redactor
+    work = dataclasses.replace(work, emit=_redacting(work.emit, redactor))
     try:
         handler = handlers.for_node(work.node)
         limit = work.node.seconds("timeout")
         if work.keeps:
             node_dir.clear(work.folder)
     except CorralError as error:
-        return outcome_of(error)
+        return outcome_of_error(error)
     except ValueError as error:
         return failed(f"timeout: {error}", retryable=False)
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
     if not work.keeps:
         told = await invoke_handler(handler, work, limit)
-        outcome = _with_label_checked(work, _checked(told, work.node.kind))
-        return _small(work, outcome, eraser)
-    diary = node_dir.AgentEventLog(work.folder, eraser, work.emit)
+        outcome = _with_label_checked(work, _validate_outcome(told, work.node.kind))
+        return _check_size(work, outcome, redactor)
+    diary = node_dir.AgentEventLog(work.folder, redactor, work.emit)
     try:
         told = await invoke_handler(handler, dataclasses.replace(work, emit=diary.emit), limit)
     finally:
         diary.close()
-    outcome = _checked(told, work.node.kind)
+    outcome = _validate_outcome(told, work.node.kind)
     if outcome.ok or outcome.verdict_by:
         outcome = _with_label_checked(work, _with_its_own_status(work, outcome))
-    return _written(work, _small(work, outcome, eraser))
+    return _write_status(work, _check_size(work, outcome, redactor))
 
 
-def _redacting(emit: Callable[[Event], None], eraser: SecretRedactor) -> Callable[[Event], None]:
-    """``emit``, which never hears of a secret."""
+def _redacting(emit: Callable[[Event], None], redactor: SecretRedactor) -> Callable[[Event], None]:
+    """``emit``, with secrets redacted from each event."""
 
     def redacted(event: Event) -> None:
         line = to_json(event)
-        clean = eraser.clean(line)
+        clean = redactor.clean(line)
         emit(event if clean is line or clean == line else from_json(clean))
 
     return redacted
 
 
-def _checked(told: object, kind: str) -> Outcome:
-    """An outcome of the right types, or a failed one that says what is wrong with it."""
+def _validate_outcome(told: object, kind: str) -> Outcome:
+    """The outcome if its types are right, else a failed one that says what is wrong."""
     if told is None:
         return Outcome()
     if not isinstance(told, Outcome):
@@ -248,7 +248,7 @@ def _with_its_own_status(work: NodeContext, outcome: Outcome) -> Outcome:
         if work.node.is_true("auto_status") and not outcome.notes:
             return msgspec.structs.replace(outcome, notes=AUTO_STATUS)
         return outcome
-    return verdict.applied(outcome, reported, work.node.id, "file")
+    return verdict.apply_verdict(outcome, reported, work.node.id, "file")
 
 
 def _with_label_checked(work: NodeContext, outcome: Outcome) -> Outcome:
@@ -264,7 +264,7 @@ def _with_label_checked(work: NodeContext, outcome: Outcome) -> Outcome:
     return msgspec.structs.replace(outcome, notes=notes)
 
 
-def _small(work: NodeContext, outcome: Outcome, eraser: SecretRedactor) -> Outcome:
+def _check_size(work: NodeContext, outcome: Outcome, redactor: SecretRedactor) -> Outcome:
     """The outcome, cleaned of secrets; a failed one in place of one that is too large."""
     whole = msgspec.json.encode(outcome)
     if len(whole) > LARGEST:
@@ -275,14 +275,14 @@ def _small(work: NodeContext, outcome: Outcome, eraser: SecretRedactor) -> Outco
             f" most of it in {most!r}; put it into a file and its name into the context",
             retryable=False,
         )
-    clean = eraser.clean(whole)
+    clean = redactor.clean(whole)
     return outcome if clean == whole else msgspec.json.decode(clean, type=Outcome)
 
 
-def _written(work: NodeContext, outcome: Outcome) -> Outcome:
+def _write_status(work: NodeContext, outcome: Outcome) -> Outcome:
     """The outcome, and beside it ``status.json``."""
     try:
-        data = msgspec.json.format(msgspec.json.encode(node_dir.status_of(outcome)), indent=2)
+        data = msgspec.json.format(msgspec.json.encode(node_dir.status_json(outcome)), indent=2)
         fs.write_atomically(f"{work.folder}{os.sep}{node_dir.STATUS}", data, mode=0o666)
     except OSError as error:
         # What the node did is done, and paid for: a full disk must not undo it.

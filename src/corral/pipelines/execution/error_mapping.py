@@ -65,7 +65,7 @@ def failure_class(error: CorralError) -> FailureClass:
     return "transient" if error.retryable else "permanent"
 
 
-def outcome_of(error: CorralError) -> Outcome:
+def outcome_of_error(error: CorralError) -> Outcome:
     """Network, 429 and 5xx may be tried again by themselves; bad config, a bad key or a refused
     permission never; of all else the node's own ``max_retries`` decide."""
     reason = error.message if error.hint is None else f"{error.message} ({error.hint})"

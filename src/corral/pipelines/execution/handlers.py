@@ -51,7 +51,7 @@ class NodeContext:
     run_folder: Path
     workspace: Path
     """Where agents and commands work."""
-    desk: ResourcesProtocol
+    resources: ResourcesProtocol
     emit: Callable[[Event], None] = field(default=lambda _event: None)
     """An agent's event, as it comes."""
     keeps: bool = True

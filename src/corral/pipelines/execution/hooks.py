@@ -34,7 +34,7 @@ SHOWN = 64 * 1024
 """Bytes of a call's output that a hook is given."""
 
 
-def hooks_of(work: NodeContext, desk: NodeResources, agent: str) -> Hooks | None:
+def hooks_of(work: NodeContext, resources: NodeResources, agent: str) -> Hooks | None:
     """The node's own, else the graph's. Raises ``ConfigError`` where the agent cannot have
     them."""
     pre, post = (
@@ -51,17 +51,17 @@ def hooks_of(work: NodeContext, desk: NodeResources, agent: str) -> Hooks | None
             " it does not ask before each of its calls",
             hint="Use the built-in agent: agent=corral and a model, or model=vendor:name alone.",
         )
-    return Hooks(work, desk, pre, post, asks=in_process)
+    return Hooks(work, resources, pre, post, asks=in_process)
 
 
 class Hooks:
     """The commands around the calls of one prompt."""
 
     def __init__(
-        self, work: NodeContext, desk: NodeResources, pre: str, post: str, *, asks: bool
+        self, work: NodeContext, resources: NodeResources, pre: str, post: str, *, asks: bool
     ) -> None:
         self._work = work
-        self._desk = desk
+        self._resources = resources
         self._pre = pre
         self._post = post
         self._asks = asks
@@ -108,14 +108,19 @@ class Hooks:
         ran = await run_command(
             command,
             cwd=self._work.workspace,
-            env={**self._desk.command_env(self._work), **holes, **stage_env(self._work), **names},
-            pass_env=self._desk.pass_env(self._work),
+            env={
+                **self._resources.command_env(self._work),
+                **holes,
+                **stage_env(self._work),
+                **names,
+            },
+            pass_env=self._resources.pass_env(self._work),
             timeout=TIMEOUT,
             stdin=msgspec.json.encode(told),
         )
         if ran.ok:
             return None
-        ran = ran.redacted(self._desk.eraser)
+        ran = ran.redacted(self._resources.redactor)
         said = ran.stderr.strip() or ran.stdout.decode("utf-8", "replace").strip()
         how = f"exited with {ran.code}" if ran.code is not None else "was killed"
         how = f"did not end within {TIMEOUT:g}s" if ran.late else how

@@ -1,16 +1,16 @@
-"""A run in memory: the plan driven by tasks of this loop.
+"""A run in memory: tasks of this event loop drive the scheduler.
 
 ::
 
-    result = await inline.run(graph, desk=desk)
+    result = await memory_runner.run(graph, resources=resources)
 
-    async with inline.Running(graph, desk=desk) as run:
+    async with memory_runner.MemoryRun(graph, resources=resources) as run:
         async for event in run:
             ...
         result = await run.result()
 
-Nothing survives this process but the run folder, where one is asked for. Whatever way it is
-left, nothing that it started is left behind.
+Nothing survives this process but the run directory, if there is one. However the run ends, it
+leaves no task or process behind.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from msgspec.structs import replace
 
 from corral.errors import CorralError
 from corral.events import Event, Json
-from corral.pipelines import events as told
-from corral.pipelines import loader
+from corral.pipelines import events, loader
 from corral.pipelines import loader as pipelines_loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
 from corral.pipelines.execution import attempt, handlers
@@ -76,7 +75,7 @@ class NodeRunner:
         graph: Graph,
         run_id: str,
         *,
-        desk: ResourcesProtocol,
+        resources: ResourcesProtocol,
         people: Interviewer | None,
         workspace: Path,
         folder: RunDir | None,
@@ -85,8 +84,8 @@ class NodeRunner:
     ) -> None:
         self._graph = graph
         self._run_id = run_id
-        self._desk = desk
-        self._people = people
+        self._resources = resources
+        self._interviewer = people
         self._workspace = workspace
         self._folder = folder
         self._say = say
@@ -97,7 +96,7 @@ class NodeRunner:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    async def visit(self, visit: RunNode) -> Message:
+    async def run_node(self, visit: RunNode) -> Message:
         node = self._graph.nodes[visit.node]
         root, place, keeps = self._place(visit, node)
         attempt, earlier = 1, None
@@ -112,7 +111,7 @@ class NodeRunner:
                     folder=place,
                     run_folder=root,
                     workspace=self._workspace,
-                    desk=self._desk,
+                    resources=self._resources,
                     emit=partial(self._agent_said, visit.node),
                     keeps=keeps,
                 )
@@ -143,10 +142,10 @@ class NodeRunner:
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")
             folder = RunDir(self._scratch.name)
-        return folder.path, folder.stage(visit.id, visit.node), True
+        return folder.path, folder.make_visit_dir(visit.id, visit.node), True
 
     async def ask(self, question: Question) -> Message:
-        if self._people is None:
+        if self._interviewer is None:
             if question.timeout is None:
                 reason = f"there is nobody to ask: {question.text}"
                 return Ended(id=question.id, outcome=failed(reason, retryable=False))
@@ -155,7 +154,7 @@ class NodeRunner:
         limit = asyncio.timeout(question.timeout)
         try:
             async with limit:
-                return Answered(id=question.id, answer=await self._people.ask(question))
+                return Answered(id=question.id, answer=await self._interviewer.ask(question))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -166,7 +165,7 @@ class NodeRunner:
 
 
 ENDING = 30.0
-"""Seconds for what was cancelled to end: an attempt bounds its own ending below that."""
+"""Seconds for a cancelled task to end. An attempt limits its own ending to less."""
 
 Given = TypeVar("Given")
 
@@ -191,7 +190,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 async def run(
     graph: Graph,
     *,
-    desk: ResourcesProtocol,
+    resources: ResourcesProtocol,
     people: Interviewer | None = None,
     folder: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] = ".",
@@ -199,12 +198,12 @@ async def run(
     values: Mapping[str, Json] | None = None,
     on_event: Callable[[RunEvent], None] | None = None,
 ) -> RunResult:
-    """Run it to its end. A node that fails is no error; raised is what is wrong with the graph
-    (``PipelineInvalid``) or the folder (``StorageFailed``; where the run came to its end all
-    the same, with its result as ``.result``)."""
+    """Run the graph to its end. A failed node does not raise. Raises ``PipelineInvalid`` if the
+    graph is invalid, and ``StorageFailed`` if the run directory cannot be written; if the run
+    ended nevertheless, the error has its result as ``.result``."""
     running = MemoryRun(
         graph,
-        desk=desk,
+        resources=resources,
         people=people,
         folder=folder,
         workspace=workspace,
@@ -216,14 +215,14 @@ async def run(
 
 
 class MemoryRun:
-    """A run under way. Entered with ``async with``, it keeps its events until they are read.
-    With the ``state`` of another run it goes on from there."""
+    """A run in progress. Inside ``async with`` it stores its events until they are read. With the
+    ``state`` of another run it continues from there."""
 
     def __init__(
         self,
         graph: Graph,
         *,
-        desk: ResourcesProtocol,
+        resources: ResourcesProtocol,
         people: Interviewer | None = None,
         folder: str | os.PathLike[str] | None = None,
         workspace: str | os.PathLike[str] = ".",
@@ -235,37 +234,39 @@ class MemoryRun:
     ) -> None:
         self.graph = graph
         self.run_id = run_id or f"run-{os.urandom(4).hex()}"
-        self.plan = Scheduler(graph, run_id=self.run_id, values=values, state=state)
-        self._desk = desk
-        self._people = people
+        self.scheduler = Scheduler(graph, run_id=self.run_id, values=values, state=state)
+        self._resources = resources
+        self._interviewer = people
         self._workspace = Path(workspace).absolute()
-        self._keeper = None if folder is None else CheckpointWriter(RunDir(Path(folder).absolute()))
+        self._checkpoints = (
+            None if folder is None else CheckpointWriter(RunDir(Path(folder).absolute()))
+        )
         self._on_event = on_event
-        self._kept: deque[RunEvent] | None = None
+        self._unread: deque[RunEvent] | None = None
         self._news = asyncio.Event()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._leaving: dict[asyncio.Task[None], str] = {}
-        """Told to stop, and at what they are."""
+        self._stopping: dict[asyncio.Task[None], str] = {}
+        """Cancelled tasks that have not ended, and their nodes."""
         self._children: dict[str, MemoryRun] = {}
         self._depth = depth
         self._seq = 0
-        self._hands = NodeRunner(
+        self._node_runner = NodeRunner(
             graph,
             self.run_id,
-            desk=desk,
+            resources=resources,
             people=people,
             workspace=self._workspace,
-            folder=None if self._keeper is None else self._keeper.folder,
-            say=self._say,
-            retrying=self._tell,
+            folder=None if self._checkpoints is None else self._checkpoints.folder,
+            say=self._deliver,
+            retrying=self._emit,
         )
         self._driving: asyncio.Task[RunResult] | None = None
 
     # The public face.
 
     async def __aenter__(self) -> MemoryRun:
-        self._kept = deque()
+        self._unread = deque()
         self._driving = asyncio.create_task(self.drive())
         return self
 
@@ -285,35 +286,35 @@ class MemoryRun:
         return self._events()
 
     async def _events(self) -> AsyncIterator[RunEvent]:
-        driving, kept = self._entered(), self._kept
+        driving, unread = self._entered(), self._unread
         while True:
-            while kept:
-                yield kept.popleft()
+            while unread:
+                yield unread.popleft()
             if driving.done():
                 return
             self._news.clear()
             await self._news.wait()
 
     async def result(self) -> RunResult:
-        """Its end, waited for."""
+        """Wait for the end of the run."""
         return await asyncio.shield(self._entered())
 
     def _entered(self) -> asyncio.Task[RunResult]:
         if self._driving is None:
-            raise RuntimeError("enter the run first: async with Running(...) as run")
+            raise RuntimeError("enter the run first: async with MemoryRun(...) as run")
         return self._driving
 
     def cancel(self, reason: str = "") -> None:
-        """End it in order: what is at work is stopped, and the result is ``cancelled``."""
+        """Stop what is running and end the run with status ``cancelled``."""
         self._inbox.put_nowait(Cancelled(reason=reason))
 
     def steer(self, updates: dict[str, Json]) -> None:
-        """Its context is to say this."""
+        """Change the context of the run."""
         self._inbox.put_nowait(Steered(updates=updates))
 
-    def looks(self) -> dict[str, Json]:
-        """What a manager sees of it."""
-        state = self.plan.state
+    def progress(self) -> dict[str, Json]:
+        """What a manager node observes of this run."""
+        state = self.scheduler.state
         last = state.completed[-1] if state.completed else ""
         outcome = state.outcomes.get(last)
         return {
@@ -324,47 +325,47 @@ class MemoryRun:
         }
 
     async def drive(self) -> RunResult:
-        """To its end."""
-        plan, keeper = self.plan, self._keeper
-        if keeper is not None:
-            keeper.folder.create(self.graph, self.run_id)  # before anything is spent
+        """Run to the end."""
+        scheduler, checkpoints = self.scheduler, self._checkpoints
+        if checkpoints is not None:
+            checkpoints.folder.create(self.graph, self.run_id)  # before anything is spent
         try:
-            self._carry_out(plan.pending() if plan.state.started else plan.start())
-            while plan.state.finish is None:
-                for order in plan.receive(await self._heard()):
-                    if isinstance(order, Restart):
-                        await self._stopped()
-                    self._do(order)
+            self._carry_out(scheduler.pending() if scheduler.state.started else scheduler.start())
+            while scheduler.state.finish is None:
+                for command in scheduler.receive(await self._next_message()):
+                    if isinstance(command, Restart):
+                        await self._wait_for_stopped()
+                    self._do(command)
         except BaseException:
-            self._carry_out(plan.receive(Cancelled(reason="interrupted")))
+            self._carry_out(scheduler.receive(Cancelled(reason="interrupted")))
             raise
         finally:
-            await self._stopped()
-            if keeper is not None:
-                keeper.close(plan.state)
-            self._hands.close()
+            await self._wait_for_stopped()
+            if checkpoints is not None:
+                checkpoints.close(scheduler.state)
+            self._node_runner.close()
             self._news.set()
-        result = self._result(plan.state.finish)
-        if keeper is not None and keeper.failed is not None:
-            keeper.failed.result = result
-            raise keeper.failed
+        result = self._result(scheduler.state.finish)
+        if checkpoints is not None and checkpoints.failed is not None:
+            checkpoints.failed.result = result
+            raise checkpoints.failed
         return result
 
-    async def _heard(self) -> Message:
-        """The next message. While nobody speaks, the folder catches up."""
-        keeper = self._keeper
-        while keeper is not None and keeper.is_behind and self._inbox.empty():
+    async def _next_message(self) -> Message:
+        """The next message. While there is none, delayed checkpoints are written."""
+        checkpoints = self._checkpoints
+        while checkpoints is not None and checkpoints.is_behind and self._inbox.empty():
             try:
-                async with asyncio.timeout(keeper.due):
+                async with asyncio.timeout(checkpoints.due):
                     return await self._inbox.get()
             except TimeoutError:
-                if not keeper.save_now(self.plan.state):
+                if not checkpoints.save_now(self.scheduler.state):
                     break  # the disk will not: with the next node it is tried again
-                self._tell(told.CheckpointSaved())
+                self._emit(events.CheckpointSaved())
         return await self._inbox.get()
 
     def _result(self, finish: FinishRun) -> RunResult:
-        state = self.plan.state
+        state = self.scheduler.state
         return RunResult(
             run_id=self.run_id,
             status=finish.status,
@@ -374,23 +375,23 @@ class MemoryRun:
             outcomes=state.outcomes,
             cost_usd=state.cost_usd,
             tokens=state.tokens,
-            folder=None if self._keeper is None else self._keeper.folder.path,
+            folder=None if self._checkpoints is None else self._checkpoints.folder.path,
         )
 
-    # Orders.
+    # Commands.
 
-    def _carry_out(self, orders: list[Command]) -> None:
-        for order in orders:
-            self._do(order)
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._do(command)
 
     def _do(self, command: Command) -> None:
         match command:
             case EmitEvent():
-                self._tell(command.event)
+                self._emit(command.event)
             case RunNode():
-                self._begin(command.id, self._hands.visit, command)
+                self._begin(command.id, self._node_runner.run_node, command)
             case AskHuman(question=question):
-                self._begin(question.id, self._hands.ask, question)
+                self._begin(question.id, self._node_runner.ask, question)
             case Child():
                 self._begin(command.id, self._child, command)
             case Wait():
@@ -406,14 +407,14 @@ class MemoryRun:
 
     def _write(self, command: Checkpoint | Restart) -> None:
         """Write to the run directory, if there is one."""
-        if self._keeper is None:
+        if self._checkpoints is None:
             return
         if isinstance(command, Restart):
-            self._keeper.restart(command.round)
+            self._checkpoints.restart(command.round)
             return
-        self._keeper.ended(command)
-        if self._keeper.save(self.plan.state):
-            self._tell(told.CheckpointSaved(node=command.node))
+        self._checkpoints.node_ended(command)
+        if self._checkpoints.save(self.scheduler.state):
+            self._emit(events.CheckpointSaved(node=command.node))
 
     def _steer(self, command: Steer) -> None:
         if child := self._children.get(command.child):
@@ -422,17 +423,17 @@ class MemoryRun:
     def _stop(self, id: str) -> None:
         if task := self._tasks.pop(id, None):
             task.cancel()
-            self._leaving[task] = id.rpartition(".")[0]
-            task.add_done_callback(self._left)
+            self._stopping[task] = id.rpartition(".")[0]
+            task.add_done_callback(self._forget_stopped)
 
-    def _begin(self, id: str, doing: Callable[[Given], Awaitable[Message]], order: Given) -> None:
-        self._tasks[id] = asyncio.create_task(self._answer(id, doing, order))
+    def _begin(self, id: str, doing: Callable[[Given], Awaitable[Message]], command: Given) -> None:
+        self._tasks[id] = asyncio.create_task(self._answer(id, doing, command))
 
     async def _answer(
-        self, id: str, doing: Callable[[Given], Awaitable[Message]], order: Given
+        self, id: str, doing: Callable[[Given], Awaitable[Message]], command: Given
     ) -> None:
         try:
-            message = await doing(order)
+            message = await doing(command)
         except CorralError as error:
             message = Ended(id=id, outcome=failed(str(error), retryable=error.retryable))
         except Exception as error:
@@ -441,62 +442,62 @@ class MemoryRun:
         self._tasks.pop(id, None)
         self._inbox.put_nowait(message)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
-        self._leaving.pop(task, None)
+    def _forget_stopped(self, task: asyncio.Task[None]) -> None:
+        self._stopping.pop(task, None)
 
-    async def _stopped(self) -> None:
-        """What was told to stop has ended, or was broken off."""
-        if self._leaving:
-            ending = [attempt.end(*each, self.run_id, ENDING) for each in self._leaving.items()]
+    async def _wait_for_stopped(self) -> None:
+        """Wait for cancelled tasks; those that do not end are abandoned."""
+        if self._stopping:
+            ending = [attempt.end(*each, self.run_id, ENDING) for each in self._stopping.items()]
             for said in filter(None, await asyncio.gather(*ending)):
-                self.plan.state.log(said)
+                self.scheduler.state.log(said)
 
-    async def _child(self, order: Child) -> Message:
+    async def _child(self, command: Child) -> Message:
         if self._depth >= pipelines_loader.DEEPEST:
             reason = f"pipelines are nested more than {pipelines_loader.DEEPEST} deep"
-            return Ended(id=order.id, outcome=failed(reason, retryable=False))
-        path = self._workspace / order.dotfile
-        loaded = loader.load(path, values=order.context, workspace=self._workspace)
-        graph = pipelines_loader.beside(loaded, path.parent)
+            return Ended(id=command.id, outcome=failed(reason, retryable=False))
+        path = self._workspace / command.dotfile
+        loaded = loader.load(path, values=command.context, workspace=self._workspace)
+        graph = pipelines_loader.with_absolute_children(loaded, path.parent)
         folder = None
-        if self._keeper is not None:
-            folder = self._keeper.folder.stage(order.id, order.node) / "child"
-        child = self._children[order.id] = MemoryRun(
+        if self._checkpoints is not None:
+            folder = self._checkpoints.folder.make_visit_dir(command.id, command.node) / "child"
+        child = self._children[command.id] = MemoryRun(
             graph,
-            desk=self._desk,
-            people=self._people,
+            resources=self._resources,
+            people=self._interviewer,
             folder=folder,
-            workspace=self._workspace / order.workdir,
-            run_id=f"{self.run_id}/{order.id}",
-            values=order.context,
-            on_event=self._say,
+            workspace=self._workspace / command.workdir,
+            run_id=f"{self.run_id}/{command.id}",
+            values=command.context,
+            on_event=self._deliver,
             depth=self._depth + 1,
         )
         try:
             await child.drive()
         finally:
-            del self._children[order.id]
-        return Ended(id=order.id, outcome=child.plan.state.as_outcome())
+            del self._children[command.id]
+        return Ended(id=command.id, outcome=child.scheduler.state.as_outcome())
 
-    async def _wait(self, order: Wait) -> Message:
-        await asyncio.sleep(order.seconds)
-        child = self._children.get(order.child)
-        return Woken(id=order.id, seen={} if child is None else child.looks())
+    async def _wait(self, command: Wait) -> Message:
+        await asyncio.sleep(command.seconds)
+        child = self._children.get(command.child)
+        return Woken(id=command.id, seen={} if child is None else child.progress())
 
     # Events.
 
-    def _tell(self, event: PipelineEvent) -> None:
-        if self._keeper is None and self._on_event is None and self._kept is None:
+    def _emit(self, event: PipelineEvent) -> None:
+        if self._checkpoints is None and self._on_event is None and self._unread is None:
             return
         self._seq += 1
         event = replace(event, seq=self._seq, ts=time.time(), run_id=self.run_id)
-        if self._keeper is not None:
-            self._keeper.tell(event)
-        self._say(event)
+        if self._checkpoints is not None:
+            self._checkpoints.add_event(event)
+        self._deliver(event)
 
-    def _say(self, event: RunEvent) -> None:
+    def _deliver(self, event: RunEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
-        if self._kept is not None:
-            self._kept.append(event)
+        if self._unread is not None:
+            self._unread.append(event)
             self._news.set()

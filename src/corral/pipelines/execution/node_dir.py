@@ -1,4 +1,4 @@
-"""A node's folder in the run folder: the files that people, agents and tools read there."""
+"""A node's directory in the run directory: the files that people, agents and tools read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clear(folder: Path) -> None:
             os.unlink(f"{folder}{os.sep}{name}")
 
 
-def status_of(outcome: Outcome) -> dict[str, Json]:
+def status_json(outcome: Outcome) -> dict[str, Json]:
     """As ``status.json`` has it."""
     status: dict[str, Json] = {
         "outcome": outcome.verdict or outcome.status,
@@ -81,15 +81,17 @@ def read_status(folder: Path) -> NodeVerdict | None:
 
 
 class AgentEventLog:
-    """``events.ndjson`` of a node: each event of its agents as it comes, with secrets struck out.
+    """``events.ndjson`` of a node: each event of its agents as it comes, with secrets redacted.
 
-    The file is made by the first event. A disk that takes no more costs the diary, never the
-    run.
+    The file is made by the first event. If the disk is full, events are
+    lost but the run continues.
     """
 
-    def __init__(self, folder: Path, eraser: SecretRedactor, then: Callable[[Event], None]) -> None:
+    def __init__(
+        self, folder: Path, redactor: SecretRedactor, then: Callable[[Event], None]
+    ) -> None:
         self._folder = folder
-        self._eraser = eraser
+        self._redactor = redactor
         self._then = then
         self._fd: int | None = None
         self._is_full = False
@@ -103,7 +105,7 @@ class AgentEventLog:
                         os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
                         0o666,
                     )
-                os.write(self._fd, self._eraser.clean(to_json(event)) + b"\n")
+                os.write(self._fd, self._redactor.clean(to_json(event)) + b"\n")
             except OSError:
                 self._is_full = True
         self._then(event)

@@ -29,29 +29,29 @@ OWN = "corral"
 """Our own agent, which runs on any model."""
 
 
-def model_of(node: Node, desk: NodeResources) -> str | None:
+def model_of(node: Node, resources: NodeResources) -> str | None:
     """``vendor:name`` of ``model``, or of ``llm_provider`` and ``llm_model``; a bare name where
     no vendor is told."""
     name = node.text("model") or node.text("llm_model")
     provider = node.text("llm_provider")
     if not name:
-        return desk.model
+        return resources.model
     if provider and not registry.names_a_model(name):
         return f"{provider}:{name}"
     return name
 
 
-def agent_of(work: NodeContext, desk: NodeResources) -> tuple[str, str | None]:
+def agent_of(work: NodeContext, resources: NodeResources) -> tuple[str, str | None]:
     """The agent, and the model as that agent names it. Raises ``ConfigError``."""
     named = work.node.text("agent") or str(work.graph.attrs.get("agent", ""))
-    model = model_of(work.node, desk)
+    model = model_of(work.node, resources)
     if registry.names_a_model(named):
         return named, None
     if not named:
         # A vendor's model runs on our own agent, a bare name on the usual one.
         if model is not None and ":" in model:
             return registry.default(model), None
-        named = desk.agent
+        named = resources.agent
     agent = config.find_agent(named)
     if agent.name == OWN or model is None:
         return named, model
@@ -59,14 +59,14 @@ def agent_of(work: NodeContext, desk: NodeResources) -> tuple[str, str | None]:
     return named, bare
 
 
-def policy_of(work: NodeContext, desk: NodeResources) -> Policy | None:
-    """The node's own, else the desk's; None where neither says anything."""
+def policy_of(work: NodeContext, resources: NodeResources) -> Policy | None:
+    """The policy of the node, else of the resources; None if neither has one."""
     node = work.node
     name = node.text("policy") or str(work.graph.attrs.get("policy", ""))
     given = {
-        key: desk.options[key]
+        key: resources.options[key]
         for key in ("policy", "approval_mode", "allowed_tools")
-        if desk.options.get(key) is not None
+        if resources.options.get(key) is not None
     }
     policy = RunOptions.build(OWN, given).policy if given else None
     if name:
@@ -87,20 +87,20 @@ def names(text: str) -> list[str]:
 
 
 def options_of(
-    work: NodeContext, desk: NodeResources, agent: str
+    work: NodeContext, resources: NodeResources, agent: str
 ) -> tuple[dict[str, Any], list[str]]:
     """The options of ``corral.run``, and what had to be left out. Raises ``ConfigError``."""
     node = work.node
     record = config.find_agent(agent)
     options = {
         key: value
-        for key, value in desk.options.items()
+        for key, value in resources.options.items()
         if key not in ("policy", "approval_mode", "allowed_tools", "model", "cwd")
     }
     options |= {"cwd": str(work.workspace), "timeout": node.seconds("timeout") or TIMEOUT}
-    if (policy := policy_of(work, desk)) is not None:
+    if (policy := policy_of(work, resources)) is not None:
         options["policy"] = policy
-    if passed := desk.pass_env(work):
+    if passed := resources.pass_env(work):
         options["pass_env"] = passed
     for key in ("system_prompt", "session_mode"):
         if text := node.text(key):

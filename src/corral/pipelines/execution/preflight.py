@@ -23,10 +23,12 @@ from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.commands import RunNode
 
 
-def check(graph: Graph, desk: NodeResources, workspace: Path, values: Mapping[str, Json]) -> None:
-    """Raises what the node would fail with, and names the node. Nothing is started; a desk that
-    simulates needs nothing."""
-    if desk.simulate:
+def check(
+    graph: Graph, resources: NodeResources, workspace: Path, values: Mapping[str, Json]
+) -> None:
+    """Raises what the node would fail with, and names the node. Nothing is started. Resources
+    that simulate need nothing."""
+    if resources.simulate:
         return
     seen: set[bytes] = set()
     for node in graph.of_kind(*node_kinds.LLM_KINDS):
@@ -41,10 +43,10 @@ def check(graph: Graph, desk: NodeResources, workspace: Path, values: Mapping[st
             folder=workspace,
             run_folder=workspace,
             workspace=workspace,
-            desk=desk,
+            resources=resources,
         )
         try:
-            _check(work, desk, seen)
+            _check(work, resources, seen)
         except CorralError as error:
             if not error.message.startswith(f"{node.id}:"):
                 error.message = f"node {node.id!r}: {error.message}"
@@ -56,28 +58,28 @@ def _settings(node: Node) -> Iterator[object]:
     return (node.attrs.get(key, "") for key in keys)
 
 
-def _check(work: NodeContext, desk: NodeResources, seen: set[bytes]) -> None:
+def _check(work: NodeContext, resources: NodeResources, seen: set[bytes]) -> None:
     if node_kinds.find(work.node.kind).llm == "model":
         node_options.schema_of(work)
-        _key(node_options.model_of(work.node, desk), desk)
+        _key(node_options.model_of(work.node, resources), resources)
         return
     from corral.sessions.prepare import prepare
 
-    ask = agent_call.ask_of(work, desk)
+    ask = agent_call.build_call(work, resources)
     kept = msgspec.json.encode([ask.agent, ask.options], enc_hook=str, order="sorted")
     if kept in seen:
         return
     seen.add(kept)
-    prepared = prepare(ask.agent, ask.options, has_asker=desk.ask is not None)
+    prepared = prepare(ask.agent, ask.options, has_asker=resources.ask is not None)
     if isinstance(prepared.agent.transport, InProcess):
         model = prepared.run.model or ask.agent
-        _key(model, desk)
+        _key(model, resources)
 
 
-def _key(model: str | None, desk: NodeResources) -> None:
+def _key(model: str | None, resources: NodeResources) -> None:
     """Raises ``MissingKey``."""
     from corral.models import registry
     from corral.system import api_keys as keys
 
     if model is not None and agents_registry.names_a_model(model):
-        keys.access(registry.split_model(model)[0], {**os.environ, **desk.env})
+        keys.access(registry.split_model(model)[0], {**os.environ, **resources.env})

@@ -1,13 +1,13 @@
-"""What a process that runs nodes keeps for all of them: warm agents, a client of models.
+"""What a process that runs nodes shares between them: warm agents, a model client, a redactor.
 
 ::
 
-    async with Desk(options={"policy": "edits"}) as desk:
+    async with NodeResources(options={"policy": "edits"}) as resources:
         ...
 
-Agents that can stay warm serve the nodes of all runs from a few processes; one process for
-each difference in what is fixed at its start (agent, model, policy, environment). When the
-desk is left, nothing of it is left behind.
+Agents that can stay warm serve the nodes of all runs from a few processes. There is one process
+for each combination of what is fixed at its start (agent, model, policy, environment). Leaving
+the block ends all of them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ PROMPTS_AT_ONCE = 4
 
 
 class NodeResources:
-    """``options`` are those of ``corral.run``, for every node that does not say otherwise;
-    ``agent`` and ``model`` are the node's where it names none; ``ask`` answers the agents'
-    permission questions; ``processes`` of each warm agent at the most. Belongs to the loop it
-    is opened in."""
+    """``options`` are those of ``corral.run``: the defaults of every node. ``agent`` and ``model``
+    are for nodes that name none. ``ask`` answers the agents' permission requests. ``processes``
+    limits the processes of each warm agent. Use it only in the event loop that opened it."""
 
     def __init__(
         self,
@@ -67,8 +66,8 @@ class NodeResources:
         passed: Sequence[str] | None = self.options.get("pass_env")
         self._pass_env = tuple(config.passed_env() if passed is None else passed)
         self._secrets = named_secrets({**os.environ, **self.env})
-        self.eraser = SecretRedactor(self._secrets)
-        """Of what must not be written into any file of a run, nor sent to a model."""
+        self.redactor = SecretRedactor(self._secrets)
+        """Removes secrets from what is written to files of a run or sent to a model."""
         self._stack = AsyncExitStack()
         self._pools: dict[bytes, Pool] = {}
         self._client: Client | None = None
@@ -106,12 +105,12 @@ class NodeResources:
         own = (name.strip() for text in named for name in text.replace(",", " ").split())
         return tuple(dict.fromkeys((*self._pass_env, *own)))
 
-    def know(self, graph: Graph) -> None:
+    def add_secrets_of(self, graph: Graph) -> None:
         """From now on tokens that nodes of this graph use are redacted too."""
-        tokens = bearers(graph, {**os.environ, **self.env})
+        tokens = bearer_tokens(graph, {**os.environ, **self.env})
         if not tokens.items() <= self._secrets.items():
             self._secrets = {**self._secrets, **tokens}
-            self.eraser = SecretRedactor(self._secrets)
+            self.redactor = SecretRedactor(self._secrets)
 
     @property
     def warm(self) -> int:
@@ -167,30 +166,30 @@ class NodeResources:
             )
 
 
-def bearers(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
+def bearer_tokens(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
     """Name → value of the variables that nodes send as bearer tokens: they are secrets, whatever
     they are called."""
     names = (node.text("bearer_env") for node in graph.nodes.values())
     return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
-def of(work: NodeContext) -> NodeResources:
-    """The desk that the nodes of this package need. Raises ``ConfigError``."""
-    if not isinstance(work.desk, NodeResources):
+def resources_of(work: NodeContext) -> NodeResources:
+    """The resources of a built-in node. Raises ``ConfigError`` if they are of another class."""
+    if not isinstance(work.resources, NodeResources):
         raise ConfigError(
             f"a {work.node.kind} node needs corral.pipelines.execution.resources.NodeResources"
         )
-    return work.desk
+    return work.resources
 
 
-def keep(work: NodeContext, name: str, data: str | bytes) -> None:
-    """A file in the node's folder, with secrets struck out; none where nothing is to be kept.
+def write_node_file(work: NodeContext, name: str, data: str | bytes) -> None:
+    """Write a file in the node's directory, with secrets redacted, unless it must not write files.
     Raises ``StorageFailed``."""
     if not work.keeps:
         return
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
-    if isinstance(work.desk, NodeResources):
-        raw = work.desk.eraser.clean(raw)
+    if isinstance(work.resources, NodeResources):
+        raw = work.resources.redactor.clean(raw)
     path = f"{work.folder}{os.sep}{name}"
     try:
         fs.write_atomically(path, raw, mode=0o666)

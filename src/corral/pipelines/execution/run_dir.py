@@ -98,15 +98,15 @@ class RunDir:
             }
             paths.write_private(self.path / MANIFEST, _pretty(msgspec.json.encode(manifest)))
 
-    def place(self, visit: str) -> Path:
+    def visit_dir(self, visit: str) -> Path:
         """Where the files of this visit are, or would be."""
         return self.path / VISITS / file_name(visit)
 
-    def stage(self, visit: str, node: str) -> Path:
+    def make_visit_dir(self, visit: str, node: str) -> Path:
         """The folder of this visit, made; the node's link shows to it, unless a later visit is
         there already. As good twice as once."""
         with self._storing():
-            place = self.place(visit)
+            place = self.visit_dir(visit)
             place.mkdir(parents=True, exist_ok=True)
             link, target = self.path / file_name(node), f"{VISITS}/{place.name}"
             with suppress(OSError):
@@ -123,13 +123,13 @@ class RunDir:
                     raise
             return place
 
-    def put_status(self, done: Checkpoint) -> None:
+    def write_status(self, done: Checkpoint) -> None:
         """``status.json`` of a node that the plan did itself. Of a round that is over it is there
         already."""
         if done.outcome is None or (self.path / ROUNDS / str(done.round)).exists():
             return
-        place = self.stage(done.visit, done.node)
-        data = _pretty(msgspec.json.encode(node_dir.status_of(done.outcome)))
+        place = self.make_visit_dir(done.visit, done.node)
+        data = _pretty(msgspec.json.encode(node_dir.status_json(done.outcome)))
         with self._storing():
             fs.write_atomically(place / node_dir.STATUS, data, mode=0o666)
 
@@ -158,7 +158,7 @@ class RunDir:
         with self._storing():
             paths.write_private(self.path / CHECKPOINT, _pretty(data))
 
-    def record(self, happened: Iterable[RunEvent]) -> None:
+    def append_events(self, happened: Iterable[RunEvent]) -> None:
         """Append to ``events.ndjson``."""
         data = memoryview(b"".join(events.to_json(event) + b"\n" for event in happened))
         with self._storing():
@@ -235,10 +235,10 @@ class CheckpointWriter:
         """Where the round stood when it was last looked at. A plan that restarts makes new lists
         and leaves these as they were, so that the old round's folder gets its last word."""
 
-    def ended(self, done: Checkpoint) -> None:
+    def node_ended(self, done: Checkpoint) -> None:
         """A node has; what the plan did itself is written down."""
         try:
-            self.folder.put_status(done)
+            self.folder.write_status(done)
         except StorageFailed as error:
             self.failed = error
 
@@ -277,7 +277,7 @@ class CheckpointWriter:
         """Seconds until a checkpoint may be written."""
         return max(0.0, self._next - time.monotonic())
 
-    def tell(self, event: PipelineEvent) -> None:
+    def add_event(self, event: PipelineEvent) -> None:
         self._unwritten.append(event)
         if len(self._unwritten) >= 100:
             try:
@@ -288,7 +288,7 @@ class CheckpointWriter:
     def flush(self) -> None:
         """Raises ``StorageFailed``."""
         if self._unwritten:
-            self.folder.record(self._unwritten)
+            self.folder.append_events(self._unwritten)
             self._unwritten = []
 
     def restart(self, round: int) -> None:

@@ -50,10 +50,10 @@ class Ran(msgspec.Struct, frozen=True):
     stderr: str
     stderr_is_cut: bool = False
 
-    def redacted(self, eraser: SecretRedactor) -> Ran:
+    def redacted(self, redactor: SecretRedactor) -> Ran:
         """The same without secrets, also where the cut went through one."""
-        out = eraser.clean_part(self.stdout, begin_cut=self.cut > 0)
-        err = eraser.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
+        out = redactor.clean_part(self.stdout, begin_cut=self.cut > 0)
+        err = redactor.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
         return msgspec.structs.replace(self, stdout=out, stderr=err)
 
     @property

@@ -80,7 +80,7 @@ def wanted_of(graph: Graph, node: Node) -> Wanted | None:
     outcomes = ["success", "fail", *(_words(compared, "outcome"))]
     labels = [*_words(compared, "preferred_label")]
     for group in (edges, after):
-        free = [edge for edge in group if conditions.of_edge(graph, edge) is None]
+        free = [edge for edge in group if conditions.edge_condition(graph, edge) is None]
         labels += [edge.label for edge in free if edge.label] if len(group) > 1 else []
     return Wanted(tuple(dict.fromkeys(outcomes)), tuple(dict.fromkeys(labels)))
 
@@ -144,7 +144,7 @@ def read(given: dict[str, Json], source: str) -> NodeVerdict:
     )
 
 
-def applied(outcome: Outcome, verdict: NodeVerdict, node: str, by: Channel) -> Outcome:
+def apply_verdict(outcome: Outcome, verdict: NodeVerdict, node: str, by: Channel) -> Outcome:
     """The outcome of a node that went well, as its agent reported it."""
     word = verdict.outcome
     is_status = word in STATUSES
@@ -190,7 +190,7 @@ def _text(value: Json) -> str:
 def _compared(graph: Graph, edge: Edge) -> Iterator[Clause]:
     """The clauses of an edge's condition that look at what a node reports."""
     try:
-        condition = conditions.of_edge(graph, edge)
+        condition = conditions.edge_condition(graph, edge)
     except conditions.ConditionError:
         return
     if condition is not None:

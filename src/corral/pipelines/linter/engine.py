@@ -43,7 +43,7 @@ def lint(graph: Graph, rules: Iterable[Rule] = ()) -> list[Finding]:
     return sorted(findings, key=lambda finding: (finding.line, finding.column))
 
 
-def refuse(findings: Iterable[Finding]) -> None:
+def raise_on_errors(findings: Iterable[Finding]) -> None:
     """Raises ``LintError`` where one of them is an error."""
     findings = list(findings)
     if any(finding.severity == "error" for finding in findings):

@@ -14,8 +14,8 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.conditions import of_edge as condition_of
-from corral.pipelines.execution import resources as desks
+from corral.pipelines.conditions import edge_condition as condition_of
+from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler import routing
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -202,7 +202,7 @@ async def env(work: NodeContext) -> Outcome:
     if not key:
         raise ConfigError(f"the env node {node.id} has no key")
     name = node.text("from") or key
-    value = desks.of(work).env.get(name) or os.environ.get(name)
+    value = node_resources.resources_of(work).env.get(name) or os.environ.get(name)
     if value is not None:
         return Outcome(context_updates={key: value})
     if "default" in node.attrs:
@@ -218,7 +218,7 @@ async def check(work: NodeContext) -> Outcome:
     text = node.text("expr") or node.text("condition")
     if not text.strip():
         raise ConfigError(f"the assert node {node.id} has no expr")
-    if conditions.compile(text).holds(conditions.look_in(work.context)):
+    if conditions.compile(text).holds(conditions.lookup_in(work.context)):
         return Outcome()
     said = fill(node.text("message"), work.context, work.graph.goal) or f"{text} does not hold"
     return failed(f"assert {node.id}: {said}", retryable=False)
@@ -229,7 +229,7 @@ async def sleep(work: NodeContext) -> Outcome:
     pause = work.node.seconds("duration")
     if pause is None:
         raise ConfigError(f"the sleep node {work.node.id} has no duration")
-    if not work.desk.simulate:
+    if not work.resources.simulate:
         await asyncio.sleep(pause)
     return Outcome()
 

@@ -12,11 +12,11 @@ import msgspec
 
 from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
-from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import prompt_of, simulated
-from corral.pipelines.nodes.prompt import ask_model, spent
+from corral.pipelines.nodes.prompt import ask_model, outcome_with_cost
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 BEST = "parallel.fan_in.best_id"
@@ -32,29 +32,29 @@ async def fan_in(work: NodeContext) -> Outcome:
     if not ids:
         return failed("there is no branch to rank: none succeeded", retryable=False)
     asked = f"{prompt_of(work)}\n\n{_shown(work, branches)}"
-    desks.keep(work, "prompt.md", asked)
-    if work.desk.simulate:
-        desks.keep(work, "response.md", simulated(work))
+    node_resources.write_node_file(work, "prompt.md", asked)
+    if work.resources.simulate:
+        node_resources.write_node_file(work, "response.md", simulated(work))
         return Outcome(context_updates=_picked(branches, ids[0]))
     schema: dict[str, Json] = {
         "type": "object",
         "properties": {"best_id": {"enum": [*ids]}, "reason": {"type": "string"}},
         "required": ["best_id"],
     }
-    desk = desks.of(work)
-    model = node_options.model_of(work.node, desk)
+    resources = node_resources.resources_of(work)
+    model = node_options.model_of(work.node, resources)
     if not work.node.text("agent") and model is not None and ":" in model:
-        generation = await ask_model(work, desk, asked, schema)
-        outcome, answer = spent(generation, {}), generation.object
+        generation = await ask_model(work, resources, asked, schema)
+        outcome, answer = outcome_with_cost(generation, {}), generation.object
     else:
-        ask = agent_call.ask_of(work, desk, alone=True)
+        ask = agent_call.build_call(work, resources, alone=True)
         ask.schema = schema
-        result = await agent_call.put(work, desk, ask, asked)
+        result = await agent_call.send_prompt(work, resources, ask, asked)
         outcome, answer = agent_call.outcome_of_result(work, ask, result), result.output
         if not outcome.ok:
             return outcome
     told = cast("dict[str, str]", answer)
-    desks.keep(work, "response.md", msgspec.json.encode(told))
+    node_resources.write_node_file(work, "response.md", msgspec.json.encode(told))
     return msgspec.structs.replace(
         outcome,
         context_updates=_picked(branches, told["best_id"]),
@@ -86,7 +86,7 @@ def _shown(work: NodeContext, branches: list[dict[str, Json]]) -> str:
 def _answer(work: NodeContext, visit: str) -> str:
     if not visit:
         return ""
-    place = RunDir(work.run_folder).place(visit)
+    place = RunDir(work.run_folder).visit_dir(visit)
     for name in PRODUCED:
         try:
             with open(place / name, encoding="utf-8", errors="replace") as file:

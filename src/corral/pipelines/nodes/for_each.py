@@ -21,13 +21,13 @@ from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import node_dir
-from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution import resources as node_resources
+from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import names, number_of
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.graph import Node, Value
-from corral.pipelines.nodes.codergen import beginning, codergen
+from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
@@ -118,7 +118,7 @@ async def _outcome(part: NodeContext, handler: Handler) -> Outcome:
         node_dir.clear(part.folder)
         return await handler(part) or Outcome()
     except CorralError as error:
-        return outcome_of(error)
+        return outcome_of_error(error)
     except (OSError, ValueError) as error:
         return Outcome(status="fail", failure_reason=f"{type(error).__name__}: {error}")
 
@@ -138,7 +138,7 @@ def _together(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
         )
         whole.append({**entry, "output": output})
         short.append({**entry, "output": _shortened(output, room)})
-    desks.keep(work, "results.json", msgspec.json.encode(whole))
+    node_resources.write_node_file(work, "results.json", msgspec.json.encode(whole))
     bad = [outcome for outcome in outcomes if not outcome.ok]
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
@@ -166,7 +166,7 @@ def _together(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
 
 def _shortened(output: Json, room: int) -> Json:
     if isinstance(output, str) or len(msgspec.json.encode(output)) > room:
-        return beginning(as_text(output), room)
+        return truncate_text(as_text(output), room)
     return output
 
 

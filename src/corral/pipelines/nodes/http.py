@@ -22,7 +22,7 @@ from corral.errors import ConfigError
 from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
-from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import names
 from corral.pipelines.nodes.codergen import RESPONSE
@@ -132,7 +132,7 @@ def _headers(work: NodeContext) -> dict[str, str]:
 
 
 def _token(work: NodeContext, variable: str) -> str:
-    token = desks.of(work).env.get(variable) or os.environ.get(variable)
+    token = node_resources.resources_of(work).env.get(variable) or os.environ.get(variable)
     if not token:
         raise ConfigError(f"{work.node.id}: the environment has no {variable}")
     return token
@@ -141,12 +141,12 @@ def _token(work: NodeContext, variable: str) -> str:
 def _told(work: NodeContext, method: str, answer: HttpResponse, raw: bytes) -> Outcome:
     node = work.node
     is_cut = len(raw) > LARGEST
-    raw_text = desks.of(work).eraser.clean_part(raw[:LARGEST], end_cut=is_cut)
+    raw_text = node_resources.resources_of(work).redactor.clean_part(raw[:LARGEST], end_cut=is_cut)
     if variable := node.text("bearer_env"):  # whatever its name: some servers send it back
         token = SecretRedactor({variable: _token(work, variable)})
         raw_text = token.clean_part(raw_text, end_cut=is_cut)
     text = raw_text.decode("utf-8", "replace")
-    desks.keep(work, "response.md", text)
+    node_resources.write_node_file(work, "response.md", text)
     updates: dict[str, Json] = {f"{node.id}.status": answer.status}
     wrong = ""
     if is_cut:

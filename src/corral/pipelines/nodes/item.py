@@ -20,8 +20,8 @@ from corral.errors import CorralError, StorageFailed
 from corral.events import Json
 from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
-from corral.pipelines.execution import resources as desks
-from corral.pipelines.execution.error_mapping import outcome_of
+from corral.pipelines.execution import resources as node_resources
+from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
@@ -42,31 +42,31 @@ async def item(work: NodeContext) -> Outcome:
     work = dataclasses.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
     told: dict[str, Json] = {}
     try:
-        if work.desk.simulate:
-            desks.keep(work, "prompt.md", prompt)
-            desks.keep(work, "response.md", prompt)
+        if work.resources.simulate:
+            node_resources.write_node_file(work, "prompt.md", prompt)
+            node_resources.write_node_file(work, "response.md", prompt)
             told["text"] = f"[Simulated] {prompt}"[:LONGEST]
             outcome = Outcome()
         else:
             outcome, told = await _asked(work, prompt)
     except CorralError as error:
-        outcome = outcome_of(error)
+        outcome = outcome_of_error(error)
         told["code"] = error.code
     told["seconds"] = round(time.monotonic() - began, 3)
     return msgspec.structs.replace(outcome, context_updates={UPDATE: told})
 
 
 async def _asked(work: NodeContext, prompt: str) -> tuple[Outcome, dict[str, Json]]:
-    desk = desks.of(work)
+    resources = node_resources.resources_of(work)
     commit = work.node.text("worktree")
     async with _place(work, commit) as (place, tree):
         work = dataclasses.replace(work, workspace=place)
-        ask = agent_call.ask_of(work, desk)
-        result = await agent_call.put(work, desk, ask, prompt)
+        ask = agent_call.build_call(work, resources)
+        result = await agent_call.send_prompt(work, resources, ask, prompt)
         outcome = agent_call.outcome_of_result(work, ask, result)
         told = _told(result, outcome)
         if result.text:
-            desks.keep(work, "response.md", result.text)
+            node_resources.write_node_file(work, "response.md", result.text)
         if tree is None:
             return outcome, told
         if outcome.ok:

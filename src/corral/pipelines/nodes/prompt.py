@@ -16,10 +16,16 @@ from corral.inference.results import Generation
 from corral.inference.structured import generate_object
 from corral.models.registry import EXAMPLE
 from corral.pipelines.execution import node_options, verdict
-from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
-from corral.pipelines.nodes.codergen import answered, beginning, prompt_of, reported, simulated
+from corral.pipelines.nodes.codergen import (
+    apply_report,
+    outcome_with_answer,
+    prompt_of,
+    simulated,
+    truncate_text,
+)
 from corral.pipelines.scheduler.outcome import Outcome
 
 TIMEOUT = 600.0
@@ -31,33 +37,33 @@ async def prompt(work: NodeContext) -> Outcome:
     wanted = verdict.wanted_of(work.graph, work.node)
     if wanted is not None:
         text = f"{text}\n\n{verdict.instruction(wanted, 'answer')}"
-    desks.keep(work, "prompt.md", text)
+    node_resources.write_node_file(work, "prompt.md", text)
     output = f"{work.node.id}.output"
-    if work.desk.simulate:
+    if work.resources.simulate:
         said = simulated(work)
-        return answered(work, said, outcome=Outcome(context_updates={output: said}))
-    desk = desks.of(work)
+        return outcome_with_answer(work, said, outcome=Outcome(context_updates={output: said}))
+    resources = node_resources.resources_of(work)
     schema = node_options.schema_of(work)
-    generation = await ask_model(work, desk, text, schema)
-    said = desk.eraser.clean_text(generation.text)
-    value: Json = beginning(said) if schema is None else cast("Json", generation.object)
+    generation = await ask_model(work, resources, text, schema)
+    said = resources.redactor.clean_text(generation.text)
+    value: Json = truncate_text(said) if schema is None else cast("Json", generation.object)
     updates: dict[str, Json] = {output: value}
     if key := work.node.text("key"):
         updates[key] = value
-    outcome = answered(work, said, outcome=spent(generation, updates))
-    return reported(work, outcome, None, said)
+    outcome = outcome_with_answer(work, said, outcome=outcome_with_cost(generation, updates))
+    return apply_report(work, outcome, None, said)
 
 
 async def ask_model(
-    work: NodeContext, desk: NodeResources, text: str, schema: dict[str, Json] | None
+    work: NodeContext, resources: NodeResources, text: str, schema: dict[str, Json] | None
 ) -> Generation:
     """One answer of the node's model. Raises ``CorralError``."""
     node = work.node
-    model = node_options.model_of(node, desk)
+    model = node_options.model_of(node, resources)
     if model is None:
         raise ConfigError(f"{node.id} names no model", hint=f"As in model={EXAMPLE!r}.")
     options: dict[str, Any] = {
-        "client": desk.client(),
+        "client": resources.client(),
         "timeout": node.seconds("timeout") or TIMEOUT,
         "system": node.text("system_prompt") or None,
         "reasoning_effort": node.text("reasoning_effort") or None,
@@ -66,13 +72,13 @@ async def ask_model(
         options["max_tokens"] = node_options.number_of(node, "max_tokens", int)
     if "temperature" in node.attrs:
         options["temperature"] = node_options.number_of(node, "temperature", float)
-    text = desk.eraser.clean_text(text)
+    text = resources.redactor.clean_text(text)
     if schema is None:
         return await generate(model, text, **options)
     return await generate_object(model, schema, text, **options)
 
 
-def spent(generation: Generation, updates: dict[str, Json]) -> Outcome:
+def outcome_with_cost(generation: Generation, updates: dict[str, Json]) -> Outcome:
     return msgspec.structs.replace(
         Outcome(context_updates=updates),
         cost_usd=generation.cost.usd,

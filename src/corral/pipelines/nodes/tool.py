@@ -6,7 +6,7 @@ from __future__ import annotations
 from corral.errors import ConfigError
 from corral.events import Json
 from corral.pipelines.conditions import as_text
-from corral.pipelines.execution import resources as desks
+from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import Ran, command_of, run_command, shortened, stage_env
 from corral.pipelines.scheduler.outcome import Outcome
@@ -25,19 +25,19 @@ async def tool(work: NodeContext) -> Outcome:
     text = node.text("tool_command")
     if not text.strip():
         raise ConfigError(f"the tool node {node.id} has no tool_command")
-    desk = desks.of(work)
+    resources = node_resources.resources_of(work)
     command, holes = command_of(text, work.context)
     timeout = node.seconds("timeout") or TIMEOUT
     goal = as_text(work.context.get("graph.goal")) or work.graph.goal
     ran = await run_command(
         command,
         cwd=work.workspace,
-        env={"goal": goal, **desk.command_env(work), **holes, **stage_env(work)},
-        pass_env=desk.pass_env(work),
+        env={"goal": goal, **resources.command_env(work), **holes, **stage_env(work)},
+        pass_env=resources.pass_env(work),
         timeout=timeout,
     )
-    ran = ran.redacted(desk.eraser)
-    desks.keep(work, "tool_output.txt", ran.stdout)
+    ran = ran.redacted(resources.redactor)
+    node_resources.write_node_file(work, "tool_output.txt", ran.stdout)
     said = shortened(ran.stdout.decode("utf-8", "replace"))
     updates: dict[str, Json] = {
         "tool.output": said,

@@ -55,7 +55,7 @@ def check(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
     """The manager's outcome, or None after it ordered a wait for the next cycle. Raises
     ``ValueError``."""
     stop = node.text("manager.stop_condition")
-    if stop and conditions.compile(stop).holds(conditions.look_in(lane.context)):
+    if stop and conditions.compile(stop).holds(conditions.lookup_in(lane.context)):
         return Outcome(notes="the stop condition is met")
     if lane.cycle > (most := node.number("manager.max_cycles", MAX_CYCLES)):
         return failed(f"max cycles exceeded: {most}", retryable=False)

@@ -83,7 +83,7 @@ class Routes:
             ordered = sorted(
                 graph.edges_from(node.id), key=lambda edge: (-edge.weight, edge.target)
             )
-            parsed = [(conditions.of_edge(graph, edge), edge) for edge in ordered]
+            parsed = [(conditions.edge_condition(graph, edge), edge) for edge in ordered]
             free = [edge for condition, edge in parsed if condition is None]
             self._edges[node.id] = _OrderedEdges(
                 [(condition, edge) for condition, edge in parsed if condition is not None],
@@ -100,7 +100,7 @@ class Routes:
         """The edge to follow after a node that did not fail."""
         edges = self._edges[node.id]
         if edges.conditional:
-            look = conditions.look_in(context)
+            look = conditions.lookup_in(context)
             for condition, edge in edges.conditional:
                 if condition.holds(look):
                     return edge
@@ -118,7 +118,7 @@ class Routes:
         """Where the run continues after a node that failed; None: nothing handles the failure."""
         edges = self._edges[node.id]
         if edges.conditional:
-            look = conditions.look_in(context)
+            look = conditions.lookup_in(context)
             for condition, edge in edges.conditional:
                 if condition.holds(look):
                     return Route(edge.target, edge)
@@ -157,7 +157,7 @@ class Routes:
 
     def branches(self, node: Node, context: dict[str, Json]) -> list[Edge]:
         """The edges of a parallel node in file order, without those whose condition is false."""
-        look = conditions.look_in(context)
+        look = conditions.lookup_in(context)
         false = {
             id(edge)
             for condition, edge in self._edges[node.id].conditional

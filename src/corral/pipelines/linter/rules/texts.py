@@ -56,7 +56,7 @@ def condition_never_true(graph: Graph) -> Iterator[Finding]:
         if "condition" not in edge.attrs and "label" not in edge.attrs:
             continue
         try:
-            condition = conditions.of_edge(graph, edge)
+            condition = conditions.edge_condition(graph, edge)
         except conditions.ConditionError:
             continue
         if condition is None:
