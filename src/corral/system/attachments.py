@@ -11,7 +11,8 @@ from corral.system.media import load_media, media_type_of
 
 
 async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
-    """Its files are read now: the agent may change them. Raises ``ConfigError``."""
+    """Build the message. Files are read now, because the agent may change them. Raises
+    ``ConfigError``."""
     parts: list[Part] = [Text(prompt)]
     parts += [Image(str(cwd / path)) for path in run.images]
     parts += [Audio(str(cwd / path)) for path in run.audio]
@@ -20,12 +21,12 @@ async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
 
 
 def _attached(path: Path) -> Part:
-    """Text as text, which every model takes; anything else by its kind."""
+    """Text files as text, which every model accepts; other files by their type."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
-    if media_type_of(data, "") == "application/pdf":  # some are all ASCII
+    if media_type_of(data, "") == "application/pdf":  # some PDF files are all ASCII
         return Document(str(path))
     try:
         text = data.decode()

@@ -13,8 +13,9 @@ from corral.system import paths
 
 
 def catalogue() -> Catalogue:
-    """The shipped one, with ``CORRAL_MODELS`` or else ``models.toml`` of the config folder laid
-    over it; an empty ``CORRAL_MODELS`` means none. Raises ``ConfigError``."""
+    """The shipped catalogue with the values of ``CORRAL_MODELS``, else of ``models.toml`` in the
+    configuration folder. If ``CORRAL_MODELS`` is empty, only the shipped one. Raises
+    ``ConfigError``."""
     return _load(os.environ.get("CORRAL_MODELS"))
 
 

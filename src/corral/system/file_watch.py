@@ -12,21 +12,21 @@ from types import TracebackType
 from corral.system import descriptors
 
 _FOLDER_ITSELF = 0x400 | 0x800 | 0x8000
-"""It was removed, moved away, or can no longer be watched."""
+"""The folder was removed, moved away, or can no longer be watched."""
 
 
 class Watch:
-    """``with Watch(folder, "answer.md") as watch:`` and then ``await watch.saved()``.
+    """``with Watch(folder, "answer.md") as watch:`` and then ``await watch.wait_saved(seconds)``.
 
     A file counts as saved when a writer closed it or when it was moved into place: then it is
-    whole. Between two of these nothing wakes up, but for a look now and then.
+    complete. Nothing runs in between, except for a check from time to time.
     """
 
     WITH_EVENTS = 60.0
-    """Seconds between two looks where the kernel tells of saves: over a network it tells only
-    of those made on this machine."""
+    """Seconds between two checks if the kernel reports saves: on a network file system it reports
+    only those made on this machine."""
     WITHOUT_EVENTS = 2.0
-    """And where it cannot tell."""
+    """The same if the kernel cannot report saves."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -37,11 +37,11 @@ class Watch:
 
     @property
     def pause(self) -> float:
-        """Seconds after which to look without having been told."""
+        """Seconds after which to check without a report."""
         return Watch.WITHOUT_EVENTS if self._fd < 0 else Watch.WITH_EVENTS
 
     def __enter__(self) -> Watch:
-        with contextlib.suppress(OSError):  # none to be had: looking has to do
+        with contextlib.suppress(OSError):  # not available: checks from time to time must do
             self._fd = descriptors.inotify_open()
             descriptors.inotify_saves(self._fd, self._folder)
             self._loop.add_reader(self._fd, self._ready.set)
@@ -59,7 +59,7 @@ class Watch:
             self._fd = -1
 
     async def wait_saved(self, seconds: float) -> bool:
-        """True once the file was saved, or its folder is gone; False after so many seconds."""
+        """True when the file was saved, or its folder is gone; False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -71,7 +71,7 @@ class Watch:
             return False
 
     def _has_our_file(self) -> bool:
-        """Whether what the kernel tells of, all of it taken, is of our file."""
+        """Whether the reports of the kernel, all of which are read, are about our file."""
         found = False
         with contextlib.suppress(BlockingIOError):
             while notes := os.read(self._fd, 65_536):

@@ -21,8 +21,8 @@ SECONDS = 600
 
 
 def install(agent: AgentSpec) -> programs.FoundProgram:
-    """Install the tested version, unless it is there. Raises ``NotInstalled`` without npm,
-    ``BrokenInstall`` with npm's own words, ``StorageFailed`` on a full disk."""
+    """Install the tested version, unless it is installed. Raises ``NotInstalled`` without npm,
+    ``BrokenInstall`` with npm's message, ``StorageFailed`` on a full disk."""
     target = programs.managed_folder(agent)
     program = programs.managed_program(agent)
     if not program.exists():
@@ -40,7 +40,7 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
             try:
                 os.rename(draft, target)
             except OSError:
-                if not program.exists():  # else somebody was faster, with the same thing
+                if not program.exists():  # else another process installed the same version first
                     raise
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -16,7 +16,7 @@ from corral.messages import Audio, Document, Image, Media, Message, is_url
 from corral.system.threads import in_thread
 
 LARGEST = 20 * 1024 * 1024
-"""Bytes. The largest request that all vendors take inline."""
+"""Bytes. The largest request that all providers accept inline."""
 
 MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -33,12 +33,13 @@ _WANTED: dict[type[Media], tuple[str, ...]] = {
     Document: ("application/", "text/"),
 }
 _SYNONYMS = {"audio/x-wav": "audio/wav", "audio/vnd.wave": "audio/wav", "audio/wave": "audio/wav"}
-"""What Python calls a kind, by its version and the machine's tables; models know one name."""
+"""Names of one type that Python uses, by its version and the machine's tables. Models accept one.
+"""
 DEFAULT_TYPES = {Image: "image/png", Audio: "audio/wav", Document: "application/pdf"}
 
 
 async def load_media(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """The same with every file's content in place of its path. Raises ``MediaInvalid``."""
+    """Return the messages with file contents instead of paths. Raises ``MediaInvalid``."""
     given = tuple(messages)
     if not any(_needs_loading(part) for message in given for part in message.content):
         return given
@@ -77,7 +78,7 @@ def _with_content(part: Media) -> Media:
         return _from_data_url(part, source)
     if is_url(source):
         try:
-            path = urlsplit(source).path  # a query is no part of the name
+            path = urlsplit(source).path  # a query is not part of the name
         except ValueError as error:
             raise MediaInvalid(f"not a URL: {source}", hint=f"{error}.") from error
         return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
@@ -118,7 +119,7 @@ def _from_data_url(part: Media, source: str) -> Media:
 
 
 def media_type_of(data: bytes, name: str) -> str | None:
-    """What a file is: its content tells, else its name."""
+    """The media type of a file, from its content, else from its name."""
     kind = _type_from_content(data) or mimetypes.guess_type(name)[0]
     return _SYNONYMS.get(kind or "", kind)
 

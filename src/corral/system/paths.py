@@ -12,7 +12,7 @@ from corral.system import fs
 
 
 def user_home() -> Path:
-    """The person's own. Raises ``ConfigError`` where nobody knows of one."""
+    """The user's home folder. Raises ``ConfigError`` if there is none."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -36,7 +36,7 @@ def home() -> Path:
 
 
 def managed() -> Path:
-    """Agents that ``corral agents install`` put there."""
+    """Agents that ``corral agents install`` installed."""
     return home() / "agents"
 
 
@@ -62,8 +62,8 @@ def user_config() -> Path:
 
 
 def make_dir(folder: Path) -> Path:
-    """Make a folder with all above it, for its owner alone. In corral's own home, folders that
-    others can read are closed: an older version made them as the umask said. Raises OSError."""
+    """Create a folder and its parents, accessible to the owner only. Existing folders in corral's
+    home that others can read are made private. Raises ``OSError``."""
     ours = home()
     above = [folder, *folder.parents]
     if ours not in above:
@@ -72,7 +72,7 @@ def make_dir(folder: Path) -> Path:
     inside = above[: above.index(ours) + 1]
     for place in reversed(above):
         if place.exists():
-            # The home itself only where nobody chose it: a chosen one may be a shared folder.
+            # Not the home itself if the user chose it: it may be a shared folder.
             if place in inside and (place != ours or not os.environ.get("CORRAL_HOME")):
                 _make_private(place)
         else:

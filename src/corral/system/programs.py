@@ -27,7 +27,7 @@ VERSION_SECONDS = 30
 _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
 _SHIM = re.compile(rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"')
 _MACHINE = re.compile(r"-(linux|darwin|win32)-\w+$")
-"""What npm's packages of one machine may have behind their version."""
+"""Suffix of the version in npm packages for one platform."""
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 
 Source = Literal["option", "PATH", "managed", "built in"]
@@ -43,15 +43,15 @@ class FoundProgram(msgspec.Struct, frozen=True):
 
 
 class _Package(msgspec.Struct):
-    """What we read of a ``package.json``."""
+    """The fields of a ``package.json`` that are read."""
 
     name: str = ""
     version: str | None = None
 
 
 def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
-    """The program, fit to be started. Raises ``NotInstalled``, ``BrokenInstall``
-    or ``VersionTooOld``, each with the command that mends it."""
+    """Find the program, ready to be started. Raises ``NotInstalled``, ``BrokenInstall`` or
+    ``VersionTooOld``, each with the command that fixes it."""
     if not agent.programs:
         return FoundProgram("", (), __version__, "built in")
     path, source = _path(agent, program)
@@ -59,7 +59,7 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
     if not agent.package.tested:
         return FoundProgram(
             path, argv, None, source
-        )  # any command: of its versions nothing is known
+        )  # a user's own command: its versions are unknown
     version = _version(path, argv, agent)
     oldest = agent.package.minimum
     if version is not None and _parts(version) < _parts(oldest):
@@ -72,7 +72,7 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
 
 
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
-    """Of the programs that the agent starts by itself, those on PATH or in a package of a managed
+    """Programs that the agent starts itself and that are on PATH or in the package of a managed
     agent: name → absolute path."""
     found: dict[str, str] = {}
     for name, patterns in agent.helpers.items():
@@ -152,7 +152,7 @@ def _version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
 
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:
-    """From the package beside the program: the CLI's own answer costs two CPU seconds."""
+    """The version in the package beside the program: ``--version`` costs two CPU seconds."""
     names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
     for folder in Path(os.path.realpath(script)).parents:
         try:
@@ -165,13 +165,13 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
 
 
 def _package_of(path: str) -> str:
-    """Of a path below ``node_modules``; a name may have its owner's before it."""
+    """The package of a path below ``node_modules``; the name may have a scope."""
     parts = Path(path).parts
     return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
 
 
 def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
-    """From ``--version``, remembered by path, size and time."""
+    """The version from ``--version``, cached by path, size and modification time."""
     key = version_cache.cache_key(argv[-1])
     known = version_cache.get("versions", key)
     if known is not None:

@@ -13,7 +13,7 @@ from corral.system.environment import SecretRedactor
 
 
 class StreamRedactor:
-    """One text. ``add`` returns what can be shown by now; ``rest`` what was pending back."""
+    """Redacts one text. ``add`` returns what can be shown now, ``finish`` the rest."""
 
     def __init__(self, eraser: SecretRedactor) -> None:
         self._eraser = eraser
@@ -42,10 +42,10 @@ class StreamRedactor:
         return self._eraser.clean_text(text) if any(v in text for v in self._values) else text
 
     def _undecided_from(self, text: str) -> int:
-        """Where the part begins that the next piece may make a secret of."""
+        """Where the part starts that may become a secret with the next piece."""
         cut = min((_partial_match_at(text, value) for value in self._values), default=len(text))
         moved = True
-        while moved and cut < len(text):  # no complete secret may be cut in two
+        while moved and cut < len(text):  # a complete secret must not be split
             moved = False
             for value in self._values:
                 at = text.find(value, max(0, cut - len(value) + 1), cut + len(value))
@@ -55,7 +55,7 @@ class StreamRedactor:
 
 
 def _partial_match_at(text: str, value: str) -> int:
-    """Where the longest suffix of the text begins that is a beginning of the value."""
+    """Where the longest suffix of the text starts that is a prefix of the value."""
     at = text.find(value[0], max(0, len(text) - len(value) + 1))
     while at >= 0:
         if value.startswith(text[at:]):

@@ -14,11 +14,11 @@ from corral.errors import ConfigError
 from corral.terminal_text import clean
 
 EDITOR_GRACE = 5.0
-"""Seconds an editor has to go when it is no longer waited for."""
+"""Seconds for an editor to end when nobody waits for it any more."""
 
 
 def is_interactive() -> bool:
-    """Whether a question could be read here, and answered."""
+    """Whether a question can be shown to a user and answered here."""
     streams = (sys.stdin, sys.stderr)
     with contextlib.suppress(ValueError):  # closed
         return all(stream is not None and stream.isatty() for stream in streams)  # pyright: ignore[reportUnnecessaryComparison]
@@ -26,9 +26,9 @@ def is_interactive() -> bool:
 
 
 async def read_typed(question: str) -> str:
-    """What the person types until Ctrl-D or a line with a single dot.
+    """Return what the user types until Ctrl-D or a line with a single dot.
 
-    Without a thread: one that reads could not be stopped.
+    It uses no thread: a thread that reads cannot be stopped.
     """
     sys.stderr.write(clean(question))
     sys.stderr.flush()
@@ -41,7 +41,7 @@ async def read_typed(question: str) -> str:
         while True:
             await ready.wait()
             ready.clear()
-            # Past the buffer of sys.stdin: what waited in there would wake nobody.
+            # Not through the buffer of sys.stdin: data in that buffer would not wake the loop.
             line = os.read(descriptor, 65_536)
             text += line
             if not line or text == b".\n" or text.endswith(b"\n.\n"):
@@ -54,7 +54,7 @@ async def read_typed(question: str) -> str:
 
 
 def editor_command() -> tuple[str, ...]:
-    """The command of the person's editor. Raises ``ConfigError`` where there is none."""
+    """The command of the user's editor. Raises ``ConfigError`` if there is none."""
     for name in ("VISUAL", "EDITOR"):
         if command := os.environ.get(name, "").strip():
             try:
@@ -67,8 +67,8 @@ def editor_command() -> tuple[str, ...]:
 
 
 async def edit(command: tuple[str, ...], path: Path) -> int:
-    """Have the file edited; returns what the editor exits with. Raises ``ConfigError`` where
-    it cannot be started."""
+    """Let the user edit the file; return the editor's exit code. Raises ``ConfigError`` if it
+    cannot be started."""
     try:
         process = await asyncio.create_subprocess_exec(*command, str(path))
     except OSError as error:

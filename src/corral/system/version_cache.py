@@ -14,7 +14,7 @@ from corral.system import paths
 
 
 def cache_key(program: str, *words: str) -> str:
-    """What an answer is remembered under; another file at the same path has another."""
+    """The key of an answer. It changes when the file at this path changes."""
     info = os.stat(program)
     return ":".join((program, str(info.st_size), str(info.st_mtime_ns), *words))
 

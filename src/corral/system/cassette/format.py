@@ -26,28 +26,28 @@ from corral.system.environment import SecretRedactor
 
 FORMAT = 1
 PIECE = 1024 * 1024
-"""Bytes of a line without end that are unwritten back for its end to come."""
+"""Bytes of an incomplete line that are kept back until its end arrives."""
 
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
-"""Not ``splitlines``: a carriage return is no end of a line here."""
+"""Not ``splitlines``: a carriage return does not end a line here."""
 
 Direction: TypeAlias = Literal["in", "out", "err"]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a take began."""
+    """The start of a take."""
 
     cassette: int
     take: str
     run: str
-    """Takes of one run are of one file; another run writes the file anew."""
+    """Takes of one run are in one file; another run overwrites the file."""
     argv: tuple[str, ...]
     words: int = 1
     """How many of them are the program itself."""
     places: dict[str, str] = {}
-    """The folders the program was told of, by name."""
+    """Folders that the program knows, by name."""
     secrets: tuple[str, ...] = ()
-    """Names of the variables whose values were struck out."""
+    """Names of the variables whose values were redacted."""
     agent: str | None = None
     version: str | None = None
     recorded: str = ""
@@ -58,7 +58,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DataEntry(msgspec.Struct, frozen=True):
-    """A line that went one way, or as much of it as there was."""
+    """A line in one direction, or the part of it that arrived."""
 
     dir: Direction
     data: bytes
@@ -69,7 +69,7 @@ class StreamClosed(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """A file that the arguments or the input pointed to."""
+    """A file that the arguments or the input refer to."""
 
     path: str
     text: str
@@ -93,13 +93,13 @@ class Take(msgspec.Struct, frozen=True):
 
     @property
     def typed(self) -> bytes:
-        """All that went in."""
+        """The complete input."""
         said = (entry for entry in self.entries if isinstance(entry, DataEntry))
         return b"".join(entry.data for entry in said if entry.dir == "in")
 
 
 class _Line(msgspec.Struct):
-    """Any line but the first of a take."""
+    """Any line except the first of a take."""
 
     take: str
     dir: Direction | None = None
@@ -113,7 +113,7 @@ class _Line(msgspec.Struct):
 
 
 def read(path: str | Path) -> list[Take]:
-    """Every take of a file, in the order they began. Raises ``ConfigError``."""
+    """Every take of a file, in order of their start. Raises ``ConfigError``."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
@@ -136,7 +136,7 @@ def read(path: str | Path) -> list[Take]:
             takes[found.take].entries.append(_entry(found))
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             if number == len(lines) - 1:
-                break  # whoever wrote it was killed in the midst of it
+                break  # the writer was killed while it wrote this line
             raise ConfigError(f"not a recording: {path}, line {number + 1}: {error}") from error
     if not takes:
         raise ConfigError(f"the recording is empty: {path}")
@@ -155,12 +155,12 @@ def _entry(line: _Line) -> Entry:
 
 
 class Writer:
-    """Writes one take, known secrets struck out. For several threads at once."""
+    """Writes one take with known secrets redacted. Can be used by several threads."""
 
     def __init__(
         self, path: str | Path, head: Head, eraser: SecretRedactor, longest_secret: int
     ) -> None:
-        """Raises ``OSError``; later failures end the recording, and are told by ``failure``."""
+        """Raises ``OSError``. Later failures end the recording and are in ``failure``."""
         self._take = head.take
         self._eraser = eraser
         self._overlap = max(longest_secret - 1, 0)
@@ -178,7 +178,7 @@ class Writer:
         self._fd = _open(path, clean)
 
     def said(self, dir: Direction, data: bytes) -> None:
-        """Whole lines are written now; the rest is unwritten back, lest a secret be cut in two."""
+        """Complete lines are written now; the rest is kept back, so that no secret is split."""
         with self._lock:
             unwritten = self._unwritten[dir]
             unwritten += data
@@ -226,7 +226,7 @@ class Writer:
             self._write({"dir": dir, "base64": base64.b64encode(data).decode()})
 
     def _write(self, line: Mapping[str, object]) -> None:
-        """A failure costs the recording, never the conversation."""
+        """A failure ends the recording, never the conversation."""
         if self.failure is not None:
             return
         seconds = round(time.monotonic() - self._begin, 3)
@@ -238,7 +238,7 @@ class Writer:
 
 
 def _open(path: str | Path, head: Head) -> int:
-    """The file to add to, with the head written: anew, unless its takes are of this run."""
+    """Open the file to append to and write the head. A file of another run is emptied."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -254,12 +254,12 @@ def _open(path: str | Path, head: Head) -> int:
 
 
 PLACE = ("HOME", "DIR", "TMP", "TEMP")
-"""How the names of variables end that hold a folder."""
+"""Ends of the names of variables that contain a folder."""
 
 
 def places(cwd: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The folders that a program learns of from its environment. A session's own folder is
-    known by its folder for temporary files."""
+    """The folders that a program knows from its environment. A session's folder is recognized by
+    its folder for temporary files."""
     found = {
         name: value.rstrip("/")
         for name, value in env.items()
@@ -273,12 +273,12 @@ def places(cwd: str, env: Mapping[str, str]) -> dict[str, str]:
 
 LARGEST_GIVEN = 1024 * 1024
 SHORTEST_STEM = 8
-"""Letters of a file's name that stand in a text by no accident."""
+"""Length of a file name that does not occur in a text by accident."""
 
 
 def pointed_at(text: str, folders: Mapping[str, str]) -> dict[str, str]:
-    """Of the files that were laid out for the program, those that the text names: what stands
-    in them was said as well. By their path below the session's home, with their content."""
+    """The files prepared for the program that the text names, because their content is part of the
+    input: path below the session's home → content."""
     home = os.path.join(folders["session"], "home") if "session" in folders else None
     if home is None or not text:
         return {}
@@ -295,7 +295,7 @@ def pointed_at(text: str, folders: Mapping[str, str]) -> dict[str, str]:
 
 
 def objects(data: bytes) -> bool:
-    """Whether this is JSON objects, a line each: then it is a conversation, else a text."""
+    """Whether the data is JSON objects, one per line: then it is a conversation, else a text."""
     line = data.lstrip().split(b"\n", 1)[0]
     try:
         return isinstance(cast("object", json.loads(line)), dict)
