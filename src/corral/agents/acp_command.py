@@ -121,11 +121,11 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
 def explain(ending: Ending) -> CorralError | None:
     if ending.finish is not None:
         return errors.ProcessFailed(ending.finish.message or "the agent reported an error")
-    said = "\n".join(ending.stderr.splitlines()[-6:])
+    stderr = "\n".join(ending.stderr.splitlines()[-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"the agent was killed by signal {ending.signal}")
     if ending.code in (126, 127):
-        return errors.BrokenInstall(said or "the program could not be run")
+        return errors.BrokenInstall(stderr or "the program could not be run")
     return errors.StreamBroken(
-        f"the agent ended by itself (exit {ending.code}): {said}".rstrip(": ")
+        f"the agent ended by itself (exit {ending.code}): {stderr}".rstrip(": ")
     )

@@ -66,42 +66,42 @@ def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpe
     """The record behind a table that has a ``command``. Raises ``ConfigError``."""
     own = {key: value for key, value in table.items() if key in OWN}
     try:
-        told = msgspec.convert(own, Declared)
+        declared = msgspec.convert(own, Declared)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: [agents.{name}]: {error}") from error
-    base = agent_for(told.command)
-    words = shlex.split(told.command)
+    base = agent_for(declared.command)
+    words = shlex.split(declared.command)
 
     def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
         argv = [*place.program, *words[1:]]
-        if told.model_flag is not None and run.model is not None:
-            argv += [told.model_flag, run.model]
-        if told.resume_flag is not None and resume is not None:
-            argv += [told.resume_flag, resume]
-        stdin = prompt.encode() if told.transport == "stream" else b""
+        if declared.model_flag is not None and run.model is not None:
+            argv += [declared.model_flag, run.model]
+        if declared.resume_flag is not None and resume is not None:
+            argv += [declared.resume_flag, resume]
+        stdin = prompt.encode() if declared.transport == "stream" else b""
         return Launch(argv=tuple(argv), env={"TMPDIR": place.tmp}, stdin=stdin)
 
     agent = replace(
         base,
         name=name,
-        title=told.title or name,
-        description=told.description or f"declared in {source}: {told.command}",
+        title=declared.title or name,
+        description=declared.description or f"declared in {source}: {declared.command}",
         launch=launch,
-        env_names=told.env,
-        secret_env=tuple(key for key in told.env if "*" not in key),
+        env_names=declared.env,
+        secret_env=tuple(key for key in declared.env if "*" not in key),
     )
-    if told.transport == "acp":
-        has_flag = told.model_flag is not None
+    if declared.transport == "acp":
+        has_flag = declared.model_flag is not None
         return replace(agent, transport=AcpTransport(quirks=QUIRKS, model_at_start=has_flag))
     return replace(
         agent,
         transport=StreamTransport(frames=Event, translator=translator),
         compile=compile_advice,
         explain=explain_stream,
-        supports=frozenset({"resume"}) if told.resume_flag else frozenset(),
+        supports=frozenset({"resume"}) if declared.resume_flag else frozenset(),
         capabilities=("tools",),
         asks=False,
-        resumes=told.resume_flag is not None,
+        resumes=declared.resume_flag is not None,
     )
 
 
@@ -202,9 +202,9 @@ def listed_agent(registry: bytes, id: str, source: str) -> AgentSpec:
     elif how.uvx is not None:
         argv = ["uvx", how.uvx.package, *how.uvx.args]
     else:
-        said = "is a program to download" if how.binary else "does not say how it is started"
+        why = "is a program to download" if how.binary else "does not say how it is started"
         raise ConfigError(
-            f"{source}: {entry.id} {said}",
+            f"{source}: {entry.id} {why}",
             hint="Install it, and name its command: --agent 'program --acp'.",
         )
     return replace(

@@ -193,20 +193,20 @@ class _Turn:
         )
 
 
-def _usage(told: dict[str, Any]) -> Usage:
-    read, write = told.get("cacheRead", 0), told.get("cacheWrite", 0)
-    return Usage(input=told.get("input", 0) + read + write, output=told.get("output", 0),
+def _usage(counts: dict[str, Any]) -> Usage:
+    read, write = counts.get("cacheRead", 0), counts.get("cacheWrite", 0)
+    return Usage(input=counts.get("input", 0) + read + write, output=counts.get("output", 0),
                  cache_read=read, cache_write=write, coverage="complete")  # fmt: skip
 
 
 def _tool_end(frame: Frame) -> ToolResult:
-    said, name = joined_text(frame.result.get("content")) or "", frame.tool_name
+    text, name = joined_text(frame.result.get("content")) or "", frame.tool_name
     if not frame.is_error:
-        return ToolResult(frame.tool_call_id, "success", output=said)
-    if name in TOOLS and said == f"Tool {name} not found":
+        return ToolResult(frame.tool_call_id, "success", output=text)
+    if name in TOOLS and text == f"Tool {name} not found":
         return ToolResult(frame.tool_call_id, "denied", error=unavailable_message(name))
-    fenced = said in (_OUTSIDE, _GUARDED)
-    return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=said)
+    fenced = text in (_OUTSIDE, _GUARDED)
+    return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=text)
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
@@ -226,8 +226,8 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         roots = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
         facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,
                  "GUARDED": _GUARDED}  # fmt: skip
-        told = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
-        files["fence.ts"] = told + FENCE
+        constants = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
+        files["fence.ts"] = constants + FENCE
         flags += ["--extension", os.path.join(place.home, "fence.ts")]
     if run.system_prompt is not None:  # as a file: text that names one would be read from there
         files["system.md"] = run.system_prompt

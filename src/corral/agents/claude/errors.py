@@ -134,15 +134,15 @@ def _error_from_api(message: str, kind: str, reason: str) -> CorralError:
 
 def _without_result(ending: Ending) -> CorralError:
     """No result line: the exit code and stderr are all there is."""
-    said = "\n".join(ending.stderr.strip().splitlines()[-6:])
+    stderr = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if ending.signal is not None or ending.code == 143:
         return errors.KilledBySignal(
             f"Claude Code was killed by signal {ending.signal or 15}",
             hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
         )
-    if ending.code in (126, 127) or "native binary not installed" in said:
+    if ending.code in (126, 127) or "native binary not installed" in stderr:
         return errors.BrokenInstall(
-            said or "the program could not be run",
+            stderr or "the program could not be run",
             hint="Install it again: corral agents install claude",
         )
     if ending.code == 0:
@@ -150,11 +150,11 @@ def _without_result(ending: Ending) -> CorralError:
             "Claude Code exited without a result: the answer may be cut short",
             hint="It was stopped from outside, or crashed; changes made so far remain.",
         )
-    low = said.lower()
+    low = stderr.lower()
     if "unknown option" in low or low.startswith("error: "):
-        return errors.InputRejected(said)
+        return errors.InputRejected(stderr)
     for signs, error, hint in _SIGNS[:2]:
         if any(sign in low for sign in signs):
-            return error(said, hint=hint)
-    failed = f"failed (exit {ending.code}): {said or 'no reason given'}"
-    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)
+            return error(stderr, hint=hint)
+    failed = f"failed (exit {ending.code}): {stderr or 'no reason given'}"
+    return unauthenticated(stderr, KEY_HINT) or errors.ProcessFailed(failed)

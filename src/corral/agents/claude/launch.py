@@ -114,7 +114,7 @@ _SWITCHES = {
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where Claude Code could not do what is asked."""
-    said = _auth(place)
+    auth_note = _auth(place)
     files = dict(place.compiled.files)
     files[SETTINGS_FILE] = json.dumps(
         {**json.loads(files.get(SETTINGS_FILE, "{}")), **_of_addresses(place)}
@@ -130,13 +130,13 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
     env = {**environment(run, place), **mcp_config.secret_variables(run)}
     argv = (*place.program, *flags)
-    return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(said,))
+    return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(auth_note,))
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
     with each session."""
-    said = _auth(place)
+    auth_note = _auth(place)
     # The bridge runs `claude auth status` where it was started and in the session's folder, which
     # takes no list of settings to read and would run hooks that a repository names.
     options = dict(place.compiled.settings)
@@ -153,7 +153,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         stdin=b"",
         cwd=place.home,
         session_meta={"claudeCode": {"options": options}},
-        notes=(said,),
+        notes=(auth_note,),
     )
 
 

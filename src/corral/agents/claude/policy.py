@@ -195,15 +195,15 @@ def _rules(policy: Policy, run: RunOptions, offered: list[str]) -> tuple[list[st
     allow: list[str] = []
     ask: list[str] = []
     for capability, tools in _TOOLS_OF.items():
-        there = [name for name in tools if name in offered]
+        names = [name for name in tools if name in offered]
         granted = policy.allow_tools is not None or policy.verdict(capability) == "allow"
         judged = policy.shell_rules if capability == "shell" else capability == "write"
         if policy.is_unlimited:
-            allow += there
+            allow += names
         elif not granted or judged:
-            ask += there
+            ask += names
         elif capability != "read":
-            allow += there
+            allow += names
     if policy.allow_tools is not None:
         return [*allow, *(name for name in policy.allow_tools if name.startswith("mcp__"))], ask
     for server in run.mcp_servers:

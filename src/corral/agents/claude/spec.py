@@ -96,7 +96,7 @@ QUIRKS = AcpQuirks(
 )
 
 
-_PEER = replace(
+_ACP = replace(
     _HEADLESS,
     name="claude-acp",
     aliases=(),
@@ -112,4 +112,4 @@ _PEER = replace(
     user_files=(),
 )
 
-AGENTS = (_HEADLESS, _PEER)
+AGENTS = (_HEADLESS, _ACP)

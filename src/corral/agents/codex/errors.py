@@ -73,7 +73,7 @@ def explain(ending: Ending) -> CorralError | None:
     """None for a success: a completed turn, some answer, and a clean exit."""
     if ending.finish is None:
         return _without_result(ending)
-    return exit_errors.explain(ending, "Codex", "codex", lambda _, said: error_from_text(said))
+    return exit_errors.explain(ending, "Codex", "codex", lambda _, stderr: error_from_text(stderr))
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
@@ -117,25 +117,25 @@ _STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
 
 def _without_result(ending: Ending) -> CorralError:
     lines = [line for line in ending.stderr.splitlines() if line.strip()]
-    said = "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
+    stderr = "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
     for signs, kind, hint in _STDERR_SIGNS:
-        if any(sign in said for sign in signs):
-            return kind(said, hint=hint)
-    if "Error loading config" in said or "feature flag" in said or ending.code == 2:
+        if any(sign in stderr for sign in signs):
+            return kind(stderr, hint=hint)
+    if "Error loading config" in stderr or "feature flag" in stderr or ending.code == 2:
         return errors.SettingsRejected(
-            said or "Codex refused its arguments",
+            stderr or "Codex refused its arguments",
             hint="corral knows Codex 0.166: install that with `corral agents install codex`.",
         )
     if ending.code in (126, 127):
         return errors.BrokenInstall(
-            said or "the program could not be run",
+            stderr or "the program could not be run",
             hint="Install it again: corral agents install codex",
         )
     if ending.code == 0:
         return errors.StreamBroken("Codex exited without completing its turn")
-    if _STATUS.search(said):
-        return error_from_text(said)
-    failed = f"Codex failed (exit {ending.code}): {said or 'no reason given'}"
-    return unauthenticated(said, KEY_HINT) or errors.ProcessFailed(failed)
+    if _STATUS.search(stderr):
+        return error_from_text(stderr)
+    failed = f"Codex failed (exit {ending.code}): {stderr or 'no reason given'}"
+    return unauthenticated(stderr, KEY_HINT) or errors.ProcessFailed(failed)

@@ -216,9 +216,9 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
     fields += [f"{what}_max_retries={run.retries}" for what in ("request", "stream")]
     if key is not None:
         fields.append(f"env_key={toml(key)}")
-    said = f"credentials: {key or 'none'}; the model is at {url or OPENAI}"
+    note = f"credentials: {key or 'none'}; the model is at {url or OPENAI}"
     settings = [f"model_provider={toml(PROVIDER)}"]
-    return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (said,)
+    return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (note,)
 
 
 def _trust(run: RunOptions, place: LaunchContext) -> list[str]:

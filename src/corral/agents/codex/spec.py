@@ -71,7 +71,7 @@ QUIRKS = AcpQuirks(
     mcp_prefixes=("mcp__",), mcp_from_input=True, errors_without_message_id=True, late_updates=0.1
 )
 
-PEER = replace(
+ACP = replace(
     HEADLESS,
     name="codex-acp",
     aliases=(),
@@ -93,4 +93,4 @@ PEER = replace(
     asks=True,
 )
 
-AGENTS = (HEADLESS, PEER)
+AGENTS = (HEADLESS, ACP)

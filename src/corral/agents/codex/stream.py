@@ -157,7 +157,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
             output = item.get("aggregated_output")
             return [ToolResult(call_id, "success" if ok else "error", output=output, error=error)]
         case {"type": "file_change"} if ok:
-            told: list[RawEvent] = [
+            reported: list[RawEvent] = [
                 FileChange(
                     str(change.get("path")),
                     CHANGES.get(str(change.get("kind")), "modified"),
@@ -165,7 +165,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
                 )
                 for change in objects_in(item.get("changes"))
             ]
-            return [*told, ToolResult(call_id, "success")]
+            return [*reported, ToolResult(call_id, "success")]
         case {"type": "mcp_tool_call"}:
             return [_mcp_result(item, call_id)]
         case _:
@@ -211,16 +211,16 @@ def complaint(message: str) -> list[Error]:
     return [warning("agent_warning", message, "response")]
 
 
-def usage(told: Tokens | None) -> Usage:
+def usage(reported: Tokens | None) -> Usage:
     """Zero throughout is how a model's silence on its tokens arrives here."""
-    if told is None or not (told.input_tokens or told.output_tokens):
+    if reported is None or not (reported.input_tokens or reported.output_tokens):
         return Usage()
     return Usage(
-        input=told.input_tokens,
-        output=told.output_tokens,
-        reasoning=told.reasoning_output_tokens,
-        cache_read=told.cached_input_tokens,
-        cache_write=told.cache_write_input_tokens,
+        input=reported.input_tokens,
+        output=reported.output_tokens,
+        reasoning=reported.reasoning_output_tokens,
+        cache_read=reported.cached_input_tokens,
+        cache_write=reported.cache_write_input_tokens,
         coverage="complete",
     )
 

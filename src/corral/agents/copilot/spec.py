@@ -87,7 +87,7 @@ _HEADLESS = AgentSpec(
     secret_env=launch.SECRET_ENV,
     parent_files=launch.SKILLS,
 )
-_PEER = msgspec.structs.replace(
+_ACP = msgspec.structs.replace(
     _HEADLESS,
     name="copilot-acp",
     keeps_unfinished="with_text",
@@ -105,4 +105,4 @@ _PEER = msgspec.structs.replace(
     parent_files=(*launch.HOOKS, *launch.SKILLS),
 )
 
-AGENTS = (_PEER, _HEADLESS)
+AGENTS = (_ACP, _HEADLESS)

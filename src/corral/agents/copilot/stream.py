@@ -216,16 +216,16 @@ def tool_use(data: Data) -> ToolUse:
 
 
 def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
-    call_id, told, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
+    call_id, message, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
     if data.success:
         end = ToolResult(call_id, "success", output=data.result.content, parent=parent)
         # The changes first: then nobody has to guess them from the tool's kind.
         return [*(_change(edit, call_id) for edit in data.file_edits), end]
-    away = use is not None and use.kind != "other" and told.endswith(_MISSING)
+    away = use is not None and use.kind != "other" and message.endswith(_MISSING)
     status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
     if away and use is not None:
-        told = unavailable_message(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
-    return [ToolResult(call_id, status, error=told or None, parent=parent)]
+        message = unavailable_message(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
+    return [ToolResult(call_id, status, error=message or None, parent=parent)]
 
 
 def _change(edit: FileEdit, call_id: str) -> FileChange:

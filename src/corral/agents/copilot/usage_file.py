@@ -27,10 +27,10 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
     """The last word, with the tokens of the file that is written beside it."""
     try:
-        told = msgspec.json.decode(content, type=Report).model_metrics
+        metrics = msgspec.json.decode(content, type=Report).model_metrics
     except msgspec.MsgspecError:
         return finish
-    by_model = {name: _usage(metrics.usage) for name, metrics in told.items()}
+    by_model = {name: _usage(metrics.usage) for name, metrics in metrics.items()}
     usage = sum(by_model.values(), Usage())
     return msgspec.structs.replace(finish, usage=usage, usage_by_model=by_model)
 

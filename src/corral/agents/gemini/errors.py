@@ -275,7 +275,7 @@ def _session_lost(ending: Ending) -> bool:
 
 
 def _last_lines(stderr: str, count: int = 6) -> str:
-    kept = [
+    lines = [
         line for line in stderr.splitlines() if line.strip() and not line.startswith(IGNORED_STDERR)
     ]
-    return "\n".join(kept[-count:])
+    return "\n".join(lines[-count:])

@@ -289,14 +289,14 @@ def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
 
 def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:
     """The user's settings under ours: what a run depends on is never theirs to change."""
-    whole = dict(theirs)
+    merged = dict(theirs)
     for name, value in ours.items():
-        below = whole.get(name)
+        below = merged.get(name)
         if isinstance(value, dict) and isinstance(below, dict):
-            whole[name] = _merged(below, value)
+            merged[name] = _merged(below, value)
         else:
-            whole[name] = value
-    return whole
+            merged[name] = value
+    return merged
 
 
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:

@@ -245,8 +245,8 @@ def _mcp_rules(policy: Policy, mcp: bool | None, rules: _Rules, *, ask: bool) ->
         rules.add("mcp_*", "ask_user" if mcp else "allow", _GRANT - 1)
     own = policy.verdict("mcp", own=True)
     if policy.own_mcp is not None:
-        asked = "ask_user" if ask else "deny"
-        rules.add(f"mcp_{OWN_SERVER}_*", asked if own == "ask" else own, _GRANT)
+        question = "ask_user" if ask else "deny"
+        rules.add(f"mcp_{OWN_SERVER}_*", question if own == "ask" else own, _GRANT)
 
 
 def _rules_count(policy: Policy) -> bool:
@@ -271,7 +271,7 @@ def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
         decision = "ask_user" if tools.pop(shell) else "allow"
         rules.add(shell, decision, _GRANT, pattern=_COMMAND, redirect=decision == "allow")
     for decision, asks in (("allow", False), ("ask_user", True)):
-        names = tuple(name for name, asked in tools.items() if asked is asks)
+        names = tuple(name for name, question in tools.items() if question is asks)
         if names:
             rules.add(names, decision, _GRANT)
     has_own = any(server.name == OWN_SERVER for server in run.mcp_servers)
@@ -300,10 +300,10 @@ def _grants(policy: Policy, run: RunOptions, place: LaunchContext | None, rules:
 def _path_rules(
     run: RunOptions, place: LaunchContext, writing: tuple[str, ...], rules: _Rules
 ) -> None:
-    said = f"Use an absolute path below {place.cwd}."
-    rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=said)
+    advice = f"Use an absolute path below {place.cwd}."
+    rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=advice)
     for pattern in write_paths.UNUSUAL:
-        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=said)
+        rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=advice)
     if not run.policy.is_unlimited:
         why = "This file is protected: a program obeys it."
         for pattern in write_paths.protected(run, place):

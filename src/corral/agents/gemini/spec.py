@@ -103,7 +103,7 @@ _HEADLESS = AgentSpec(
     fatal_stderr=("Policy file error", "Policy file warning"),
     ignored_stderr=errors.IGNORED_STDERR,
 )
-_PEER = msgspec.structs.replace(
+_ACP = msgspec.structs.replace(
     _HEADLESS,
     name="gemini-acp",
     aliases=("gemini",),
@@ -130,4 +130,4 @@ _PEER = msgspec.structs.replace(
     asks=True,
 )
 
-AGENTS = (_PEER, _HEADLESS)
+AGENTS = (_ACP, _HEADLESS)

@@ -73,16 +73,16 @@ def explain(ending: Ending) -> CorralError | None:
         return _error_from_text(
             (finish.message or "no reason given").removeprefix("Internal error: ")
         )
-    said = "\n".join(ending.stderr.splitlines()[-6:])
+    stderr = "\n".join(ending.stderr.splitlines()[-6:])
     if ending.signal is not None:
         return errors.KilledBySignal(f"OpenCode was killed by signal {ending.signal}")
-    if ending.code in (126, 127) or "postinstall script was not run" in said:
+    if ending.code in (126, 127) or "postinstall script was not run" in stderr:
         return errors.BrokenInstall(
-            said or "the program could not be run",
+            stderr or "the program could not be run",
             hint="Install it again: corral agents install opencode",
         )
-    return unauthenticated(said, KEY_HINT) or errors.StreamBroken(
-        f"OpenCode ended by itself (exit {ending.code}): {said}".rstrip(": ")
+    return unauthenticated(stderr, KEY_HINT) or errors.StreamBroken(
+        f"OpenCode ended by itself (exit {ending.code}): {stderr}".rstrip(": ")
     )
 
 

@@ -41,7 +41,7 @@ QUIRKS = AcpQuirks(
 """``command_prefixes``: blanks too, for it trims before it looks. ``command_escape``: a word
 joiner, which no trimming takes away and no model sees."""
 
-_PEER = AgentSpec(
+_ACP = AgentSpec(
     name="opencode-acp",
     aliases=("opencode",),
     title="OpenCode",
@@ -84,7 +84,7 @@ _PEER = AgentSpec(
     ignored_stderr=("Error handling request",),
 )
 _HEADLESS = msgspec.structs.replace(
-    _PEER,
+    _ACP,
     name="opencode-cli",
     keeps_unfinished="always",
     aliases=(),
@@ -98,4 +98,4 @@ _HEADLESS = msgspec.structs.replace(
     asks=False,
 )
 
-AGENTS = (_PEER, _HEADLESS)
+AGENTS = (_ACP, _HEADLESS)

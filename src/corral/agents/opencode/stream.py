@@ -151,18 +151,18 @@ class Conversation:
 
 def tool(part: Part) -> list[RawEvent]:
     """The call, its end, and the plan where the call was one."""
-    state, name, given, said = part.state, part.tool, part.state.input, part.state.error or ""
+    state, name, given, error = part.state, part.tool, part.state.input, part.state.error or ""
     if name == UNAVAILABLE and isinstance(given.get("tool"), str):
-        name, said, given = cast("str", given["tool"]), str(given.get("error", "")), {}
+        name, error, given = cast("str", given["tool"]), str(given.get("error", "")), {}
     kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
     use = build_tool_use(part.call_id, name, given, kind=kind)
     took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
-    if state.status == "completed" and not said:
+    if state.status == "completed" and not error:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
-        away = said.startswith(HIDDEN) and kind != "other"
-        status: ToolStatus = "denied" if away or said.startswith(REFUSALS) else "error"
-        why = unavailable_message(name) if away else said.split(_RULES)[0]
+        away = error.startswith(HIDDEN) and kind != "other"
+        status: ToolStatus = "denied" if away or error.startswith(REFUSALS) else "error"
+        why = unavailable_message(name) if away else error.split(_RULES)[0]
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     plan = _plan(given) if name == "todowrite" else None
     return [use, end] if plan is None else [use, end, plan]

@@ -113,7 +113,7 @@ _HEADLESS = AgentSpec(
     project_files=(".qwen",),
     ignored_stderr=("Ripgrep not available", "[perf]"),
 )
-_PEER = replace(
+_ACP = replace(
     _HEADLESS,
     name="qwen-acp",
     aliases=("qwen",),
@@ -124,4 +124,4 @@ _PEER = replace(
     supports=launch.SUPPORTS_ACP,
 )
 
-AGENTS = (_PEER, _HEADLESS)
+AGENTS = (_ACP, _HEADLESS)

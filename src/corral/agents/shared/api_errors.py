@@ -75,7 +75,7 @@ def unauthenticated(stderr: str, key_hint: str) -> CorralError | None:
     """The error of a program that ended without a result, where its stderr says that it could
     not sign in."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()][-6:]
-    said = "\n".join(lines)
-    if re.search(r"\b401\b", said) or any(sign in said.lower() for sign in _AUTHENTICATION):
-        return errors.AuthenticationFailed(said, hint=key_hint)
+    text = "\n".join(lines)
+    if re.search(r"\b401\b", text) or any(sign in text.lower() for sign in _AUTHENTICATION):
+        return errors.AuthenticationFailed(text, hint=key_hint)
     return None

@@ -34,8 +34,8 @@ def explain(
     if finish is None:
         return error_without_result(ending, title, program, lost, key_hint)
     if not finish.ok:
-        said = finish.message or f"{title} reported an error without a message"
-        return failed(finish.kind or "", said)
+        message = finish.message or f"{title} reported an error without a message"
+        return failed(finish.kind or "", message)
     if ending.signal is not None:
         return errors.KilledBySignal(
             f"{title} gave its answer and was then killed by signal {ending.signal}"
@@ -57,7 +57,7 @@ def service_error_explainer(
             ending,
             title,
             program,
-            lambda _, said: error_from_service(said, key_hint),
+            lambda _, message: error_from_service(message, key_hint),
             lost,
             key_hint=key_hint,
         )
@@ -69,21 +69,23 @@ def error_without_result(
     ending: Ending, title: str, program: str, lost: str = "", key_hint: str = ""
 ) -> CorralError:
     """The exit code and stderr are all there is."""
-    said = "\n".join(ending.stderr.strip().splitlines()[-6:])
+    message = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if lost and lost.lower() in ending.stderr.lower():
         return errors.ResumeLost(f"{title} no longer knows the session", hint="Start a new one.")
     if ending.signal is not None:
         return errors.KilledBySignal(f"{title} was killed by signal {ending.signal}")
     if ending.code in (126, 127):
         return errors.BrokenInstall(
-            said or "the program could not be run",
+            message or "the program could not be run",
             hint=f"Install it again: corral agents install {program}",
         )
     if (found := unauthenticated(ending.stderr, key_hint)) is not None and key_hint:
         return found
     if not ending.code:
         return errors.StreamBroken(
-            f"{title} ended before its answer was complete: {said}".removesuffix(": "),
+            f"{title} ended before its answer was complete: {message}".removesuffix(": "),
             hint="Often transient: try again.",
         )
-    return errors.ProcessFailed(f"{title} failed (exit {ending.code}): {said or 'no reason given'}")
+    return errors.ProcessFailed(
+        f"{title} failed (exit {ending.code}): {message or 'no reason given'}"
+    )

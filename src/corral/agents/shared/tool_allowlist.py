@@ -65,8 +65,8 @@ def effective_verdict(
 ) -> tuple[Verdict, list[str]]:
     """What is left of a verdict, and why; of a list of tools, ``chosen`` are of this kind."""
     if policy.allow_tools is not None:
-        told = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
-        return ("allow" if chosen else "deny"), [told]
+        note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
+        return ("allow" if chosen else "deny"), [note]
     verdict = policy.verdict(capability)
     return ("deny", [NOBODY_TO_ASK]) if verdict == "ask" else (verdict, [])
 
@@ -75,26 +75,26 @@ def policy_rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ..
     """The report of an agent whose file tools stay in the workspace, and which has no rules for
     commands, no web tools and no tool servers. ``shell`` is its shell's name."""
     if policy.mode == "native":
-        return tuple(PolicyRow(able, "allow", "native", OWN_DEFAULT) for able in CAPABILITIES)
-    return tuple(_row(policy, able, tools, shell) for able in CAPABILITIES)
+        return tuple(PolicyRow(each, "allow", "native", OWN_DEFAULT) for each in CAPABILITIES)
+    return tuple(_row(policy, each, tools, shell) for each in CAPABILITIES)
 
 
 def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> PolicyRow:
-    able = allowed_tools(policy, tools)
-    free_shell, mine = (
-        shell in able,
-        [name for name in able if CAPABILITY_OF[tools[name]] == capability],
+    allowed = allowed_tools(policy, tools)
+    free_shell, of_capability = (
+        shell in allowed,
+        [name for name in allowed if CAPABILITY_OF[tools[name]] == capability],
     )
-    verdict, notes = effective_verdict(policy, capability, mine)
-    forced: Enforcement = "native"
+    verdict, notes = effective_verdict(policy, capability, of_capability)
+    enforcement: Enforcement = "native"
     if capability == "mcp":
         verdict, notes = "deny", ["it takes no tool servers"]
     elif capability == "network" and free_shell:
-        forced = "impossible" if policy.network == "deny" else forced
+        enforcement = "impossible" if policy.network == "deny" else enforcement
         verdict, notes = "allow", [SHELL_REACHES_NETWORK]
     elif capability == "network":
         verdict, notes = "deny", ["it has no web tools"]
-    elif not mine:
+    elif not of_capability:
         verdict, notes = "deny", [*notes, NOT_OFFERED]
     elif capability == "shell":
         notes.append("it sees the keys in the agent's own environment")
@@ -102,6 +102,6 @@ def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Po
         notes.append("in the workspace and the writable folders")
         notes += ["a permitted shell goes anywhere"] if free_shell else []
     if capability == "shell" and policy.shell_rules:
-        forced = "advisory"
+        enforcement = "advisory"
         notes.append("it has no rules for single commands")
-    return PolicyRow(capability, verdict, forced, "; ".join(notes))
+    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

@@ -75,10 +75,10 @@ def _refuse(
     is_slip = bool(get_close_matches(name, tools, 1, 0.75))
     if not is_slip and not strict:
         return
-    meant = " or ".join(map(repr, similar_tools(name, tools)))
+    similar = " or ".join(map(repr, similar_tools(name, tools)))
     is_vain = where == "deny_tools" and not is_slip
     effect = ", so denying it would do nothing" if is_vain else ""
-    advice = f"; did you mean {meant}?" if meant else ""
+    advice = f"; did you mean {similar}?" if similar else ""
     hint = f"It has: {', '.join(sorted(tools))}."
     if not is_slip:
         hint += " strict=False leaves the name out."
