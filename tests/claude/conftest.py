@@ -20,7 +20,7 @@ MODEL = "claude-sonnet-5"
 
 class Claude(RealAgent):
     agent = "claude"
-    usual: ClassVar[RunKwargs] = {"model": MODEL, "timeout": 60, "retries": 1}
+    default_options: ClassVar[RunKwargs] = {"model": MODEL, "timeout": 60, "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}

@@ -17,7 +17,7 @@ from corral.testing import ModelServer
 
 class Codex(RealAgent):
     agent = "codex"
-    usual: ClassVar[RunKwargs] = {"model": "gpt-5.5", "retries": 1}
+    default_options: ClassVar[RunKwargs] = {"model": "gpt-5.5", "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

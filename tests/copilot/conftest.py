@@ -17,7 +17,7 @@ __all__ = ["seed"]
 
 class Copilot(RealAgent):
     agent = "copilot-cli"
-    usual: ClassVar[RunKwargs] = {"model": "scripted"}
+    default_options: ClassVar[RunKwargs] = {"model": "scripted"}
     cache: Path
 
     def env(self, url: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from corral.testing import ModelServer
 
 class OpenCode(RealAgent):
     agent = "opencode"
-    usual: ClassVar[RunKwargs] = {"model": "custom/scripted"}
+    default_options: ClassVar[RunKwargs] = {"model": "custom/scripted"}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

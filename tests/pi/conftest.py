@@ -15,7 +15,7 @@ from corral.testing import ModelServer
 
 class Pi(RealAgent):
     agent = "pi-cli"
-    usual: ClassVar[RunKwargs] = {"model": "scripted"}
+    default_options: ClassVar[RunKwargs] = {"model": "scripted"}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

@@ -17,7 +17,7 @@ __all__ = ["seed"]
 
 class Qwen(RealAgent):
     agent = "qwen-cli"
-    usual: ClassVar[RunKwargs] = {"model": "scripted", "timeout": 120}
+    default_options: ClassVar[RunKwargs] = {"model": "scripted", "timeout": 120}
 
     def env(self, url: str) -> dict[str, str]:
         return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"}

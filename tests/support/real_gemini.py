@@ -13,7 +13,7 @@ __all__ = ["KEY", "Gemini"]
 
 class Gemini(RealAgent):
     agent = "gemini-cli"
-    usual: ClassVar[RunKwargs] = {"model": "gemini-2.5-flash", "retries": 1}
+    default_options: ClassVar[RunKwargs] = {"model": "gemini-2.5-flash", "retries": 1}
 
     def env(self, url: str) -> dict[str, str]:
         return {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": url}
