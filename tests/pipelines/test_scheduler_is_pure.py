@@ -73,7 +73,7 @@ def _file(module: str) -> Path | None:
 def _impure(modules: list[str]) -> list[str]:
     """What these modules import, transitively, that is neither corral's own nor pure, with the
     module that imports it; and uses of ``open``."""
-    todo, visited, found = list(modules), set(LAZY_PACKAGES), list[str]()
+    todo, visited, found = list(modules), set[str](LAZY_PACKAGES), list[str]()
     while todo:
         module = todo.pop()
         path = _file(module)

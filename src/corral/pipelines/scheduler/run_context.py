@@ -17,7 +17,7 @@ class RunContext:
     state: State
     routes: Routes
     pending: PendingCommands
-    ready: deque[Lane] = field(default_factory=deque)
+    ready: deque[Lane] = field(default_factory=deque[Lane])
     """Lanes that stand at a node which they have not entered yet."""
 
     def node_of(self, lane: Lane) -> Node:
