@@ -76,7 +76,7 @@ def default(model: str | None) -> str:
 
 
 def from_table(name: str, table: Mapping[str, Any], source: str) -> AgentSpec:
-    """The agent that a table with a ``command`` describes; see ``declared.py``."""
+    """The agent that a table with a ``command`` describes; see ``configured.py``."""
     from corral.agents.configured import declared_agent
 
     return declared_agent(name, table, source)

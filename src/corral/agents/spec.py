@@ -1,7 +1,7 @@
-"""What an agent is: a record of facts, and a few pure functions.
+"""An agent is a spec (facts and a few pure functions) and one transport.
 
 To add an agent, write one module in this package that exports ``AGENTS``, a
-tuple of ``Agent`` records; it is found by its names, there is no list to edit.
+tuple of ``AgentSpec`` records; it is found by its names, there is no list to edit.
 What no field can express gets a field with a default that changes nobody:
 never a subclass, never the agent's name outside its own file. Third parties do
 the same from their own package through the entry point group
@@ -160,7 +160,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     report: str | None = None
     """A file that the agent writes at its end, for ``read_report``."""
     session_meta: Mapping[str, Json] = {}
-    """What goes along with each session that a peer is asked to open, as its ``_meta``."""
+    """Sent as ``_meta`` with each request to open a session (ACP)."""
     notes: tuple[str, ...] = ()
     """What was chosen on the caller's behalf, in a sentence each."""
     path_folders: tuple[str, ...] = ()

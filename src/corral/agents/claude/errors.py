@@ -100,7 +100,7 @@ def _error_after_success(ending: Ending) -> CorralError | None:
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
-    """As a peer: the same words, in the protocol's errors."""
+    """For ACP: the same messages, as errors of the protocol."""
     finish = ending.finish
     if finish is None:
         return _without_result(ending)

@@ -71,7 +71,7 @@ _NO_GIT = {"GIT_DIR": "/dev/null"}
 filters that the repository's settings name. With this its git finds no repository. The variable
 is removed from the environment of the agent's own commands."""
 _HOOK_SECONDS = 600
-"""A hook that takes longer counts as leave, so it gets longer than it can need."""
+"""A hook that takes longer counts as permission, so it gets longer than it can need."""
 PROJECT_FILES = (
     ".codex/config.toml",
     ".codex/hooks.json",
@@ -245,7 +245,7 @@ def _hooks(
     }
     # -I: nothing of the working directory is imported.
     program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
-    # Codex takes any exit code but 2 for leave.
+    # Codex takes any exit code but 2 as permission.
     command = f"{shlex.join(program)} || exit 2"
     hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
     matcher = toml(f"^({'|'.join(tools)})$")

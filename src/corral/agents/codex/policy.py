@@ -4,7 +4,7 @@ What shaped this, each seen in runs of the real program:
 
 - It has no tools for reading: it reads by its shell, and the sandbox lets that see
   the whole disk. Without a shell it sees what the prompt holds, and images.
-- Without leave to ask (``exec`` has nobody to ask) what the sandbox does not allow
+- Without permission requests (``exec`` has nobody to ask) what the sandbox does not allow
   is refused: patches outside the workspace, commands that would write there.
 - The workspace's sandbox opens ``/tmp`` unless it is told not to, and keeps
   ``.git``, ``.codex`` and ``.agents`` read-only, at the top of the workspace alone:
@@ -13,7 +13,7 @@ What shaped this, each seen in runs of the real program:
   judges the paths of both tools (``corral.system.hook_guard``).
 - A read-only sandbox has no network, and no switch for it.
 - A tool server left to its default runs every tool that calls itself read-only;
-  and its resources need no leave. So a server without leave is not started.
+  and its resources need no permission. So a denied server is not started.
 - Full access approves every tool of every server: for ``full`` alone.
 """
 

@@ -7,7 +7,7 @@ What shaped this, each seen in runs of the real program (1.0.102):
   question about a command can be relied on.
 - Its rules for paths name single files, not all below a folder: for one prompt it cannot keep
   ``.git`` from being written. As a peer it asks for every write that no rule allows, and the
-  paths are judged by ``sessions/broker.py``.
+  paths are judged by ``sessions/permissions.py``.
 - A rule that denies beats one that allows; a denied call is told to the model, which
   goes on. A question that somebody refuses ends the turn.
 - Its file tools stay in the workspace, the folders of ``--add-dir``, and the system's

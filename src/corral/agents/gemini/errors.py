@@ -85,7 +85,7 @@ def _unclean_exit(ending: Ending) -> CorralError | None:
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
-    """As a peer: an error's code is the HTTP status; without one the process has ended."""
+    """For ACP: an error's code is the HTTP status; without one the process has ended."""
     finish = ending.finish
     if finish is None:
         return _without_result(ending)

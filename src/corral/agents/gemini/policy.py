@@ -21,7 +21,7 @@ What shaped this, each seen in runs of the real program or read in its source:
   Answering *always* to a question about an edit turns that mode on.
 - A sub-agent and a built-in skill start without a question.
 
-Headless, nobody is asked, and rules decide alone (``gemini_paths``, ``shell_regex``). As a
+Headless, nobody is asked, and rules decide alone (``write_paths``, ``shell_regex``). As a
 peer (ACP), one process serves sessions in several folders, so its rules name no paths:
 every write and, under shell rules, every command is a question, which the broker
 answers by the policy with the resolved path or the exact command.

@@ -6,7 +6,7 @@ resolved. Everything narrower is a rule of ours, and a rule sees the path as the
 - The tool decodes ``%xx``, removes NULs and a leading ``@``, and searches the included folders
   and all subfolders for a relative path of ``replace`` that does not exist. Such paths are denied.
 - A link is followed after the rules have seen the path. A path with the name of a link that leads
-  to where the agent may not write (``Place.links``) is denied, wherever the name stands in it:
+  to where the agent may not write (``LaunchContext.links``) is denied, wherever the name is:
   the link may be reached through another link.
 - Protected names (``corral.protected_paths``) are denied at any depth, in any case.
 """
