@@ -14,7 +14,7 @@ from corral.models.spec import Provider
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """A vendor, where it is, and what opens it."""
+    """A provider, its base URL and its key."""
 
     provider: Provider
     base_url: str
@@ -27,7 +27,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The vendor's own, and the key: never in a URL, never in a log."""
+        """The provider's own headers, and the key: it is never in a URL or a log."""
         provider = self.provider
         if self.key is None:
             return dict(provider.headers)
@@ -50,7 +50,8 @@ def access(
     key: str | None = None,
     base_url: str | None = None,
 ) -> Access:
-    """Raises ``MissingKey`` with the variable's name, and ``ConfigError``."""
+    """Find the base URL and the key. Raises ``MissingKey`` with the variable's name, and
+    ``ConfigError``."""
     environ = os.environ if environ is None else environ
     url = base_url or _first(provider.base_url_env, environ) or provider.base_url
     if not url:
@@ -88,8 +89,8 @@ def access(
 
 
 async def with_token(found: Access, held: dict[str, Any]) -> Access:
-    """For a vendor that takes a token instead of a key: the same with one that is valid. What
-    is got is kept in ``held``."""
+    """For a provider that takes a token instead of a key: return a copy with a valid token. The
+    credentials are cached in ``held``."""
     if found.provider.credentials is None or found.key is not None:
         return found
     token = await asyncio.to_thread(_google_token, held)

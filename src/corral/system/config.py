@@ -36,15 +36,15 @@ from corral.system import paths
 UNTRUSTED_OPTIONS = frozenset(
     {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
 )
-"""What a file in the current directory may set without being trusted."""
+"""Options that a file in the current directory may set although it is not trusted."""
 
 
 LARGEST = 1_048_576
-"""Bytes of a configuration or policy file."""
+"""Largest configuration or policy file, in bytes."""
 
 
 def load(agent: str) -> dict[str, Any]:
-    """The defaults for one agent, out of every file that counts."""
+    """The defaults for one agent, from all files that apply."""
     given = os.environ.get("CORRAL_CONFIG")
     if given is not None:
         return _options(Path(given), agent) if given else {}
@@ -118,8 +118,8 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
 
 
 def find_agent(name: str) -> AgentSpec:
-    """The agent of that name: one that a trusted file declares, ``acp:ID`` of a registry, or
-    one that is known. Raises ``UnknownAgent`` and ``ConfigError``."""
+    """Find an agent by name: one that a trusted file declares, ``acp:ID`` of a registry, or a known
+    one. Raises ``UnknownAgent`` and ``ConfigError``."""
     if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         for path in _trusted():
             table = _table(path, _table(path, _toml(path), "agents"), name)
@@ -131,7 +131,7 @@ def find_agent(name: str) -> AgentSpec:
 
 
 def all_agents() -> Iterator[AgentSpec]:
-    """Those that trusted files declare, then all that are known."""
+    """The agents that trusted files declare, then all known ones."""
     for path in _trusted():
         tables = _table(path, _toml(path), "agents")
         for name in tables:
@@ -141,7 +141,7 @@ def all_agents() -> Iterator[AgentSpec]:
 
 
 def _trusted() -> list[Path]:
-    """Files that may name a command: not one that lies in the current directory."""
+    """Files that may name a command: never the one in the current directory."""
     given = os.environ.get("CORRAL_CONFIG")
     if given is not None:
         return [Path(given)] if given else []
@@ -163,7 +163,7 @@ def _declared_agent(name: str, table: dict[str, Any], path: Path) -> AgentSpec:
 
 
 def _from_acp_registry(id: str) -> AgentSpec:
-    """Of the registry of the Agent Client Protocol, as a file on this machine."""
+    """Find an agent in the registry of the Agent Client Protocol, a file on this machine."""
     given = os.environ.get("CORRAL_ACP_REGISTRY")
     path = Path(given) if given else paths.user_config().with_name("acp-registry.json")
     try:
@@ -178,7 +178,7 @@ def _from_acp_registry(id: str) -> AgentSpec:
 
 
 def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
-    """Under whichever of its names the agent stands there."""
+    """The table of the agent, under any of its names."""
     found: dict[str, Any] = {}
     for name in _table(path, tables, "agents"):
         table = _table(path, _table(path, tables, "agents"), name)

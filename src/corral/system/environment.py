@@ -90,10 +90,10 @@ FOR_COMMANDS = (
     "XDG_STATE_HOME",
     "CORRAL_HOME",
 )
-"""Variables of ours that commands see."""
+"""Variables of corral's environment that commands get."""
 
 SHORTEST_SECRET = 8
-"""Redacting a shorter value would tear ordinary text apart."""
+"""Redacting shorter values would damage ordinary text."""
 
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"
@@ -120,19 +120,19 @@ class Environment(msgspec.Struct, frozen=True):
     secrets: dict[str, str]
     """Name → value of what the child may see and must be redacted wherever it appears."""
     others: dict[str, str] = {}
-    """The same of secrets of ours that the child does not see. It may meet them elsewhere, in a
-    file, say."""
+    """Secrets of corral's environment that the child does not get. It may find them elsewhere, such
+    as in a file."""
 
     @property
     def redacted(self) -> dict[str, str]:
-        """All that must be redacted."""
+        """Everything that must be redacted."""
         return {**self.others, **self.secrets}
 
 
 def gather(
     agent: AgentSpec, run: RunOptions, environ: Mapping[str, str] | None = None
 ) -> Environment:
-    """The child's environment out of ours."""
+    """Build the child's environment from corral's own."""
     ours = os.environ if environ is None else environ
     names = _family(agent, {**ours, **run.env})
     family = _chosen(ours, names)
@@ -168,8 +168,8 @@ def for_commands(
 
 
 def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
-    """What is secret in these variables, by their names or by a password in an address. A file
-    that holds a secret is none itself."""
+    """The secrets in these variables, found by name or by a password in a URL. A variable that
+    names a file with a secret is not a secret."""
     found: dict[str, str] = {}
     for name, value in values.items():
         for key, secret in _secrets_in(name, value):
@@ -179,7 +179,7 @@ def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the variable holds something that only its owner should know."""
+    """Whether the variable holds a secret."""
     return any(True for _ in _secrets_in(name, value))
 
 
@@ -219,8 +219,8 @@ def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 
 
 class SecretRedactor:
-    """Strikes the known secrets out of bytes and text, naming what stood there. They are known
-    as JSON writes them too: what is cleaned is mostly JSON that nobody has taken apart yet."""
+    """Redacts known secrets in bytes and text, and names what was there. Their JSON form is known
+    too: most of the data is JSON that is not parsed yet."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         marks: dict[bytes, bytes] = {}
@@ -242,9 +242,8 @@ class SecretRedactor:
         return self.clean(text.encode("utf-8", "replace")).decode() if self._pairs else text
 
     def clean_part(self, data: bytes, *, begin_cut: bool = False, end_cut: bool = False) -> bytes:
-        """As ``clean``, for a part of something longer. Where that was cut off at the beginning
-        or the end, the cut may have gone through a secret: what could be the rest of one there
-        becomes ``…``."""
+        """Like ``clean``, for a part of a longer text. If it was cut at the start or the end, the
+        cut may have split a secret: what could be the rest of one becomes ``…``."""
         data = self.clean(data)
         if begin_cut:
             rest = max((_overlap(value, data) for value, _ in self._pairs), default=0)
@@ -255,7 +254,7 @@ class SecretRedactor:
         return data
 
     def clean_text_part(self, text: str, *, begin_cut: bool = False, end_cut: bool = False) -> str:
-        """The same for text. A character that the cut went through is left out."""
+        """The same for text. A character that was cut is left out."""
         if not self._pairs:
             return text
         text = text.lstrip(_BROKEN) if begin_cut else text

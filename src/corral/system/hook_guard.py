@@ -34,13 +34,13 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a session, as ``PathGuard`` takes them."""
 
     cwd: str | None = None
-    """None: the one that the agent says, whose process has sessions in several folders."""
+    """None: the folder that the agent names, whose process has sessions in several folders."""
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
 
 
 class HookCall(msgspec.Struct, frozen=True):
-    """What the agent is about to do."""
+    """The tool call that the agent is about to make."""
 
     tool_name: str
     tool_input: dict[str, object]
@@ -48,7 +48,7 @@ class HookCall(msgspec.Struct, frozen=True):
 
 
 def refusal_reason(guarded: Guarded, call: HookCall) -> str | None:
-    """Why the call is refused; None where it may go on."""
+    """Why the call is denied; None if it is allowed."""
     folder = guarded.cwd or call.cwd
     if not folder:
         return "the call does not name its working directory"
@@ -78,7 +78,7 @@ def patched_paths(text: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code. Whatever goes wrong is a refusal."""
+    """Return the exit code. Every failure is a denial."""
     try:
         guarded = msgspec.json.decode(arguments[0], type=Guarded)
         call = msgspec.json.decode(sys.stdin.buffer.read(), type=HookCall)

@@ -35,12 +35,12 @@ PIPE_SIZE = 1024 * 1024
 """A program that exits without flushing loses what does not fit into its pipe."""
 POLL = 0.01
 QUIET, LINGER = 0.25, 2.0
-"""Seconds that others may hold the output open after the program's exit, as in ``child``."""
+"""Seconds that others may keep the output open after the program's exit, as in ``child``."""
 
 RUN = "CORRAL_CASSETTE_RUN"
-"""Which run a take is of: takes of one run share a file."""
+"""The run of a take: takes of one run share a file."""
 SECRETS = "CORRAL_CASSETTE_SECRETS"
-"""Further secrets, as JSON: what only the caller knows to be one."""
+"""Further secrets, as JSON, which only the caller knows."""
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
@@ -83,12 +83,12 @@ def record(
 
 
 def open_environment(names: str | None) -> dict[str, str]:
-    """The secrets that a run told us of."""
+    """The secrets that the run passed to the recorder."""
     return cast("dict[str, str]", json.loads(names)) if names else {}
 
 
 class _Middle:
-    """Between the one who started us and the program."""
+    """Copies bytes between the process that started the recorder and the program."""
 
     def __init__(self, writer: Writer, head: Head, env: dict[str, str]) -> None:
         self._writer = writer

@@ -28,9 +28,9 @@ from corral.system.cassette.record import RUN, SECRETS, die, open_environment, w
 from corral.system.environment import SecretRedactor, named_secrets
 
 DIFFERS = 90
-"""The exit code of a replay that was asked something else. No agent we know has it."""
+"""The exit code of a replay that differs from the recording. No known agent uses it."""
 SIGN = "corral replay: "
-"""How the reason begins, on stderr."""
+"""The start of the reason on stderr."""
 PATIENCE = 10.0
 """Seconds for what was sent then, while the other side waits for us: else it waits for ever."""
 OLD = 24 * 3600.0
@@ -39,7 +39,7 @@ END = "(the end of the input)"
 
 
 class _Differs(Exception):
-    """What is sent is not what was sent."""
+    """The input differs from the recorded input."""
 
 
 def replay(path: str, args: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ def _play(path: str, args: list[str]) -> int:
 
 
 def _recite(stage: _Stage, sent: str) -> int:
-    """A program that is told once what to do."""
+    """A program that reads all its input at the start."""
     take, like = stage.choose(sent, None)
     for entry in merge_entries(take.entries):
         if isinstance(entry, Ended):
@@ -152,7 +152,7 @@ class _Stage:
 
 
 class _Talk:
-    """A program that is talked with, a JSON object a line."""
+    """A program that exchanges JSON objects, one per line."""
 
     def __init__(self, stage: _Stage) -> None:
         self._stage = stage
