@@ -90,10 +90,10 @@ async def test_many_files_come_by_path_and_by_pattern(workspace: Path) -> None:
         "==> src/a.py <==\n     1\tin src/a.py\n\n\n"
         "==> src/b.py <==\n     1\tin src/b.py\n\n\n"
         "==> missing <==\n[missing does not exist]\n\n"
-        "[no file fits *.none]"
+        "[no file matches *.none]"
     )
     assert "in src/[x].py" in await call_ok(here, "read_many_files", paths=["src/[x].py"])
-    assert "no file fits" in await call_error(here, "read_many_files", paths=["*.none"])
+    assert "no file matches" in await call_error(here, "read_many_files", paths=["*.none"])
 
 
 async def test_many_large_files_each_get_their_share(workspace: Path) -> None:
@@ -140,7 +140,7 @@ async def test_files_are_found_newest_first(workspace: Path) -> None:
     assert await call_ok(here, "glob", pattern="deep/*.{py,txt}") == "deep/old.py"
     assert await call_ok(here, "glob", pattern=f"{workspace}/deep/*.py") == "deep/old.py"
     assert await call_ok(here, "glob", pattern="*", path="node_modules") == "node_modules/x.py"
-    assert await call_ok(here, "glob", pattern="*.rs") == "No file fits *.rs"
+    assert await call_ok(here, "glob", pattern="*.rs") == "No file matches *.rs"
 
 
 async def test_very_many_files_are_bounded(workspace: Path) -> None:

@@ -70,7 +70,7 @@ async def test_a_folder_a_file_and_a_glob_narrow_it(here: Workspace) -> None:
 
 async def test_case_counts_unless_told(here: Workspace) -> None:
     fill(here.root, {"a": "Über\nÜBER\n"})
-    assert await call_ok(here, "grep", pattern="über") == "No line fits über"
+    assert await call_ok(here, "grep", pattern="über") == "No line matches über"
     found = await call_ok(here, "grep", pattern="über", ignore_case=True)
     assert found.splitlines() == ["a:1:Über", "a:2:ÜBER"]
 
@@ -129,7 +129,7 @@ async def test_what_is_no_regular_expression_is_refused(here: Workspace, pattern
 async def test_a_pattern_is_never_an_option(here: Workspace) -> None:
     fill(here.root, {"a": "--files\n-e\n"})
     assert await call_ok(here, "grep", pattern="--files") == "a:1:--files"
-    assert await call_ok(here, "grep", pattern="-e", include="-*") == "No line fits -e"
+    assert await call_ok(here, "grep", pattern="-e", include="-*") == "No line matches -e"
 
 
 async def test_an_expression_that_never_ends_is_ended(

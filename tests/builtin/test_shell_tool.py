@@ -127,7 +127,7 @@ async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path
     assert len(outcome.shown) <= 30_000
     assert outcome.shown.startswith("flood\nflood\n")
     assert sum(map(len, told)) < 2 * WHOLE
-    assert "not told live" in told[-1]
+    assert "not shown live" in told[-1]
 
 
 async def test_a_flood_that_is_heard_slowly_still_ends_in_time(workspace: Path) -> None:

@@ -203,7 +203,7 @@ async def test_functions_of_ours_are_called_unless_the_policy_denies_them(codex:
     options = codex.options(script, policy="reads", model="scripted")
     result = await corral.run("codex", "do it", tools=[double], **options)
     assert called == [21]
-    with pytest.raises(errors.ToolFailed, match="never asked for the tools"):
+    with pytest.raises(errors.ToolFailed, match="did not list the tools"):
         result.raise_for_status()
 
 

@@ -80,7 +80,7 @@ async def test_a_server_that_refuses_the_agents_token_is_an_error(
     result = await corral.run("gemini-acp", "add", tools=[add], **options)
     assert result.error is not None
     assert result.error.code == "tool_failed"
-    assert "never asked for the tools" in result.error.message
+    assert "did not list the tools" in result.error.message
 
 
 async def test_hooks_stand_between_the_agent_and_the_function(

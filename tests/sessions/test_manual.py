@@ -152,7 +152,7 @@ def test_the_person_is_told_of_what_goes_with_the_prompt(workspace: Path) -> Non
         system_prompt="Be kind.",
         attachments=["notes.txt"],
     )
-    assert person.asked[0].startswith("Be kind.\n\nRead it\n\nWith it go:\n- notes.txt\n")
+    assert person.asked[0].startswith("Be kind.\n\nRead it\n\nAttached files:\n- notes.txt\n")
 
 
 def test_a_person_has_a_month_unless_somebody_says_less(
@@ -422,7 +422,7 @@ def test_what_a_policy_denies_is_refused_as_nobody_can_be_held_to_it(
 def test_without_strictness_the_person_is_told_what_is_denied(workspace: Path) -> None:
     person = Person("ok")
     corral.run_sync("manual", "Do it", cwd=workspace, policy="edits", strict=False, on_event=person)
-    assert "You are asked not to use: shell, network." in person.asked[0]
+    assert "Please do not use: shell, network." in person.asked[0]
 
 
 def test_what_a_person_does_not_have_is_refused(workspace: Path) -> None:

@@ -170,7 +170,7 @@ class Driver:
             if run.keep:
                 self.record.make_folders()
             if run.resume is not None and not path.exists():
-                raise ResumeLost(f"the history of session {self.record.meta.id} is gone")
+                raise ResumeLost(f"the history of session {self.record.meta.id} is missing")
             if self._history is None:
                 self._history = History(path, keep=run.keep, clean=self._clean)
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)

@@ -65,7 +65,7 @@ class History:
                 os.close(fd)
         except OSError as error:
             raise StorageFailed(
-                f"the history cannot be kept in {self._path}: {error.strerror}",
+                f"the history cannot be written to {self._path}: {error.strerror}",
                 hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
             ) from error
         self._ends_mid_line = False

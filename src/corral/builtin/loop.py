@@ -260,7 +260,8 @@ class Loop:
                     raise
                 self._warn(
                     "context_shrunk",
-                    f"the conversation no longer fits, its older half is left out: {error.message}",
+                    "the conversation does not fit the context window; its older half is left out:"
+                    f" {error.message}",
                 )
             except CorralError as error:
                 # The client retries what fails before the stream starts. After text was emitted, a
@@ -295,7 +296,7 @@ class Loop:
             self._emit_text(self._pieces.finish())
         response = stream.response
         if response is None:
-            raise StreamBroken("the model's answer has no end")
+            raise StreamBroken("the model's answer ended early")
         self._count_usage(response)
         return response
 
@@ -337,7 +338,7 @@ class Loop:
             self._warned = True
             self._warn(
                 "context_nearly_full",
-                f"{size:,} of {window:,} tokens of the model's window are used",
+                f"{size:,} of {window:,} tokens of the model's context window are used",
             )
 
     def _warn_retry(self, error: CorralError, wait: float) -> None:
@@ -367,19 +368,19 @@ def _check_last_answer(response: Response, *, submitted: bool) -> None:
         case "length":
             raise ContextLengthExceeded(
                 f"the answer was cut at the model's output limit ({raw})",
-                hint="Ask for less at once, or take a model with a larger output.",
+                hint="Ask for less at once, or use a model with a larger output limit.",
             )
         case "content_filter":
             raise ContentRefused(
                 f"the model's vendor filtered the answer ({raw})",
-                hint="Say it in another way, or take another model.",
+                hint="Rephrase the prompt, or use another model.",
             )
         case "error":
             raise InvalidRequest(f"the model could not make its call: {raw}")
         case _ if not response.text.strip() and not submitted:
             raise EmptyAnswer(
                 "the model ended its turn without any answer",
-                hint="Try again, rephrase, or take another model.",
+                hint="Try again, rephrase the prompt, or use another model.",
             )
         case _:
             pass

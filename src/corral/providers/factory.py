@@ -46,7 +46,7 @@ class ResponseProviderFactory:
         kind = cls._kind(name)
         if kind is None:
             known = ", ".join(cls.list_providers())
-            raise KeyError(f"no provider is called {name!r}; there are: {known}")
+            raise KeyError(f"no provider is called {name!r}; known: {known}")
         return kind
 
     @classmethod

@@ -59,7 +59,7 @@ def choose_credentials(
             raise ConfigError(
                 f"{agent.title} could be paid for in two ways: {keys[0]}, or the sign-in of"
                 f" {(*login_names, *sign_in_files)[0]}",
-                hint="Say auth='api_key' or auth='subscription' (--auth); 'inherit' leaves it to"
+                hint="Set auth='api_key' or auth='subscription' (--auth); 'inherit' leaves it to"
                 " the agent.",
             )
         case _:

@@ -236,7 +236,7 @@ def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
     )
     if drops_media and run.attachments and (run.images or run.audio):
         raise ConfigError(
-            f"{agent.name} loses images and audio beside attachments",
+            f"{agent.name} loses images and audio if there are attachments",
             hint="Give one or the other; put a text file's content into the prompt.",
         )
     if run.resume is not None and not agent.resumes:
@@ -255,17 +255,17 @@ def _check_enforceable(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRo
 def _enforceable_hint(policy: Policy, row: PolicyRow) -> str:
     if row.capability == "network" and policy.shell == "allow":
         return (
-            "The nearest that works: shell='deny' with network='deny', or leave network unset."
-            " strict=False runs it as it is."
+            "The closest enforceable policy: shell='deny' with network='deny', or leave network"
+            " unset. strict=False runs it anyway."
         )
-    return f"Leave {row.capability} to another agent, or say strict=False to run it as it is."
+    return f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
 
 
 def _current_directory() -> str:
     try:
         return os.getcwd()
     except OSError as error:
-        raise ConfigError(f"the current directory is gone: {error.strerror}") from error
+        raise ConfigError(f"the current directory does not exist: {error.strerror}") from error
 
 
 def _existing_folder(path: str, what: str) -> str:

@@ -60,7 +60,7 @@ class QuestionFile:
             paths.write_private(self.answer, f"\n{UNFINISHED}\n".encode())
             paths.write_private(self._original_prompt, prompt.encode())
         except OSError as error:
-            raise StorageFailed(f"the question cannot be put: {error}") from error
+            raise StorageFailed(f"the question cannot be written: {error}") from error
 
     def read_answer(self) -> AnswerSnapshot | None:
         """The answer, where it is done. Raises ``StorageFailed`` where nobody could give one
@@ -71,7 +71,9 @@ class QuestionFile:
                 text = file.read().decode("utf-8-sig", "replace").replace("\r\n", "\n")
         except FileNotFoundError as error:
             if not self.folder.is_dir():
-                raise StorageFailed(f"the question's folder is gone: {self.folder}") from error
+                raise StorageFailed(
+                    f"the question's folder does not exist: {self.folder}"
+                ) from error
             return None
         except OSError as error:
             raise StorageFailed(f"the answer cannot be read: {error}") from error

@@ -45,7 +45,7 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProg
     if is_known and head.agent is not None and head.agent != agent.name:
         raise ConfigError(
             f"{path} was recorded with {head.agent}, not with {agent.name}",
-            hint=f"Replay it with {head.agent}, or record it anew.",
+            hint=f"Replay it with {head.agent}, or record it again.",
         )
     # The keys it was recorded with, by name: an agent's launch asks for one. Those of this
     # machine, and who is signed in here, must make no difference.
@@ -80,7 +80,7 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
     if isinstance(agent.transport, InProcess):
         raise ConfigError(
             f"{agent.name} runs in this process: there is no program to record",
-            hint="Of its model there is a scripted one: corral.testing.ModelServer.",
+            hint="Use corral.testing.ModelServer to script its model.",
         )
     return os.path.abspath(os.path.expanduser(path))
 

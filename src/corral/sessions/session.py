@@ -153,8 +153,8 @@ class Session:
         if self._server is None or self._server.connected.is_set():
             return None
         return ToolFailed(
-            f"{self._agent} never asked for the tools it was given",
-            hint="Its log may say why; a policy that denies MCP also hides them.",
+            f"{self._agent} did not list the tools that it was given",
+            hint="See the agent's log; a policy that denies MCP also hides the tools.",
         )
 
     async def __aexit__(

@@ -136,7 +136,7 @@ class SessionRecord:
 
 def no_conversation(meta: Meta) -> ResumeLost:
     """Why a session without a conversation of its agent's cannot be continued."""
-    why = "its first turn never came to an end"
+    why = "its first turn did not end"
     if meta.lost is not None:
         how = "was interrupted" if meta.lost == "interrupted" else "timed out"
         why = f"its first turn {how}, and {meta.agent} did not keep it"

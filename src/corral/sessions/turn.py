@@ -359,7 +359,7 @@ class Turn:
             items.append(_warning("model_differs", f"asked for {requested}, but {used} answered"))
         if self._lingered:
             items.append(
-                _warning("lingered", "the agent did not end after its answer; it is not waited for")
+                _warning("lingered", "the agent did not exit after its answer; it was ended")
             )
         return items
 
@@ -420,7 +420,7 @@ def _warning(code: str, message: str) -> Error:
 def _too_deep(cause: RecursionError) -> StreamBroken:
     error = StreamBroken(
         "the agent sent JSON that is nested too deeply to be read",
-        hint="Run the prompt again; if it stays so, report it to the agent's makers.",
+        hint="Run the prompt again; if it happens again, report it to the agent's developers.",
     )
     error.__cause__ = cause
     return error

@@ -239,7 +239,7 @@ async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
         case _:
             raise ConfigError(
                 f"the check given as until returned a {type(verdict).__name__}",
-                hint="None or True is done; a text says what is wrong; False that something is.",
+                hint="Return None or True if done, a text that says what is wrong, or False.",
             )
 
 
@@ -255,7 +255,7 @@ def _budget_error(
         return None
     if last.usage.total is None or combined.usage.total is None:
         return BudgetSpent(
-            f"the tokens of a turn cannot be counted: {last.agent or 'the agent'} did not say",
+            f"the tokens of a turn are unknown: {last.agent or 'the agent'} did not report them",
             hint="Leave max_total_tokens out, and bound the work with rounds and timeout.",
         )
     if combined.usage.total < max_total_tokens:

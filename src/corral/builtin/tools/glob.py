@@ -93,7 +93,7 @@ async def glob(workspace: Workspace, args: Glob, _: Output) -> Outcome:
     base = _folder(workspace, args.path)
     found = [match async for match in matching(workspace, base, args.pattern)]
     if not found:
-        return outcome(f"No file fits {replace_surrogates(args.pattern)}", truncate.GLOB)
+        return outcome(f"No file matches {replace_surrogates(args.pattern)}", truncate.GLOB)
     found.sort(key=lambda match: (-match.changed, match.path))
     lines = [workspace.name(match.path) for match in found[:FOUND]]
     if len(found) > FOUND:

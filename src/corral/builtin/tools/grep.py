@@ -82,7 +82,7 @@ async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
     if ran.late:
         notes.append(f"(not everything was searched: {SECONDS:g} s were over)")
     if not found.lines and not notes:
-        notes.append(f"No line fits {replace_surrogates(args.pattern)}")
+        notes.append(f"No line matches {replace_surrogates(args.pattern)}")
     return outcome("\n".join([*found.lines, *notes]), truncate.GREP)
 
 

@@ -279,7 +279,7 @@ def _code(number: int) -> str:
     """One character for each distinct line; halves of surrogate pairs are none."""
     number += 0x800 * (number >= 0xD800)
     if number > sys.maxunicode:
-        raise ToolError("the file has too many lines for a patch: write it anew")
+        raise ToolError("the file has too many lines for a patch: use write_file")
     return chr(number)
 
 
@@ -337,7 +337,7 @@ def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple
     if hunk.at_end and _found(old, lines, starts, msgspec.structs.replace(hunk, at_end=False)):
         why = "is not at the end of the file, as its '*** End of File' says"
     elif begin and _found(old, lines, [0], msgspec.structs.replace(hunk, at_end=False)):
-        why = "stands only above the hunk before it: give hunks in the order of the file"
+        why = "is only above the previous hunk: give hunks in the order of the file"
     else:
         why = "was not found: read the file again, and give its lines as they are"
     raise ToolError(

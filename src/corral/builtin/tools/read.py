@@ -109,7 +109,7 @@ async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
         return [literal]
     found = [match.path async for match in matching(workspace, workspace.root, path)]
     if not found:
-        raise ToolError(f"no file fits {path}")
+        raise ToolError(f"no file matches {path}")
     return [_inside(workspace, path) for path in sorted(found)]
 
 
@@ -141,7 +141,7 @@ async def _numbered(workspace: Workspace, whole: Path, offset: int, limit: int) 
         of = f" of {window.total:,}" if window.total is not None else ""
         notes.append(f"lines {offset:,} to {last:,}{of}; go on with offset={last + 1}")
     if window.replaced:
-        notes.append("some bytes are not UTF-8 and stand here as \ufffd")
+        notes.append("some bytes are not UTF-8 and are shown as \ufffd")
     return text + "".join(f"({note})\n" for note in notes)
 
 

@@ -88,7 +88,7 @@ class Live:
         if text := self._decoder.decode(chunk):
             self._emit(text)
         if self._room <= 0:
-            self._emit("\n[… there is more, which is not told live …]\n")
+            self._emit("\n[… further output is not shown live …]\n")
 
 
 async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
@@ -110,7 +110,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
         case None:
             how = f"did not end within {seconds:g} s and was ended, with all it had started"
         case Exit(code=None, signal=None):
-            how = "ended, nobody knows how"
+            how = "ended in an unknown way"
         case Exit(code=None, signal=number):
             how = f"was killed by signal {number}"
         case Exit(code=code):

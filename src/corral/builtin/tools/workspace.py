@@ -65,7 +65,7 @@ class Workspace:
         if "\0" in path:
             raise ToolError(f"not a path: {path!r}")
         if path.startswith("~"):
-            raise ToolError(f"~ stands for nothing here: give {path} from the workspace's root")
+            raise ToolError(f"~ is not expanded: give {path} relative to the workspace's root")
         try:
             whole = Path(os.path.realpath(self.root / path))
         except (OSError, ValueError) as error:  # what no file system can name

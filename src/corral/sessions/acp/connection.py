@@ -333,7 +333,7 @@ class Connection:
             self._calls.pop(id, None)
             raise StartupTimeout(
                 f"no answer {timeout:g}s after it was asked",
-                hint="Raise startup_timeout, or see what `corral agents doctor` says.",
+                hint="Raise startup_timeout, or run `corral agents doctor`.",
             )
         settled = self._calls.pop(id)
         if settled is None or settled.error is not None:

@@ -136,7 +136,7 @@ class AcpSession:
             if answer is not None and not answer.decision.startswith("allow"):
                 raise Outside(f"reading is not allowed ({answer.rule})")
             if answer is None and path not in self._granted_reads:
-                raise Outside("reading is not allowed before somebody allowed it")
+                raise Outside("reading needs a permission that nobody has given yet")
             line, limit = params.get("line"), params.get("limit")
             content = self._files.read(
                 path,

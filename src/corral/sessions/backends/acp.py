@@ -167,8 +167,8 @@ class AcpBackend:
             return
         if model is None:
             raise errors.ConfigError(
-                f"{agent.name} does not say which model it began with, and the last prompt chose"
-                " another",
+                f"{agent.name} does not report which model it started with, and the last prompt"
+                " chose another",
                 hint="Give the session a model, or each of its prompts.",
             )
         complete = connection.quirks.model_list_complete and session.models
@@ -322,8 +322,8 @@ class AcpBackend:
         if finish.ok and not normalizer.answered:
             return errors.EmptyAnswer(
                 "the agent ended its turn without any answer",
-                hint="The model said nothing, or was stopped by its safety settings: try again,"
-                " rephrase, or take another model.",
+                hint="The model wrote nothing, or was stopped by its safety settings: try again,"
+                " rephrase the prompt, or use another model.",
             )
         if finish.ok:
             return self._unclean_exit()

@@ -56,7 +56,7 @@ class Driver:
         via = prepared.run.via
         if via == "terminal" and not terminal.is_interactive():
             raise ConfigError(
-                "via='terminal', but there is no terminal", hint="via='file' needs none."
+                "via='terminal', but there is no terminal", hint="Use via='file' instead."
             )
         self.editor = terminal.editor_command() if via == "editor" else ()
 
@@ -72,10 +72,10 @@ class Driver:
         prepared, run = self.prepared, self.prepared.run
         parts = [prompt] if run.system_prompt is None else [run.system_prompt, prompt]
         if files := (*run.images, *run.audio, *run.attachments):
-            parts.append("\n".join(["With it go:", *(f"- {path}" for path in files)]))
+            parts.append("\n".join(["Attached files:", *(f"- {path}" for path in files)]))
         denied = [row.capability for row in prepared.compiled.report if row.verdict == "deny"]
         if denied:
-            parts.append(f"You are asked not to use: {', '.join(denied)}.")
+            parts.append(f"Please do not use: {', '.join(denied)}.")
         parts.append(f"<!-- Work in {prepared.cwd}; the answer goes into answer.md. -->")
         return "\n\n".join(parts) + "\n"
 
@@ -176,7 +176,7 @@ class Turn:
         items += [Log(line) for line in where]
         if self._was_open:
             message = (
-                "asked before: files that were changed since then and before now are not listed"
+                "the question was asked before; files that were changed in between are not listed"
             )
             items.append(Error("question_open", message, recoverable=True, level="warning"))
         return items

@@ -232,7 +232,8 @@ async def _run(tool: Tool, values: dict[str, Any]) -> HookAnswer:
         return HookAnswer(_text(returned))
     except Exception as error:  # a model's own serializer may raise anything
         return HookAnswer(
-            f"{tool.name} returned what cannot be JSON: {_describe_error(error)}", "error"
+            f"{tool.name} returned a value that is not JSON: {_describe_error(error)}",
+            "error",
         )
 
 
@@ -298,10 +299,10 @@ def _parameters(function: Callable[..., Any], label: str) -> list[inspect.Parame
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise SchemaInvalid(f"{label} has no signature to read: {error}") from error
+        raise SchemaInvalid(f"{label} has no readable signature: {error}") from error
     for each in found:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            raise SchemaInvalid(f"{label}: {each} has no names to tell an agent")
+            raise SchemaInvalid(f"{label}: {each} has no parameter names to describe to an agent")
     return found
 
 
