@@ -236,8 +236,8 @@ def returns_a_circle() -> Any:
         (leaves, "leaves failed: SystemExit: 3"),
         (stops, "stops failed: RuntimeError: StopIteration()"),
         (cancels_itself, "cancels_itself failed: CancelledError"),
-        (returns_a_socket, "returns_a_socket returned what cannot be JSON"),
-        (returns_a_circle, "returns_a_circle returned what cannot be JSON"),
+        (returns_a_socket, "returns_a_socket returned a value that is not JSON"),
+        (returns_a_circle, "returns_a_circle returned a value that is not JSON"),
     ],
 )
 async def test_whatever_a_tool_does_is_an_answer(function: Any, said: str) -> None:

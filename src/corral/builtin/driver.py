@@ -68,7 +68,8 @@ class Driver:
         self._configure(prepared)
 
     def use(self, prepared: PreparedRun) -> None:
-        """Go on with these options: the session's, or those of one prompt. The history stays."""
+        """Use these options from now on: the session's, or those of one prompt. The history
+        stays."""
         if prepared != self.prepared:
             self._configure(prepared)
             self._loop = None
@@ -142,12 +143,12 @@ class Driver:
             await client.close()
 
     def _selected_tools(self) -> tuple[str, ...]:
-        """The tools that are asked for by name, or those that this family knows best."""
+        """The tools that the policy names, or those of the model's family."""
         named = self._policy.allow_tools
         return self._family.tools if named is None else named
 
     def _is_shown(self, name: str) -> bool:
-        """A tool whose very name is denied is not even shown."""
+        """Whether the model sees the tool: a tool that is denied by name is not offered."""
         policy = self._policy
         listed = policy.allow_tools is None or name in policy.allow_tools
         return listed and name not in policy.deny_tools
@@ -233,16 +234,16 @@ class Driver:
 
 
 def _with_builtin_defaults(policy: Policy) -> Policy:
-    """``native`` is for the agent's own defaults, and ours are: read, and ask for the rest. What
-    else the policy says holds all the same."""
+    """In ``native`` mode an agent's own defaults apply. Those of the built-in agent are: read,
+    and ask for the rest. The other fields of the policy still apply."""
     if policy.mode != "native":
         return policy
     return replace(policy, mode=None, read=policy.read or "allow")
 
 
 def _command_env(prepared: PreparedRun) -> dict[str, str]:
-    """What the caller set, without the vendor's key: that is for us, unless it is passed on by
-    name."""
+    """The caller's variables without the vendor's key: commands get the key only if ``pass_env``
+    names it."""
     keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
     return {name: value for name, value in prepared.run.env.items() if name not in keys}
 

@@ -11,7 +11,7 @@ FULL = 1000
 
 
 class EventQueue:
-    """What happened, until somebody takes it."""
+    """Events that the reader has not taken yet."""
 
     def __init__(self) -> None:
         self._items: list[RawEvent] = []
@@ -23,7 +23,7 @@ class EventQueue:
         self._filled.set()
 
     async def wait_for_room(self) -> None:
-        """Wait while it is full: a slow reader slows the agent, and memory stays flat."""
+        """Wait while the queue is full: a slow reader slows the agent, and memory stays bounded."""
         while len(self._items) > FULL:
             self._emptied.clear()
             await self._emptied.wait()

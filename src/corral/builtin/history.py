@@ -32,8 +32,8 @@ class History:
         keep: bool = True,
         clean: Callable[[bytes], bytes] = bytes,
     ) -> None:
-        """With a path, what is there is read, and with ``keep`` what comes is written, after
-        ``clean`` has struck out the secrets."""
+        """With a path, the stored messages are read; with ``keep``, new ones are appended after
+        ``clean`` has redacted them."""
         self._path = path if keep else None
         self._clean = clean
         self._ends_mid_line = False
@@ -43,13 +43,13 @@ class History:
             self.messages, self._ends_mid_line = _read(path)
 
     def begin(self, prompt: Message) -> None:
-        """The user speaks: this is what the turn is about, and is never forgotten in it."""
+        """Start a turn. Its prompt is never dropped while the turn runs."""
         self.close_open_calls()
         self._prompt = prompt
         self.add(prompt)
 
     def add(self, message: Message) -> None:
-        """Raises ``StorageFailed`` where it cannot be kept."""
+        """Append a message. Raises ``StorageFailed`` if it cannot be written."""
         self.messages.append(message)
         if self._path is None:
             return
@@ -71,19 +71,19 @@ class History:
         self._ends_mid_line = False
 
     def close_open_calls(self) -> None:
-        """Give every call of the last answer a result: no vendor takes one without."""
+        """Give every call of the last answer a result: vendors reject a call without one."""
         if not self.messages or self.messages[-1].role != "assistant":
             return
         if open_calls := self.messages[-1].tool_calls:
             self.add(missing_results(open_calls))
 
     def shrink(self) -> bool:
-        """Forget the older half of what lies between the first words of the user and now, in
-        memory alone. False where nothing can go."""
-        kept = shrink_messages(self.messages, self._prompt)
-        if len(kept) == len(self.messages):
+        """Drop the older half of the messages between the first prompt and the current one, in
+        memory only. False if nothing can be dropped."""
+        remaining = shrink_messages(self.messages, self._prompt)
+        if len(remaining) == len(self.messages):
             return False
-        self.messages = kept
+        self.messages = remaining
         return True
 
 
@@ -99,13 +99,13 @@ def shrink_messages(messages: Sequence[Message], prompt: Message | None = None) 
             groups.append([message])
     older = sum(group[0] is not prompt for group in groups)
     to_drop = (older + 1) // 2
-    kept = list(messages[: first + 1])
+    remaining = list(messages[: first + 1])
     for group in groups:
         if to_drop and group[0] is not prompt:
             to_drop -= 1
         else:
-            kept += group
-    return kept
+            remaining += group
+    return remaining
 
 
 def _read(path: Path) -> tuple[list[Message], bool]:
@@ -138,7 +138,7 @@ def _pair_results(messages: list[Message]) -> list[Message]:
 
 
 def missing_results(calls: Sequence[ToolCall]) -> Message:
-    """A result for each of the calls, which says that there is none."""
+    """Error results for calls that have no result."""
     return Message(
         "tool",
         tuple(ToolResult(call.id, CUT_OFF, is_error=True, name=call.name) for call in calls),

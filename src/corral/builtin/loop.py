@@ -77,18 +77,18 @@ from corral.sessions.structured_output import SUBMIT
 from corral.values import Cost, Usage, add_by_model
 
 NEARLY_FULL = 0.8
-"""Of the model's window, when it is worth a warning."""
+"""The share of the context window above which a warning is emitted."""
 MAX_MALFORMED = 2
-"""Times a model may botch a call in one turn before that is an error."""
+"""Malformed calls of one turn that are reported back to the model."""
 _VERSION_SUFFIX = re.compile(r"([-@]\d{3,}(-\d+)*)?")
-"""What vendors put behind a model's name: ``-20250929``, ``-2024-08-06``, ``-001``."""
+"""Version suffixes of model names: ``-20250929``, ``-2024-08-06``, ``-001``."""
 MALFORMED_ADVICE = (
     "Your last tool call was malformed and was not run. Make it again, as plain JSON."
 )
 
 
 class Tally:
-    """What a turn took, of all its answers and sub-agents."""
+    """Usage and cost of a turn: all answers, including those of sub-agents."""
 
     def __init__(self) -> None:
         self.reset()
@@ -113,14 +113,14 @@ class Tally:
 
     @property
     def cost(self) -> Cost:
-        """Known only where it is known of every answer."""
+        """The cost; known only if it is known for every answer."""
         if self._usd is None or self.model is None:
             return Cost()
         return Cost(usd=self._usd, source="computed")
 
 
 class Mailbox:
-    """Words that come while the agent works."""
+    """Texts that arrive while the agent works."""
 
     def __init__(self) -> None:
         self._steering: list[str] = []
@@ -147,11 +147,11 @@ class Mailbox:
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
-    """Answers of the model to one prompt."""
+    """Answers of the model per prompt."""
     max_tool_rounds: int | None = None
     retries: int = 2
     window: int | None = None
-    """Tokens the model takes in, where that is known."""
+    """Size of the context window in tokens, if known."""
 
 
 class LoopOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,11 +200,12 @@ class Loop:
         self._sent_warnings: set[str] = set()
         self._answers = 0
         self._stream_started = False
-        """Whether anything of the answer under way came."""
+        """Whether any part of the current answer has arrived."""
         self._text_sent = False
 
     async def run(self, prompt: Message) -> Response:
-        """The last answer. Raises ``CorralError`` for whatever else ends it."""
+        """Run one turn and return the last answer. Raises ``CorralError`` if the turn ends
+        otherwise."""
         history, limits = self._history, self._limits
         history.begin(prompt)
         self._repetition = Repetition()  # another prompt may well ask for the same again

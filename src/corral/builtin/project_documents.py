@@ -21,8 +21,8 @@ def project_root(cwd: Path) -> Path:
 
 
 def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(path from the root, text) of each, the outermost first. What cannot be read is left
-    out; what is over the limit is cut, and says so."""
+    """(path from the root, text) of each document, the outermost first. Unreadable ones are
+    skipped; text over the limit is cut and marked."""
     root = project_root(cwd)
     inside = os.path.realpath(root) + os.sep
     steps = cwd.relative_to(root).parts

@@ -49,14 +49,14 @@ def _environment(cwd: Path, model: str) -> str:
 
 
 def _permissions(policy: Policy) -> str:
-    """Told, so that it does not waste turns; what is enforced is enforced elsewhere."""
-    words = {"allow": "allowed", "ask": "asks each time", "deny": "not allowed"}
+    """Tells the model its permissions, to save turns; the policy is enforced elsewhere."""
+    labels = {"allow": "allowed", "ask": "asks each time", "deny": "not allowed"}
     named: tuple[tuple[str, Capability], ...] = (
         ("reading", "read"),
         ("writing files", "write"),
         ("commands", "shell"),
         ("network", "network"),
     )
-    said = ", ".join(f"{name}: {words[policy.verdict(each)]}" for name, each in named)
+    verdicts = ", ".join(f"{name}: {labels[policy.verdict(each)]}" for name, each in named)
     plan = "\nOnly plan: say what you would do, and change nothing."
-    return f"Permissions: {said}.{plan if policy.mode == 'plan' else ''}"
+    return f"Permissions: {verdicts}.{plan if policy.mode == 'plan' else ''}"

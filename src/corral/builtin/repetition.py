@@ -9,7 +9,7 @@ import msgspec
 from corral.messages import ToolCall
 
 WATCHED = 10
-"""Calls that must repeat with one period before it is a circle."""
+"""Calls that must repeat with one period to count as a loop."""
 
 ADVICE = (
     "You have made the same tool calls over and over without getting further. Stop, think about"
@@ -24,8 +24,8 @@ class Repetition:
         self._last: deque[bytes] = deque(maxlen=WATCHED)
 
     def repeats(self, call: ToolCall) -> bool:
-        """Whether with this call the last ones repeat with a period of 1, 2 or 3. It is told
-        once; then the counting begins anew."""
+        """Whether the last calls, including this one, repeat with a period of 1, 2 or 3. After
+        it was reported, counting starts again."""
         self._last.append(
             msgspec.json.encode([call.name, call.arguments, call.raw], order="sorted")
         )

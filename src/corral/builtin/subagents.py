@@ -20,7 +20,7 @@ from corral.messages import Message
 from corral.protocol.ndjson import RawEvent, TurnEnd
 
 MAX_SUBAGENTS = 8
-"""At once: each is a conversation that costs money."""
+"""Sub-agents at the same time: each is a conversation that costs money."""
 LONGEST_WAIT = 600_000
 SPAWN = (
     "Starts another agent on a task beside you, in the same workspace, and returns its id at"
@@ -84,7 +84,7 @@ class _Sub:
         except CorralError as error:
             return f"failed: {error.message}"
 
-    def said(self) -> str:
+    def answer_text(self) -> str:
         if self.task is None or not self.task.done():
             return "still at work"
         return "was closed" if self.task.cancelled() else self.task.result()
@@ -94,7 +94,8 @@ class Subagents:
     """All of a session's. What still runs when a turn ends is ended with it."""
 
     def __init__(self, make: Make, emit: Emit, interrupt: Callable[[Interrupted], None]) -> None:
-        """``interrupt`` is called where a person, asked by one of them, ends the whole run."""
+        """``interrupt`` is called if a person ends the run from a permission request of a
+        sub-agent."""
         self._make = make
         self._emit = emit
         self._interrupt = interrupt
@@ -149,7 +150,7 @@ class Subagents:
         if not tasks:
             raise ToolError("no agent was started")
         await asyncio.wait(tasks, timeout=args.timeout_ms / 1000)
-        return outcome("\n\n".join(f"{sub.id}: {sub.said()}" for sub in subs), READ)
+        return outcome("\n\n".join(f"{sub.id}: {sub.answer_text()}" for sub in subs), READ)
 
     async def _close(self, _: Workspace, args: Close, __: Output) -> Outcome:
         sub = self._found(args.agent)
@@ -167,7 +168,7 @@ class Subagents:
         return self._subs[id]
 
     def _under(self, parent: str, id: str) -> Emit:
-        """Its events, marked as a sub-agent's; its calls are told apart from ours."""
+        """Emits the events of a sub-agent with its parent, and with call ids of its own."""
 
         def emit(item: RawEvent) -> None:
             if isinstance(item, TurnEnd):

@@ -43,9 +43,9 @@ Emit = Callable[[RawEvent], None]
 
 INTERRUPTED = "a person ended the run"
 OWN = Limits(30_000, 500)
-"""Of what a function of the caller's returns."""
+"""Limits for the output of a caller's function."""
 TITLE = 120
-"""Characters of a call's title in its event. A question has the whole of it."""
+"""Characters of a call's title in its event. A permission request has the complete title."""
 current_call: contextvars.ContextVar[str] = contextvars.ContextVar("current_call", default="")
 """The id of the call that runs, for a tool that must know it."""
 CHANGING = frozenset({"edit", "delete", "move", "execute", "other"})
@@ -73,7 +73,7 @@ class ToolExecutor:
         *,
         granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
-        """``granted`` is what a person allowed for the whole session; it grows."""
+        """``granted`` collects what a person allowed for the session."""
         self.tools = tools
         self.own = own
         self._workspace = workspace
@@ -84,12 +84,13 @@ class ToolExecutor:
         """A person ended the run: calls that wait for the lock must not start."""
         self._granted: set[tuple[str, str | None]] = set() if granted is None else granted
         self.busy = 0
-        """Calls under way: while there are any, silence is not idleness, for each has a deadline
-        of its own, and so has a question to a person."""
+        """Calls in progress. While there are any, silence is not idleness: each call and each
+        permission request has its own deadline."""
 
     async def execute(self, calls: tuple[ToolCall, ...], emit: Emit) -> tuple[ToolResult, ...]:
-        """All at once, those that change something one after another; in the order of the
-        calls. Raises ``Interrupted`` where a person ends the run; the other calls end too."""
+        """Execute the calls concurrently, those that change something one after another; results
+        in the order of the calls. Raises ``Interrupted`` if a person ends the run; the other
+        calls are cancelled."""
         for call in calls:
             emit(self._use_event(call))
         self.busy += 1
@@ -180,7 +181,7 @@ class ToolExecutor:
         return await self._run_with_hooks(call, emit)
 
     async def _run_with_hooks(self, call: ToolCall, emit: Emit) -> CallOutcome:
-        """The call between the hooks of every call. One that raises stops it."""
+        """Run the call between the ``agent_hooks``. A hook that raises stops it."""
         hook_call = Call(call.id, call.name, call.arguments)
         done: CallOutcome | None = None
         for hook in self.own.agent_hooks:
@@ -245,7 +246,7 @@ class ToolExecutor:
         return head + gap[0] + self._redactor.clean_text_part(text[gap.end() :], begin_cut=True)
 
     def _invalid_call(self, call: ToolCall) -> str | None:
-        """What keeps the call from being one."""
+        """Why the call is invalid; None if it is valid."""
         if call.name not in self.tools and call.name not in self.own.by_name:
             known = ", ".join((*self.tools, *self.own.by_name))
             return f"there is no tool {call.name!r}; known are: {known}"
@@ -259,7 +260,7 @@ class ToolExecutor:
         return f"the arguments do not fit {call.name}:{listed}"
 
     async def _denial(self, call: ToolCall, emit: Emit) -> str | None:
-        """Why the call may not be made; None where it may."""
+        """Why the call is denied; None if it is allowed."""
         tool = self.tools.get(call.name)
         command = tool.command(call.arguments) if tool else None
         kind = self._kind(call.name)

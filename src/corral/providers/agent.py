@@ -24,7 +24,7 @@ from corral.values import DeniedCall
 
 SAMPLES = 3
 NO_TIMEOUT = 10 * 365 * 86_400.0
-"""Seconds that stand for no deadline at all."""
+"""Seconds that mean no deadline."""
 DEFAULT_APPROVAL = "auto_edit"
 """Files may be edited; no commands, no network."""
 POLICY = ("approval_mode", "allowed_tools", "policy")
@@ -191,7 +191,7 @@ class AgentProvider(ResponseProvider):
     def options(
         self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
     ) -> dict[str, Any]:
-        """What the config and the context say, as options of a run."""
+        """The options of a run from the config and the context."""
         chosen = dict(self.config)
         cwd = chosen.pop("working_dir", None) or context.get("project_root")
         options: dict[str, Any] = {
@@ -208,7 +208,7 @@ class AgentProvider(ResponseProvider):
         return {name: value for name, value in options.items() if value is not None}
 
     def _allowed(self, mode: str, listed: Sequence[str]) -> list[str]:
-        """The tools that the approval mode allows, and those that are listed beside it."""
+        """The tools that the approval mode allows, plus the listed ones."""
         preset = APPROVAL_MODES[mode]
         tools = config.find_agent(self.agent).tools
         by_mode = (

@@ -66,7 +66,7 @@ class ManualProvider(AgentProvider):
 
 
 class HumanEvents(RunLog):
-    """Lines that say where the answer is awaited, for somebody to read them."""
+    """Logs the lines that say where the answer is expected."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Log):

@@ -24,13 +24,14 @@ class ChosenCredentials(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
     """Of the agent's credential files, those that reach it."""
     family: CredentialKind | None
-    """None where nobody can tell."""
+    """None if unknown."""
 
 
 def choose_credentials(
     agent: AgentSpec, run: RunOptions, environment: Environment, files: tuple[str, ...]
 ) -> ChosenCredentials:
-    """Raises ``ConfigError`` for an ambiguity, ``AuthenticationFailed`` for what is missing."""
+    """Choose the credentials. Raises ``ConfigError`` if both kinds are present,
+    ``AuthenticationFailed`` if the requested one is missing."""
     available = environment.family
     keys = [n for n in agent.secret_env if n not in agent.subscription_env and available.get(n)]
     login_names = [name for name in agent.subscription_env if available.get(name)]

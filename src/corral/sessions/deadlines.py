@@ -14,13 +14,13 @@ from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
 from corral.options import RunOptions
 
 EXIT_TIMEOUT = 10.0
-"""Seconds a program may stay after its own last word before it is ended."""
+"""Seconds that a program may take to exit after the turn's end."""
 
 
 class Deadlines:
     def __init__(self, run: RunOptions, on_expired: Callable[[CorralError | None], None]) -> None:
-        """``on_expired`` is called once with the error, or with None when a finished agent lingers.
-        It is held weakly: a turn that is dropped must not live on in a timer."""
+        """``on_expired`` is called once with the error, or with None if a finished agent does
+        not exit. It is held weakly: a timer must not keep a dropped turn alive."""
         self._run = run
         self._on_expired = weakref.WeakMethod(on_expired)
         self._loop = asyncio.get_running_loop()
@@ -32,13 +32,13 @@ class Deadlines:
         self._arm(min(run.startup_timeout, run.timeout))
 
     def start_waiting(self) -> None:
-        """Somebody waits for the agent from now on."""
+        """The caller waits for the agent from now on."""
         if not self._waiting:
             self._waiting = True
             self._last_activity = self._loop.time()
 
     def on_activity(self) -> None:
-        """A sign of life came."""
+        """The agent has sent something."""
         self._last_activity = self._loop.time()
         self._waiting = False
         if not self._alive:
@@ -46,7 +46,7 @@ class Deadlines:
             self._arm(0.0)
 
     def on_turn_end(self) -> None:
-        """The agent has said its last word."""
+        """The turn has ended."""
         if not self._finished:
             self._finished = True
             left = self._started + self._run.timeout - self._loop.time()
@@ -62,9 +62,9 @@ class Deadlines:
         weak = weakref.ref(self)
 
         def fire() -> None:
-            ours = weak()
-            if ours is not None:
-                ours._check()
+            deadlines = weak()
+            if deadlines is not None:
+                deadlines._check()
 
         self._handle = self._loop.call_later(seconds, fire)
 

@@ -77,7 +77,7 @@ from corral.values import MAX_TOKENS, Cost, DeniedCall, FileChanged, Usage
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
 MAX_CLOSED_IDS = 4096
-"""Ids of closed tools, to tell a late result from an unknown one."""
+"""Ids of closed calls that are remembered, to recognize late results."""
 
 
 class _Open(msgspec.Struct):
@@ -91,7 +91,7 @@ class _Open(msgspec.Struct):
 
 
 class EventNormalizer:
-    """One turn's guard. ``existed`` says whether a path was there before the turn."""
+    """The normalizer of one turn. ``existed`` tells whether a path existed before the turn."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class EventNormalizer:
         self._self_reported: set[str] = set()
         """Calls whose tool reported its file changes itself."""
         self._written_for_agent: set[str] = set()
-        """Paths that we wrote for a call under way: its result confirms no further change."""
+        """Paths that we wrote for the agent: the result of its call reports no further change."""
         self._usage = Usage()
         self._cost = Cost()
         self._warned_implausible = False
@@ -136,7 +136,7 @@ class EventNormalizer:
         return self._session_id
 
     def take(self, items: Iterable[RawEvent], ts: float) -> list[Event]:
-        """The lawful events that these items become."""
+        """The events for these items."""
         out: list[Event] = []
         append = out.append
         run_id, agent, node, session_id = self._run_id, self._agent, self._node, self._session_id
@@ -267,7 +267,7 @@ class EventNormalizer:
             self._warn_implausible(ts, out)
 
     def _warn_implausible(self, ts: float, out: list[Event]) -> None:
-        """Said once a turn, and never before ``init``."""
+        """Warn once per turn, and never before ``init``."""
         if self._seq and not self._warned_implausible:
             self._warned_implausible = True
             message = "the agent reported an impossible usage or cost, which is taken as unknown"
@@ -277,7 +277,7 @@ class EventNormalizer:
             self._emit(warning, ts, out)
 
     def _begin_or_queue(self, item: Event, ts: float, out: list[Event]) -> bool:
-        """Whether the stream has begun and the item is still to be taken."""
+        """Start the stream or queue the item; whether the item is still to be handled."""
         if isinstance(item, Log | Error) and len(self._before_init) < MAX_BEFORE_INIT:
             self._before_init.append(item)
             return False
@@ -286,19 +286,19 @@ class EventNormalizer:
         return not is_init
 
     def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
-        ours = self._default_init
+        default = self._default_init
         self._session_id = init.session_id or self._session_id
-        whole = replace(
+        complete = replace(
             init,
-            model=init.model or ours.model,
-            cwd=init.cwd or ours.cwd,
-            tools=init.tools or ours.tools,
-            agent_version=init.agent_version or ours.agent_version,
-            auth=init.auth or ours.auth,
-            capabilities=init.capabilities or ours.capabilities,
-            resumed=init.resumed or ours.resumed,
+            model=init.model or default.model,
+            cwd=init.cwd or default.cwd,
+            tools=init.tools or default.tools,
+            agent_version=init.agent_version or default.agent_version,
+            auth=init.auth or default.auth,
+            capabilities=init.capabilities or default.capabilities,
+            resumed=init.resumed or default.resumed,
         )
-        self._emit(whole, ts, out)
+        self._emit(complete, ts, out)
         for queued in self._before_init:
             self._emit(queued, ts, out)
         self._before_init.clear()
@@ -321,7 +321,7 @@ class EventNormalizer:
         return call_id
 
     def _open_call_id(self, agent_id: str) -> str | None:
-        """Our id of the open tool that the agent means: the oldest of that id, or of all."""
+        """Our id of the open call that the agent means: the oldest with that id, or of all."""
         if agent_id in self._open:
             return agent_id
         if not agent_id:
@@ -376,19 +376,19 @@ class EventNormalizer:
     def _report_file_change(
         self, path: str, kind: str, call_id: str, ts: float, out: list[Event]
     ) -> None:
-        whole = os.path.normpath(os.path.join(self._default_init.cwd or os.sep, path))
-        if whole in self._written_for_agent:
-            self._written_for_agent.discard(whole)
+        absolute = os.path.normpath(os.path.join(self._default_init.cwd or os.sep, path))
+        if absolute in self._written_for_agent:
+            self._written_for_agent.discard(absolute)
             return
         if kind == "edit":
-            before = self.written.get(whole)
-            new = self._existed_before(whole) is False
+            before = self.written.get(absolute)
+            new = self._existed_before(absolute) is False
             change: FileKind = "modified" if before or not new else "created"
         else:
             change = "deleted" if kind == "delete" else "moved"
-        if self.written.get(whole) != "created" or change == "deleted":
-            self.written[whole] = change
-        self._emit(FileChange(whole, change, call_id=call_id), ts, out)
+        if self.written.get(absolute) != "created" or change == "deleted":
+            self.written[absolute] = change
+        self._emit(FileChange(absolute, change, call_id=call_id), ts, out)
 
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
         self._seq += 1

@@ -31,7 +31,7 @@ from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissio
 from corral.system.path_guard import PathGuard
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
-"""Whoever answers questions: a person at a terminal, a page, a callback."""
+"""Answers permission requests: a person at a terminal, a web page, a callback."""
 
 _VALID_DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -69,8 +69,8 @@ class PermissionBroker:
     def policy_answer(
         self, action: Action, paths: Collection[str] | None = None
     ) -> PermissionAnswer | None:
-        """The answer where nobody need be asked; None where a person decides. ``paths`` are all
-        that the request names; None for a request that is not about files."""
+        """The policy's answer; None if a person decides. ``paths`` are all paths that the
+        request names; None for a request that is not about files."""
         ruling = self._policy.evaluate(action)
         if ruling.verdict != "deny" and paths is not None:
             ruling = self._path_ruling(action, paths) or ruling
@@ -89,7 +89,7 @@ class PermissionBroker:
     def confirm(
         self, answer: PermissionAnswer, action: Action, paths: Collection[str]
     ) -> PermissionAnswer:
-        """A person's answer, unless what the request names has come to be denied meanwhile."""
+        """A person's answer, or a denial if the named paths have become denied meanwhile."""
         if not answer.decision.startswith("allow"):
             return answer
         ruling = self._path_ruling(action, paths)
@@ -98,7 +98,7 @@ class PermissionBroker:
         return answer
 
     def _path_ruling(self, action: Action, paths: Collection[str]) -> Ruling | None:
-        """What the paths of a request say, where they do not allow it."""
+        """The ruling on the paths of a request; None if they allow it."""
         capability = CAPABILITY_OF[action.kind]
         if self._guard is None or capability not in ("read", "write"):
             return None
@@ -146,9 +146,9 @@ Granted: TypeAlias = tuple[str, str | None]
 
 
 class PermissionQuestions:
-    """``write`` reaches the agent, and is held weakly: a question that waits for a person must
-    not keep a dropped session's process alive. ``granted`` is what a person allowed for the
-    whole session; it grows."""
+    """The permission requests of one turn. ``write`` sends to the agent; it is held weakly,
+    because a pending question must not keep a dropped session's process alive. ``granted``
+    collects what a person allowed for the session."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class PermissionQuestions:
         return bool(self._open)
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
-        """The same items, with the answers that need nobody."""
+        """The same items, with the decisions that the policy makes itself."""
         out: list[RawEvent] = []
         for item in items:
             out.append(item)

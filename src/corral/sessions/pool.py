@@ -67,7 +67,7 @@ from corral.system.environment import SecretRedactor
 from corral.system.process import platform
 
 IDLE = 300.0
-"""Seconds after which a process that serves nobody is ended."""
+"""Seconds after which an idle process is ended."""
 PROMPT_OPTIONS = frozenset(
     {
         "cwd",
@@ -82,7 +82,7 @@ PROMPT_OPTIONS = frozenset(
         "thinking",
     }
 )
-"""What each prompt may choose with every agent."""
+"""Options that a prompt may choose with every agent."""
 SWITCHED = frozenset({"model", "policy"})
 """What a prompt may choose where the agent can switch without another process. A policy must be
 narrower than the pool's."""
@@ -298,8 +298,8 @@ class _Worker:
             return self._connection
 
     def _check(self, prepared: PreparedRun) -> None:
-        """The process was started for another prompt, whose folder was looked at then. An agent
-        that obeys or trusts its folders does so for each session."""
+        """Check a prompt for a process that was started for another folder. Agents that obey or
+        trust a folder do so per session."""
         first, run = self._prepared, prepared.run
         if (prepared.cwd, prepared.project_files) == (first.cwd, first.project_files):
             return
@@ -345,7 +345,7 @@ class _PoolConnection:
         return self._connection
 
     async def discard(self, connection: Connection) -> None:
-        """Others may still be served by it: then it goes when the last of them is done."""
+        """The process may still serve others: then it ends after the last of them."""
         self._worker.retire()
         if self._worker.busy <= 1:
             await connection.close(0.0)

@@ -80,7 +80,7 @@ def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
 
 
 def _own_tools(policy: Policy, session: Policy) -> Policy:
-    """The caller's own functions stay allowed where the policy says nothing of tool servers."""
+    """The caller's own functions stay allowed if the policy has no rule for tool servers."""
     if policy.mcp is None and policy.own_mcp is None and session.own_mcp is not None:
         return msgspec.structs.replace(policy, own_mcp=session.own_mcp)
     return policy

@@ -22,12 +22,12 @@ from corral.system import paths
 WAITING = "waiting"
 """A session's status from the question to its answer."""
 UNFINISHED = "<!-- delete this line, and save, when the answer is done -->"
-"""Saving is a habit, and some editors do it by themselves: a file that still holds this line
-is a draft. One that is written or moved here whole needs no such line."""
+"""Marks a draft: people save early, and some editors save by themselves. A file that is written
+or moved here in one step needs no such line."""
 
 
 class AnswerSnapshot(msgspec.Struct, frozen=True):
-    """An answer as it stood in the file, and what tells that file from a later one."""
+    """An answer as read from the file, and a stamp to recognize a later version."""
 
     text: str
     stamp: tuple[int, int, int]
@@ -53,7 +53,7 @@ class QuestionFile:
             return None
 
     def write(self, prompt: str, shown: str) -> None:
-        """Ask. Raises ``StorageFailed``."""
+        """Write the question. Raises ``StorageFailed``."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             paths.write_private(self.prompt, shown.encode())
@@ -63,8 +63,7 @@ class QuestionFile:
             raise StorageFailed(f"the question cannot be written: {error}") from error
 
     def read_answer(self) -> AnswerSnapshot | None:
-        """The answer, where it is done. Raises ``StorageFailed`` where nobody could give one
-        any more."""
+        """The answer, if complete. Raises ``StorageFailed`` if none can be given any more."""
         try:
             with self.answer.open("rb") as file:
                 about = os.fstat(file.fileno())
@@ -82,7 +81,7 @@ class QuestionFile:
         return AnswerSnapshot(text.rstrip("\n"), (about.st_ino, about.st_size, about.st_mtime_ns))
 
     def write_answer(self, text: str) -> None:
-        """Answer, all at once."""
+        """Write the answer in one step."""
         paths.write_private(self.answer, text.replace(UNFINISHED, "").encode())
 
 

@@ -97,7 +97,7 @@ class EventRedactor:
     def _message(
         self, parent: str | None, message_id: str | None, out: list[RawEvent], *, is_text: bool
     ) -> _Message:
-        """The message that a delta goes on with; one that it ends is released."""
+        """The message that a delta continues; a message that it ends is released."""
         message = self._messages.get(parent)
         if message is not None and (
             message.is_text != is_text or message_id not in (None, message.message_id)

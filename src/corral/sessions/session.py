@@ -149,7 +149,7 @@ class Session:
         return cast("int", getattr(tools, "answers", 0))
 
     def _tools_error(self) -> CorralError | None:
-        """A tool that never reached the agent is an error, never a silence."""
+        """The error if the agent never connected to the tool server."""
         if self._server is None or self._server.connected.is_set():
             return None
         return ToolFailed(
@@ -241,12 +241,12 @@ class Session:
         return resolve_prompt(self._require_open()[0], text)
 
     def steer(self, text: str) -> None:
-        """Words for the agent while it works: it gets them after its current round of tools.
-        Raises ``ConfigError`` where the agent cannot be steered."""
+        """Send a text to the agent while it works; it gets it after its current round of tools.
+        Raises ``ConfigError`` if the agent cannot be steered."""
         self._steerable().steer(text)
 
     def follow_up(self, text: str) -> None:
-        """Words that it gets once it has answered, in the same turn."""
+        """Send a text that the agent gets after its answer, in the same turn."""
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steerable:
@@ -329,7 +329,7 @@ def _driver(
     ask: Asker | None,
     tools: Sequence[Tool | Callable[..., Any]] | Tools,
 ) -> Driver:
-    """What drives an agent of this process stands above this floor; its record says where."""
+    """Create the driver of an in-process agent. It is in a higher layer; its spec names it."""
     if not isinstance(prepared.agent.transport, InProcess):
         raise TypeError(f"{prepared.agent.name} does not run in this process")
     module, _, name = prepared.agent.transport.driver.partition(":")

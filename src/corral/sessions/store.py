@@ -27,7 +27,7 @@ from corral.values import Usage
 
 META = "meta.json"
 LOCK = "lock"
-"""Held while a session is in use: two runs at once would share a home, and so a policy."""
+"""Locked while a session is in use: two runs at once would share a home, and so a policy."""
 EVENTS = "events.ndjson"
 
 
@@ -41,17 +41,16 @@ class Meta(msgspec.Struct, omit_defaults=True):
     """The vendor's. Set only after a turn came to its end, or where the agent keeps a turn
     that did not: before that there is nothing to go on from."""
     lost: str | None = None
-    """How the first turn ended (``interrupted``, ``timeout``) that the agent did not keep: there
-    is nothing to go on from, and a further prompt must not begin anew without saying so."""
+    """How the first turn ended (``interrupted``, ``timeout``) if the agent did not store it: the
+    session cannot be continued, and a further prompt must not silently start again."""
     status: str | None = None
     model: str | None = None
     title: str = ""
     turns: int = 0
     forked_from: str | None = None
-    """The vendor's session that this one goes on from: until its own first word it has the
-    other's id."""
+    """The agent's session that this one continues; until its first event it has the other's id."""
     spent: Usage = Usage()
-    """What the agent last said of all turns together, where it counts so."""
+    """The usage that the agent last reported for all turns together, if it counts so."""
     spent_by_model: dict[str, Usage] = {}
     label: str | None = None
     """The option ``label``; a resumed session keeps it unless another is given."""
@@ -101,7 +100,7 @@ class SessionRecord:
         paths.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
     def append_events(self, events: list[Event]) -> None:
-        """Append to the transcript. Secrets were struck out where the bytes came in."""
+        """Append to the transcript. Secrets are already redacted."""
         if self._transcript is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
             self._transcript = os.open(self.folder / EVENTS, flags, 0o600)
@@ -123,7 +122,7 @@ class SessionRecord:
             return
 
     def close(self, *, keep: bool) -> None:
-        """Temporary things go; without ``keep`` all of it does."""
+        """Remove temporary files; without ``keep``, the complete folder."""
         if self._transcript is not None:
             os.close(self._transcript)
             self._transcript = None
@@ -154,7 +153,7 @@ def create(agent: str, cwd: str) -> SessionRecord:
 
 
 def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
-    """A session that goes on from another, which stays as it was. Names that fit ``without``
+    """A new session that continues another, which stays unchanged. Names that match ``without``
     are not copied. Raises ``StorageFailed``."""
     meta = record.meta
     other = create(meta.agent, meta.cwd)

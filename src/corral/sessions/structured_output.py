@@ -44,8 +44,8 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DO
 
 
 def answer_schema(of: Schema[T] | type[T] | object) -> Schema[Any]:
-    """The schema to ask for. ``SchemaInvalid`` where ``null`` would fit: it could not be told
-    from no answer at all."""
+    """The schema of the answer. Raises ``SchemaInvalid`` if ``null`` is valid: it could not be
+    distinguished from no answer."""
     schema = schema_of(of)
     if not schema.fit(None)[1]:
         raise SchemaInvalid(
@@ -66,7 +66,7 @@ def instructions(schema: Schema[Any]) -> str:
 
 
 def repair_prompt(complaints: Sequence[str]) -> str:
-    """What to say to an agent whose value did not fit."""
+    """The prompt for an agent whose value is invalid."""
     listed = "\n".join(f"- {complaint}" for complaint in complaints)
     return (
         f"The result you gave does not fit what was asked for:\n{listed}\n\n"
@@ -99,8 +99,8 @@ def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
 
 
 def unwrap(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
-    """The value that fits, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string
-    of JSON; else the complaints about it as it is."""
+    """The valid value, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string of
+    JSON; else the complaints about it."""
     run_typed, complaints = schema.fit(value)
     layers = 0
     inner = value
@@ -207,7 +207,7 @@ class Submission(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What was handed in; ``LookupError`` where nothing was."""
+        """The submitted value. Raises ``LookupError`` if there is none."""
         if not self._submitted:
             raise LookupError("no result was submitted")
         return self._submitted[-1]

@@ -39,7 +39,7 @@ from corral.system.threads import NoThread, in_thread
 from corral.values import FileChanged, Usage, printable_path, subtract_by_model
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
-"""Turns under way in this process, to tell when two shared a folder."""
+"""Turns in progress in this process, to detect that two share a folder."""
 
 
 class Turn:
@@ -57,9 +57,8 @@ class Turn:
         check: Callable[[], CorralError | None] | None = None,
         answers: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``before`` is ended when this one starts, should it still be under way. ``check``
-        has the last word on a turn that ended well. ``answers`` counts the answers that were
-        handed in by a tool so far."""
+        """``before`` is the previous turn; it is ended when this one starts. ``check`` may fail
+        a successful turn. ``answers`` counts the answers that were submitted by a tool so far."""
         self._answers = answers
         self._answers_before = 0
         self._check = check
@@ -88,7 +87,7 @@ class Turn:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was chosen on the caller's behalf, once the turn has started."""
+        """Notes about choices made for the caller, once the turn has started."""
         return self._backend.notes
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -101,7 +100,7 @@ class Turn:
                 yield event
 
     async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
-        """Run to the end and fold the events; ``on_event`` is told each as it comes."""
+        """Run to the end and build the result; ``on_event`` is called with each event."""
         builder = ResultBuilder()
         while batch := await self.next_batch():
             for event in batch:
@@ -112,7 +111,7 @@ class Turn:
         return self.result
 
     async def next_batch(self) -> list[Event]:
-        """The next events that came together; empty once ``done`` was handed out."""
+        """The next batch of events; empty after ``done``."""
         if self._state == "closed":
             raise RuntimeError("the session of this turn was closed")
         if self._state == "new":
@@ -134,7 +133,7 @@ class Turn:
         self._fail(Interrupted("the run was cancelled"))
 
     async def close(self) -> None:
-        """End the agent wherever it stands. Nothing of it is left when this returns."""
+        """End the agent in any state. Nothing of it is left when this returns."""
         if self._previous is not None:
             await self._previous.close()
         self._state = "closed"
@@ -254,7 +253,8 @@ class Turn:
         return finish is not None and (finish.ok or normalizer.answered or normalizer.worked)
 
     def _turn_usage(self, normalizer: EventNormalizer) -> TurnEnd | None:
-        """The agent's last word, with what this turn spent where it told of all turns."""
+        """The turn's end; if the agent reports the usage of all turns, reduced to that of this
+        turn."""
         finish, meta = normalizer.finish, self._record.meta
         if finish is None or not self._prepared.agent.cumulative_usage:
             return finish
@@ -364,7 +364,7 @@ class Turn:
         return items
 
     def _on_deadline(self, error: CorralError | None) -> None:
-        """A deadline passed; without an error the agent only lingers after its last word."""
+        """A deadline passed; without an error, the agent only did not exit after its turn."""
         self._lingered = error is None
         if error is not None:
             self._fail(error)
@@ -386,7 +386,7 @@ class Turn:
 
 
 def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:
-    """The files that the agent's tools told of."""
+    """The files that the agent's tools reported."""
     return tuple(
         FileChanged(printable_path(path), kind, by_tool=True)
         for path, kind in normalizer.written.items()
@@ -394,7 +394,7 @@ def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:
 
 
 def _is_only_empty(error: CorralError | None, normalizer: EventNormalizer) -> bool:
-    """The agent ended its turn by itself, and all that is wrong is that it said nothing."""
+    """Whether the agent ended its turn normally and only the answer is missing."""
     if isinstance(error, PermissionRefused):
         return normalizer.finish is not None and normalizer.finish.ok
     return isinstance(error, EmptyAnswer)

@@ -42,7 +42,7 @@ CheckResult = str | bool | None
 
 ROUNDS = 10
 TAIL = 4_000
-"""Characters of a command's output that the agent is told: the end is where the sum stands."""
+"""Characters of a command's output that the agent gets: the end has the summary."""
 GRACE = 1.0
 """Seconds for what a command has left running to end by itself."""
 
@@ -122,7 +122,7 @@ def command_succeeds(
 async def _run_command(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, redactor: SecretRedactor
 ) -> tuple[Exit | None, str]:
-    """How it exited, None where it did not in time, and the end of what it said, redacted."""
+    """How it exited (None: not in time), and the end of its output, redacted."""
     process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)
     out, is_cut = b"", False
     exited: Exit | None = None

@@ -36,7 +36,7 @@ class ApplyPatch(Arguments, frozen=True):
 
 
 class State(msgspec.Struct):
-    """One file, as it was and as the patch would leave it. None: it does not exist."""
+    """One file, before and after the patch. None: it does not exist."""
 
     before: Text | None
     after: Text | None
@@ -48,7 +48,8 @@ class State(msgspec.Struct):
 
 
 class Plan:
-    """The steps of a patch, done to copies: later ones see what earlier ones did."""
+    """Applies the steps of a patch to copies in memory: later steps see the effects of earlier
+    ones."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -128,8 +129,8 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Outc
 
 
 def write_changes(workspace: Workspace, changed: dict[Path, State]) -> None:
-    """Everything is written beside its place first, so that what can go wrong has gone wrong
-    before the first file changes; what fails later is taken back."""
+    """Write all new files next to their targets first, so that most errors occur before the
+    first file changes; changes are undone if a later step fails."""
     staged: list[tuple[Path, Staged]] = []
     done: list[Path] = []
     try:

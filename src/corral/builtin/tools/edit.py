@@ -16,9 +16,9 @@ from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, def
 from corral.builtin.tools.workspace import Workspace, replace_surrogates
 
 LISTED = 10
-"""Line numbers that are told of places that are too many."""
+"""Line numbers that an error lists."""
 SEARCHED = 5_000
-"""Lines that are gone through for what may have been meant."""
+"""Lines that are searched for the intended place."""
 ALIKE = 0.6
 COMPARED = 200
 """Characters of a line that are compared."""
@@ -46,36 +46,36 @@ class EditFile(Arguments, frozen=True):
 
 
 async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> Outcome:
-    whole = workspace.resolve(args.file_path, write=True)
-    name = workspace.name(whole)
+    resolved = workspace.resolve(args.file_path, write=True)
+    name = workspace.name(resolved)
     data = encoded(args.content)
-    old = _old_text(workspace, whole)
-    write(workspace, whole, data)
-    done = effect(whole, old, args.content)
+    old = _old_text(workspace, resolved)
+    write(workspace, resolved, data)
+    done = effect(resolved, old, args.content)
     lines = truncate.count_lines(args.content)
     verb = "Created" if old is None else "Replaced"
     text = f"{verb} {name} ({lines:,} {'line' if lines == 1 else 'lines'})"
     return outcome(text, truncate.EDIT, (done,))
 
 
-def _old_text(workspace: Workspace, whole: Path) -> str | None:
-    """For counting what changed; what is no text counts as empty."""
-    mode = mode_of(workspace, whole)
+def _old_text(workspace: Workspace, resolved: Path) -> str | None:
+    """The old text, to count changed lines; a file that is not text counts as empty."""
+    mode = mode_of(workspace, resolved)
     if mode is None:
         return None
     if not stat.S_ISREG(mode):
         return ""  # writing says what is wrong with it
     try:
-        text = read_text(workspace, whole)
+        text = read_text(workspace, resolved)
     except ToolError:
         return ""
     return text.bom + text.body
 
 
 async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
-    whole = workspace.resolve(args.file_path, write=True)
-    name = workspace.name(whole)
-    text = read_text(workspace, whole)
+    resolved = workspace.resolve(args.file_path, write=True)
+    name = workspace.name(resolved)
+    text = read_text(workspace, resolved)
     old, new = _endings(text, args.old_string, args.new_string)
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change")
@@ -88,15 +88,15 @@ async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
             "the lines around it, or set replace_all"
         )
     body = text.body.replace(old, new)
-    write(workspace, whole, text.encoded(body))
-    done = effect(whole, text.body, body)
+    write(workspace, resolved, text.encoded(body))
+    done = effect(resolved, text.body, body)
     times = f" at {count} places" if count > 1 else ""
     summary = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
     return outcome(f"{summary}\n{diff(text.body, body)}", truncate.EDIT, (done,))
 
 
 def _endings(text: Text, old: str, new: str) -> tuple[str, str]:
-    """As the file ends its lines: models write newlines alone."""
+    """Use the file's line endings: models write ``\\n`` only."""
     newlines = text.body.count("\n")
     if newlines and newlines == text.body.count("\r\n"):
         old, new = (each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (old, new))
@@ -114,7 +114,7 @@ def _places(body: str, old: str) -> str:
 
 
 def _hint(body: str, old: str) -> str:
-    """The lines that come nearest, as they stand in the file."""
+    """A hint with the most similar lines of the file."""
     lines = body.split("\n")[:SEARCHED]
     wanted = [line for line in old.split("\n") if line.strip()]
     if not wanted:

@@ -37,12 +37,12 @@ def diff(old: str, new: str) -> str:
     return replace_surrogates("\n".join(shown))
 
 
-def effect(whole: Path, old: str | None, new: str) -> Effect:
+def effect(resolved: Path, old: str | None, new: str) -> Effect:
     """Of a file that was written; ``old`` is None where there was none."""
     added, removed = count_changed_lines(old or "", new)
     kind: FileKind = "created" if old is None else "modified"
     return Effect(
-        path=replace_surrogates(str(whole)), kind=kind, lines_added=added, lines_removed=removed
+        path=replace_surrogates(str(resolved)), kind=kind, lines_added=added, lines_removed=removed
     )
 
 

@@ -21,9 +21,9 @@ from corral.builtin.tools.workspace import ToolError, Workspace, replace_surroga
 from corral.system import fs
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of a file that is read whole, to be edited."""
+"""Largest file that can be edited, in bytes."""
 HEAD = 8_192
-"""Bytes in which a NUL tells a binary file: as git looks for it."""
+"""Bytes in which a NUL marks a binary file, as in git."""
 NEAR = 1_000
 """Names in a folder among which a misspelt one is looked for."""
 
@@ -40,8 +40,8 @@ IMAGES = {
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A file's text: ``bom`` and ``body`` make it whole. What was no UTF-8 is in the body as
-    lone surrogates, which become the same bytes again."""
+    """A file's text: ``bom`` and ``body`` together. Bytes that are not UTF-8 are lone surrogates
+    in the body, which become the same bytes again."""
 
     body: str
     bom: str = ""
@@ -59,16 +59,16 @@ def encoded(text: str) -> bytes:
         raise ToolError(f"half a character ({text[error.start]!r}) is in the text") from error
 
 
-def open_file(workspace: Workspace, whole: Path) -> BinaryIO:
-    """A regular file of the workspace, to be read. Raises ``ToolError`` for anything else: a
-    pipe or a device would keep the whole loop waiting."""
-    name = workspace.name(whole)
-    _check_root(workspace, whole)
+def open_file(workspace: Workspace, resolved: Path) -> BinaryIO:
+    """Open a regular file of the workspace for reading. Raises ``ToolError`` for anything else:
+    a pipe or a device would block the event loop."""
+    name = workspace.name(resolved)
+    _check_root(workspace, resolved)
     try:
-        with workspace.folder(whole.parent) as folder:
-            fd = os.open(whole.name, READING, dir_fd=folder)
+        with workspace.folder(resolved.parent) as folder:
+            fd = os.open(resolved.name, READING, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ToolError(f"{name} does not exist{_near(workspace, whole)}") from error
+        raise ToolError(f"{name} does not exist{_near(workspace, resolved)}") from error
     except OSError as error:
         raise ToolError(f"{name} cannot be read: {error.strerror}") from error
     with contextlib.ExitStack() as undo:
@@ -85,26 +85,26 @@ def _check_kind(mode: int, name: str) -> None:
         raise ToolError(f"{name} is not a regular file")
 
 
-def _check_root(workspace: Workspace, whole: Path) -> None:
+def _check_root(workspace: Workspace, resolved: Path) -> None:
     # The folder above a root is not ours to open.
-    if whole in workspace.readable:
-        raise ToolError(f"{workspace.name(whole)} is a folder")
+    if resolved in workspace.readable:
+        raise ToolError(f"{workspace.name(resolved)} is a folder")
 
 
-def _near(workspace: Workspace, whole: Path) -> str:
+def _near(workspace: Workspace, resolved: Path) -> str:
     names: list[str] = []
     with (
         contextlib.suppress(OSError),
-        workspace.folder(whole.parent) as folder,
+        workspace.folder(resolved.parent) as folder,
         os.scandir(folder) as entries,
     ):
         names += (entry.name for entry in islice(entries, NEAR))
-    near = get_close_matches(whole.name, names, 3)
+    near = get_close_matches(resolved.name, names, 3)
     return replace_surrogates(f"; did you mean {' or '.join(near)}?") if near else ""
 
 
 def kind_of(head: bytes) -> str | None:
-    """What a file is that is no text, by its first bytes; None for text."""
+    """The kind of a file that is not text, by its first bytes; None for text."""
     for magic, kind in IMAGES.items():
         # Two letters prove little: a text may begin so.
         if head.startswith(magic) and (len(magic) > 2 or b"\0" in head):
@@ -114,11 +114,11 @@ def kind_of(head: bytes) -> str | None:
     return "a binary file" if b"\0" in head else None
 
 
-def read_text(workspace: Workspace, whole: Path, *, binary: bool = False) -> Text:
+def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> Text:
     """All of a text file. Raises ``ToolError`` for a huge one and, unless it may be, for a
     ``binary``."""
-    name = workspace.name(whole)
-    with open_file(workspace, whole) as file:
+    name = workspace.name(resolved)
+    with open_file(workspace, resolved) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to be edited here")
@@ -130,22 +130,22 @@ def read_text(workspace: Workspace, whole: Path, *, binary: bool = False) -> Tex
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A file that is written beside its place, and not yet there."""
+    """A file that is written next to its target and not yet moved there."""
 
     commit: Callable[[], None]
     discard: Callable[[], None]
 
 
-def stage(workspace: Workspace, whole: Path, data: bytes, *, mode: int | None = None) -> Staged:
-    """Write ``data`` beside ``whole``; ``commit`` puts it there in one step. Folders are made
+def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None = None) -> Staged:
+    """Write ``data`` beside ``resolved``; ``commit`` puts it there in one step. Folders are made
     as needed. The mode and, where we may, the owner of what was there are kept; ``mode`` is
     for a file that comes from elsewhere. Raises ``ToolError``."""
-    name = workspace.name(whole)
-    _check_root(workspace, whole)
+    name = workspace.name(resolved)
+    _check_root(workspace, resolved)
     try:
-        with workspace.folder(whole.parent, write=True, create=True) as folder:
-            old = _old(whole.name, folder, name)
-            fd, beside = fs.create_draft(whole.name, mode=0o666, dir_fd=folder)
+        with workspace.folder(resolved.parent, write=True, create=True) as folder:
+            old = _old(resolved.name, folder, name)
+            fd, beside = fs.create_draft(resolved.name, mode=0o666, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
@@ -157,11 +157,11 @@ def stage(workspace: Workspace, whole: Path, data: bytes, *, mode: int | None = 
         raise ToolError(f"{name} cannot be written: {error.strerror}") from error
 
     def commit() -> None:
-        with workspace.folder(whole.parent, write=True) as folder:
-            fs.move_into_place(beside, whole.name, dir_fd=folder)
+        with workspace.folder(resolved.parent, write=True) as folder:
+            fs.move_into_place(beside, resolved.name, dir_fd=folder)
 
     def discard() -> None:
-        with contextlib.suppress(OSError), workspace.folder(whole.parent, write=True) as folder:
+        with contextlib.suppress(OSError), workspace.folder(resolved.parent, write=True) as folder:
             os.unlink(beside, dir_fd=folder)
 
     return Staged(commit, discard)
@@ -190,30 +190,30 @@ def _keep(fd: int, old: os.stat_result | None, mode: int | None) -> None:
         os.fchmod(fd, mode & 0o1777)
 
 
-def write(workspace: Workspace, whole: Path, data: bytes) -> None:
-    """Put ``data`` there in one step: whoever reads sees all of the old or all of the new.
+def write(workspace: Workspace, resolved: Path, data: bytes) -> None:
+    """Replace the file atomically: a reader sees all of the old or all of the new content.
     Raises ``ToolError``; then nothing has changed."""
-    staged = stage(workspace, whole, data)
+    staged = stage(workspace, resolved, data)
     try:
         staged.commit()
     except OSError as error:
         staged.discard()
-        name = workspace.name(whole)
+        name = workspace.name(resolved)
         raise ToolError(f"{name} cannot be written: {error.strerror}") from error
 
 
-def remove(workspace: Workspace, whole: Path) -> None:
+def remove(workspace: Workspace, resolved: Path) -> None:
     """Raises ``OSError``."""
-    with workspace.folder(whole.parent, write=True) as folder:
-        os.unlink(whole.name, dir_fd=folder)
+    with workspace.folder(resolved.parent, write=True) as folder:
+        os.unlink(resolved.name, dir_fd=folder)
 
 
-def mode_of(workspace: Workspace, whole: Path) -> int | None:
+def mode_of(workspace: Workspace, resolved: Path) -> int | None:
     """The mode of what is there, a link included; None where nothing is."""
-    if whole in workspace.readable:
+    if resolved in workspace.readable:
         return stat.S_IFDIR
     try:
-        with workspace.folder(whole.parent) as folder:
-            return os.stat(whole.name, dir_fd=folder, follow_symlinks=False).st_mode
+        with workspace.folder(resolved.parent) as folder:
+            return os.stat(resolved.name, dir_fd=folder, follow_symlinks=False).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -20,11 +20,11 @@ from corral.builtin.tools.workspace import Workspace, replace_surrogates
 __all__ = ["TOOLS", "is_pattern", "matching"]
 
 FOUND = 5_000
-"""Files that are told of, before they are cut for the model."""
+"""Files that are listed, before truncation for the model."""
 SEEN = 500_000
 """Files that are looked at."""
 PAUSE = 20
-"""Folders gone through before others get their turn."""
+"""Folders that are visited before other tasks run."""
 
 
 class Glob(Arguments, frozen=True):
@@ -50,8 +50,8 @@ class Match(msgspec.Struct, frozen=True):
 
 
 async def matching(workspace: Workspace, base: Path, wanted: str) -> AsyncIterator[Match]:
-    """The files below ``base`` that fit, in no order that means anything. Raises ``ToolError``
-    for a pattern that leads out of the workspace."""
+    """The files below ``base`` that match, in no defined order. Raises ``ToolError`` for a
+    pattern that leads out of the workspace."""
     prefix, rest = _split_pattern(workspace, wanted)
     start = workspace.resolve(os.path.join(base, prefix)) if prefix else base
     fits = pattern(rest)
@@ -102,9 +102,9 @@ async def glob(workspace: Workspace, args: Glob, _: Output) -> Outcome:
 
 
 async def list_dir(workspace: Workspace, args: ListDir, _: Output) -> Outcome:
-    whole = _folder(workspace, args.path)
+    resolved = _folder(workspace, args.path)
     entries: list[tuple[bool, str, str]] = []
-    with workspace.folder(whole) as folder, os.scandir(folder) as listed:
+    with workspace.folder(resolved) as folder, os.scandir(folder) as listed:
         for entry in listed:
             try:
                 info = entry.stat(follow_symlinks=False)
@@ -114,7 +114,7 @@ async def list_dir(workspace: Workspace, args: ListDir, _: Output) -> Outcome:
             is_folder = stat.S_ISDIR(info.st_mode)
             entries.append((not is_folder, entry.name, _line(entry.name, info, target)))
     if not entries:
-        return outcome(f"({workspace.name(whole)} is empty)", truncate.GLOB)
+        return outcome(f"({workspace.name(resolved)} is empty)", truncate.GLOB)
     return outcome(
         replace_surrogates("\n".join(line for _, _, line in sorted(entries))), truncate.GLOB
     )
@@ -134,12 +134,12 @@ def _line(name: str, info: os.stat_result, target: str) -> str:
 
 
 def _folder(workspace: Workspace, path: str) -> Path:
-    whole = workspace.resolve(path)
-    if not whole.exists():
+    resolved = workspace.resolve(path)
+    if not resolved.exists():
         raise ToolError(f"{path} does not exist")
-    if not whole.is_dir():
+    if not resolved.is_dir():
         raise ToolError(f"{path} is not a folder")
-    return whole
+    return resolved
 
 
 TOOLS = (

@@ -19,7 +19,7 @@ RESULTS = 100
 MOST = 2_000
 SECONDS = 30.0
 PENDING = 1_000_000
-"""Bytes without a newline after which the searching program has gone mad."""
+"""Bytes without a newline after which the search is stopped."""
 
 
 class Grep(Arguments, frozen=True):
@@ -35,7 +35,7 @@ class Grep(Arguments, frozen=True):
 
 
 class MatchCollector:
-    """The lines that the searching program tells, until there are enough."""
+    """Collects the lines that the search program writes, up to a limit."""
 
     def __init__(self, workspace: Workspace, base: Path, most: int) -> None:
         self.lines: list[str] = []
@@ -45,7 +45,7 @@ class MatchCollector:
         self._most = most
         self._rest = b""
 
-    def hear(self, chunk: bytes) -> bool:
+    def add_output(self, chunk: bytes) -> bool:
         *rows, self._rest = (self._rest + chunk).split(b"\n")
         for row in rows:
             path, nul, text = row.partition(b"\0")
@@ -54,26 +54,26 @@ class MatchCollector:
             if len(self.lines) == self._most:
                 self.full = True
                 break
-            whole = self._base / os.fsdecode(path)
-            said = text.removesuffix(b"\r").decode("utf-8", "replace")
-            self.lines.append(f"{self._workspace.name(whole)}:{said}")
+            resolved = self._base / os.fsdecode(path)
+            shown = text.removesuffix(b"\r").decode("utf-8", "replace")
+            self.lines.append(f"{self._workspace.name(resolved)}:{shown}")
         return self.full or len(self._rest) > PENDING
 
 
 async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
     if "\0" in args.pattern + args.include:
         raise ToolError("a pattern cannot hold a NUL")
-    whole = workspace.resolve(args.path)
-    if not whole.exists():
+    resolved = workspace.resolve(args.path)
+    if not resolved.exists():
         raise ToolError(f"{args.path} does not exist")
-    if not whole.is_dir() and not whole.is_file():
+    if not resolved.is_dir() and not resolved.is_file():
         # ripgrep would wait for somebody to write into a pipe.
         raise ToolError(f"{args.path} is not a regular file")
-    base, only = (whole, "") if whole.is_dir() else (whole.parent, whole.name)
+    base, only = (resolved, "") if resolved.is_dir() else (resolved.parent, resolved.name)
     found = MatchCollector(workspace, base, args.max_results)
     ripgrep = _ripgrep(workspace)
     argv = _rg(ripgrep, args, only) if ripgrep else _python(workspace, args, base, only)
-    ran = await run_program(workspace, argv, base, SECONDS, found.hear)
+    ran = await run_program(workspace, argv, base, SECONDS, found.add_output)
     if not found.full and not ran.late and ran.exit.code not in (0, 1) and not found.lines:
         raise ToolError(f"the search failed: {ran.stderr.strip() or ran.exit}")
     notes: list[str] = []
@@ -90,9 +90,11 @@ def _ripgrep(workspace: Workspace) -> str | None:
     program = shutil.which("rg")
     if program is None or not os.path.isabs(program):
         return None
-    # Searching needs no leave to run anything: so nothing that the tools themselves can write.
-    ours = any(workspace.is_writable(Path(path)) for path in (program, os.path.realpath(program)))
-    return None if ours else program
+    # Searching needs no permission to run programs: never run one that the tools could write.
+    is_writable = any(
+        workspace.is_writable(Path(path)) for path in (program, os.path.realpath(program))
+    )
+    return None if is_writable else program
 
 
 def _rg(program: str, args: Grep, only: str) -> list[str]:

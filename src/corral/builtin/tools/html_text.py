@@ -69,11 +69,11 @@ class _Page(HTMLParser):
         if not text or not target or target.startswith(("#", "javascript:", "data:")):
             return
         try:
-            whole = urljoin(self._url, target)
+            url = urljoin(self._url, target)
         except ValueError:
             return
         del self._out[begin:]
-        self._out.append(f"[{text}]({whole})")
+        self._out.append(f"[{text}]({url})")
 
     def handle_data(self, data: str) -> None:
         if not self._silent:
@@ -94,5 +94,5 @@ def html_to_text(html: str, url: str) -> str:
 
 
 if __name__ == "__main__":
-    said = html_to_text(sys.stdin.buffer.read().decode("utf-8", "replace"), sys.argv[1])
-    sys.stdout.buffer.write(said.encode("utf-8", "replace"))
+    text = html_to_text(sys.stdin.buffer.read().decode("utf-8", "replace"), sys.argv[1])
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))

@@ -36,7 +36,7 @@ BEGIN, END, EOF = "*** Begin Patch", "*** End Patch", "*** End of File"
 ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
 MOVE = "*** Move to: "
 LISTED = 10
-"""Places that are told of a hunk that fits too many."""
+"""Places that an error lists for an ambiguous hunk."""
 MAX_SECTIONS = 1000
 """Files of one patch: each section is worked on apart, also where it is the same file."""
 MAX_DROPPED = 16
@@ -44,8 +44,8 @@ MAX_DROPPED = 16
 
 _HEADER = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.*)$", re.MULTILINE)
 _NUMBERS = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
-"""As git writes them; models that have seen much of git do too. What follows is an anchor
-of git's own, which need not stand above the hunk."""
+"""Line numbers as git writes them; models do so too. The text after them is git's own anchor,
+which need not be above the hunk."""
 _LINE = re.compile(r"([^\n]*?)(\r?\n|\Z)")
 _PLAIN = str.maketrans(
     {
@@ -256,7 +256,7 @@ class _Lines:
         return []
 
     def fits(self, old: list[str], at: int) -> bool:
-        """Whether the old lines stand at this place and are the last."""
+        """Whether the old lines are at this place and are the last ones."""
         for level in range(len(_LEVELS)):
             text, wanted = self._coded(old, level)
             if wanted and text[at:] == wanted:
@@ -308,14 +308,14 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     out += cut[done:]
     # Only the last line may lack an ending, and does when the last one did before.
     closed = not cut or bool(cut[-1][1])
-    whole = [text + (end or ending) for text, end in out]
-    if whole and not closed:
-        whole[-1] = out[-1][0]
-    return "".join(whole)
+    lines_out = [text + (end or ending) for text, end in out]
+    if lines_out and not closed:
+        lines_out[-1] = out[-1][0]
+    return "".join(lines_out)
 
 
 def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple[str, str]], int]:
-    """Where the hunk goes, and its rows as they are then to be read."""
+    """The line where the hunk applies, and its rows (trailing empty ones may be dropped)."""
     starts = _anchored(hunk, lines, begin, name)
     rows = hunk.rows
     for _ in range(MAX_DROPPED + 1):

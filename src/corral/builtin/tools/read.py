@@ -23,7 +23,7 @@ WHOLE = 1_000_000
 """Bytes of text in one answer, before it is cut for the model."""
 PIECE = 1_048_576
 COUNTED = 64 * 1024 * 1024
-"""Bytes of a file past which it is not read on to say how many lines it has."""
+"""Files over this size are not read to the end to count their lines."""
 FILES = 100
 SHARE = 2_000
 """Characters that each of many files gets at least."""
@@ -58,8 +58,8 @@ class Window(msgspec.Struct):
 
 
 async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> Outcome:
-    whole = workspace.resolve(args.file_path)
-    text = await _numbered(workspace, whole, args.offset, args.limit)
+    resolved = workspace.resolve(args.file_path)
+    text = await _numbered(workspace, resolved, args.offset, args.limit)
     return outcome(text, truncate.READ)
 
 
@@ -68,8 +68,8 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
     notes_for_all: list[str] = []
     for path in args.paths:
         try:
-            for whole in await _matching_paths(workspace, path):
-                found.setdefault(whole, workspace.name(whole))
+            for resolved in await _matching_paths(workspace, path):
+                found.setdefault(resolved, workspace.name(resolved))
         except ToolError as error:
             notes_for_all.append(f"[{error}]")
     share = truncate.Limits(max(SHARE, truncate.READ.chars // max(1, min(len(found), FILES)) - 100))
@@ -78,12 +78,12 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
     room = WHOLE
     left: list[str] = []
     read = 0
-    for number, (whole, name) in enumerate(found.items()):
+    for number, (resolved, name) in enumerate(found.items()):
         if number >= FILES or room <= 0:
             left.append(name)
             continue
         try:
-            text = await _numbered(workspace, whole, 1, LINES)
+            text = await _numbered(workspace, resolved, 1, LINES)
             read += 1
         except ToolError as error:
             text = f"[{error}]"
@@ -114,16 +114,16 @@ async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
 
 
 def _inside(workspace: Workspace, path: Path) -> Path:
-    """Where it leads; a link that leads out stays one, which reading then refuses by name."""
+    """The resolved path; a link that leads out is returned as it is, and reading it then fails."""
     try:
         return workspace.resolve(str(path))
     except ToolError:
         return path
 
 
-async def _numbered(workspace: Workspace, whole: Path, offset: int, limit: int) -> str:
-    name = workspace.name(whole)
-    with open_file(workspace, whole) as file:
+async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: int) -> str:
+    name = workspace.name(resolved)
+    with open_file(workspace, resolved) as file:
         head = file.read(HEAD)
         if kind := kind_of(head):
             size = file.seek(0, 2)
@@ -164,7 +164,7 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
         if full:
             window.more = True
         elif number >= offset:
-            text = _shown(line, over, window)
+            text = _display_line(line, over, window)
             size += len(text)
             window.lines.append(text)
 
@@ -180,7 +180,7 @@ async def _rest_of_line(file: BinaryIO) -> int:
     return over
 
 
-def _shown(line: bytes, over: int, window: Window) -> str:
+def _display_line(line: bytes, over: int, window: Window) -> str:
     if line.startswith(b"\xef\xbb\xbf"):
         line = line[3:]
     line = line.removesuffix(b"\n").removesuffix(b"\r")

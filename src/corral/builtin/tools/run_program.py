@@ -31,12 +31,12 @@ async def run_program(
     argv: Sequence[str],
     cwd: Path,
     seconds: float,
-    hear: Callable[[bytes], bool | None],
+    on_output: Callable[[bytes], bool | None],
     *,
     stdin: bytes | None = None,
     owner: str = "corral",
 ) -> Completed:
-    """Run it and hear its stdout, until its end, its time, or until ``hear`` answers True: it
+    """Run it and hear its stdout, until its end, its time, or until ``on_output`` answers True: it
     has heard enough. When this returns or raises, nothing that it started is left.
 
     What it left running is heard for a moment after its own end. Raises ``CorralError`` where
@@ -52,9 +52,9 @@ async def run_program(
         registry=ProcessRegistry(paths.process_registry(), owner),
     )
 
-    async def listen() -> None:
+    async def read_output() -> None:
         while chunk := await process.read():
-            if hear(chunk):
+            if on_output(chunk):
                 return
             # A flood is always there to be read: without this no timeout would ever fire.
             await asyncio.sleep(0)
@@ -62,13 +62,13 @@ async def run_program(
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            await listen()
+            await read_output()
     except TimeoutError:
         if not limit.expired():
             raise
         # What it says on being told to end belongs to its output.
         async with asyncio.TaskGroup() as group:
-            group.create_task(listen())
+            group.create_task(read_output())
             await process.end(GRACE)
     finally:
         exited = await process.end(GRACE)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__"})
 """Folders left out unless the search begins there: machine-made, and huge."""
 ALTERNATIVES = 64
-"""That braces may stand for; past that they stand for themselves."""
+"""Alternatives that braces may expand to; above that, braces are literal."""
 COLUMNS = 500
 """Characters of a line that are shown."""
 LONGEST = 1_000_000
@@ -38,8 +38,8 @@ def is_pattern(text: str) -> bool:
 
 
 def pattern(text: str) -> Fits:
-    """Whether a relative path fits a glob: ``*`` within a name, ``**`` any folders or none,
-    ``{a,b}`` either. Takes time in proportion to the path, whatever the pattern."""
+    """A function that tests a relative path against a glob: ``*`` within a name, ``**`` any
+    folders or none, ``{a,b}`` either. Its time is proportional to the path's length."""
     wanted = [[_name(part) for part in _parts(each)] for each in _alternatives(text)]
 
     def fits(path: str) -> bool:
@@ -50,8 +50,8 @@ def pattern(text: str) -> Fits:
 
 
 def included(text: str) -> Fits:
-    """As ripgrep's ``--glob``: a pattern without a slash is about the name alone, and ``!``
-    before it leaves out what fits."""
+    """Like ripgrep's ``--glob``: a pattern without a slash matches the file name; ``!`` in front
+    excludes what matches."""
     glob = text.removeprefix("!")
     fits = pattern(glob if "/" in glob else f"**/{glob}")
     return (lambda path: not fits(path)) if text.startswith("!") else fits
@@ -62,7 +62,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _name(part: str) -> Callable[[str], object] | None:
-    """None stands for ``**``."""
+    """A matcher for one path component; None for ``**``."""
     return None if part == "**" else re.compile(fnmatch.translate(part)).match
 
 
@@ -170,9 +170,9 @@ def _around(text: str, at: int) -> str:
     return f"{'[…]' * (begin > 0)}{text[begin : begin + COLUMNS]}[…]"
 
 
-def main(*words: str) -> int:
-    """Every line below ``start`` that fits; ``only`` names one file there, if not empty."""
-    root, start, only, include, flags, expression = words
+def main(*arguments: str) -> int:
+    """Print every matching line below ``start``; ``only`` names one file there, if not empty."""
+    root, start, only, include, flags, expression = arguments
     try:
         wanted = re.compile(expression, re.IGNORECASE if "i" in flags else 0)
     except (re.error, RecursionError, OverflowError) as error:

@@ -22,8 +22,8 @@ from corral.system.process.process import Exit
 TIMEOUT = 120_000
 LONGEST = 600_000
 WHOLE = 1_000_000
-"""Bytes of output that are kept: half of them the first, half the last. Also how many are
-told while it runs."""
+"""Bytes of output that are stored: the first half and the last half. Also the limit for live
+output."""
 
 
 class Shell(Arguments, frozen=True):
@@ -36,7 +36,7 @@ class Shell(Arguments, frozen=True):
 
 _DROPPED = " bytes of output were let go here …]"
 GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_DROPPED)}\n")
-"""What stands in a text of ``Kept`` where something is missing."""
+"""The marker in a text of ``OutputBuffer`` where bytes were dropped."""
 
 
 class OutputBuffer:
@@ -74,7 +74,7 @@ class OutputBuffer:
 
 
 class Live:
-    """Tells output as it comes, in whole characters, until it becomes a flood."""
+    """Emits output as it comes, in complete characters, up to a limit."""
 
     def __init__(self, emit: Output) -> None:
         self._emit = emit
@@ -96,7 +96,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
         raise ToolError("a command cannot hold a NUL")
     buffer, live = OutputBuffer(), Live(output)
 
-    def hear(chunk: bytes) -> None:
+    def on_output(chunk: bytes) -> None:
         buffer.add(chunk)
         live.add(chunk)
 
@@ -104,7 +104,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
     program = shutil.which("bash") or "sh"
     # The first shell only joins the two streams, and becomes the one that was asked for.
     argv = ["sh", "-c", 'exec "$0" -c "$1" 2>&1', program, args.command]
-    ran = await run_program(workspace, argv, workspace.root, seconds, hear)
+    ran = await run_program(workspace, argv, workspace.root, seconds, on_output)
     exited = None if ran.late else ran.exit
     match exited:
         case None:

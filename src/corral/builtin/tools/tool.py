@@ -44,9 +44,9 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str
-    """The whole output, for the event."""
+    """The complete output, for the event."""
     shown: str
-    """As much of it as the model gets."""
+    """The truncated output, for the model."""
     effects: tuple[Effect, ...] = ()
     is_error: bool = False
 
@@ -61,7 +61,7 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Schema[Any]
     limits: Limits
     run: Callable[[Workspace, Args, Output], Awaitable[Outcome]]
-    """Raises ``ToolError`` in words for the model, ``OSError`` where the disk has its own."""
+    """Raises ``ToolError`` with a message for the model, or ``OSError``."""
     paths: Callable[[Args], tuple[str, ...]]
     """What a call touches, as the model wrote it. Never raises, whatever the arguments are."""
     command: Callable[[Args], str | None]

@@ -32,9 +32,9 @@ def truncate(text: str, limits: Limits) -> str:
     head, tail = (text[:half], text[-half:]) if len(text) > 2 * half else (text, text)
     if most is not None:
         head, tail = _first(head, most // 2), _last(tail, (most - 1) // 2)
-    gone = text[len(head) : len(text) - len(tail)]
-    lines = gone.count("\n")
-    about = f"{len(gone):,} characters" + (f", {lines:,} lines" if lines else "")
+    left_out = text[len(head) : len(text) - len(tail)]
+    lines = left_out.count("\n")
+    about = f"{len(left_out):,} characters" + (f", {lines:,} lines" if lines else "")
     return f"{head}{'' if head.endswith(chr(10)) else chr(10)}[… {about} left out here …]\n{tail}"
 
 

@@ -22,13 +22,13 @@ from corral.protected_paths import protection_of
 from corral.system.environment import for_commands
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-"""Nobody is there to turn pages or to type a password: a command would wait for its timeout."""
+"""Nobody can page or type a password: such a command would wait until its timeout."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ToolError(Exception):
-    """What went wrong, in words that the model can act on."""
+    """An error with a message that the model can act on."""
 
 
 class Workspace:
@@ -67,49 +67,51 @@ class Workspace:
         if path.startswith("~"):
             raise ToolError(f"~ is not expanded: give {path} relative to the workspace's root")
         try:
-            whole = Path(os.path.realpath(self.root / path))
+            resolved = Path(os.path.realpath(self.root / path))
         except (OSError, ValueError) as error:  # what no file system can name
             raise ToolError(f"not a path: {path!r}") from error
-        root = self._root_of(whole, write=write)
+        root = self._root_of(resolved, write=write)
         if root is None:
-            if write and self._root_of(whole, write=False):
+            if write and self._root_of(resolved, write=False):
                 raise ToolError(f"{path} may be read but not written")
             raise ToolError(f"{path} is outside the workspace {self.root}")
         if write:
-            self._check_protected(path, whole, root)
-        _check_no_link(path, whole, root)
-        return whole
+            self._check_protected(path, resolved, root)
+        _check_no_link(path, resolved, root)
+        return resolved
 
-    def _check_protected(self, path: str, whole: Path, root: Path) -> None:
-        inside = whole.relative_to(root)
+    def _check_protected(self, path: str, resolved: Path, root: Path) -> None:
+        inside = resolved.relative_to(root)
         if ".git" in inside.parts:
             # A hook or a setting there would run a command later that nobody allowed.
             raise ToolError(f"{path} belongs to git: the file tools may not write it")
         if self.protects and (protection := protection_of(str(inside))):
             raise ToolError(f"{path} is protected: {protection.reason}")
 
-    def _root_of(self, whole: Path, *, write: bool) -> Path | None:
+    def _root_of(self, resolved: Path, *, write: bool) -> Path | None:
         roots = self.writable if write else self.readable
-        return next((root for root in roots if whole.is_relative_to(root)), None)
+        return next((root for root in roots if resolved.is_relative_to(root)), None)
 
-    def is_writable(self, whole: Path) -> bool:
-        return self._root_of(whole, write=True) is not None
+    def is_writable(self, resolved: Path) -> bool:
+        return self._root_of(resolved, write=True) is not None
 
-    def name(self, whole: Path) -> str:
-        """How the model is told of a path: from the root where it is inside, else absolute."""
-        inside = whole.is_relative_to(self.root)
-        return replace_surrogates(str(whole.relative_to(self.root) if inside else whole))
+    def name(self, resolved: Path) -> str:
+        """A path for messages to the model: relative to the root if inside, else absolute."""
+        inside = resolved.is_relative_to(self.root)
+        return replace_surrogates(str(resolved.relative_to(self.root) if inside else resolved))
 
     @contextlib.contextmanager
-    def folder(self, whole: Path, *, write: bool = False, create: bool = False) -> Generator[int]:
+    def folder(
+        self, resolved: Path, *, write: bool = False, create: bool = False
+    ) -> Generator[int]:
         """A descriptor of a folder that ``resolve`` gave, for ``dir_fd``. Raises ``OSError``
         where something on the way is missing, or a link by now."""
-        root = self._root_of(whole, write=write)
+        root = self._root_of(resolved, write=write)
         if root is None:
-            raise ToolError(f"{self.name(whole)} is outside the workspace {self.root}")
+            raise ToolError(f"{self.name(resolved)} is outside the workspace {self.root}")
         fd = os.open(root, _FOLDER)
         try:
-            for part in whole.relative_to(root).parts:
+            for part in resolved.relative_to(root).parts:
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=fd)
@@ -125,9 +127,9 @@ class Workspace:
         return for_commands(self.pass_env, {**QUIET, **self.env})
 
 
-def _check_no_link(path: str, whole: Path, root: Path) -> None:
+def _check_no_link(path: str, resolved: Path, root: Path) -> None:
     """``realpath`` leaves links that lead in a circle as they are."""
-    for step in (whole, *whole.parents):
+    for step in (resolved, *resolved.parents):
         if step == root:
             return
         if step.is_symlink():
@@ -136,16 +138,16 @@ def _check_no_link(path: str, whole: Path, root: Path) -> None:
 
 def _existing(path: Path) -> Path:
     try:
-        whole = path.expanduser().resolve(strict=True)
+        resolved = path.expanduser().resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"no such folder: {path}") from error
-    if not whole.is_dir():
+    if not resolved.is_dir():
         raise ConfigError(f"not a folder: {path}")
-    return whole
+    return resolved
 
 
 def replace_surrogates(text: str) -> str:
-    """Without what UTF-8 cannot hold: names of files may be any bytes."""
+    """Replace lone surrogates, which UTF-8 cannot encode: file names may be any bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -100,7 +100,7 @@ from corral.values import AgentSession, McpServer
 from corral.version import __version__
 
 PAGES = 100
-"""Of a list of sessions: an agent whose list never ends would otherwise never be left."""
+"""Pages of a session list that are read: a list may never end."""
 
 
 _LOAD_FAILURES = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
@@ -125,18 +125,19 @@ class Connection:
         self._early: dict[str, list[RawEvent]] = {}
         self._reading = False
         self.dead: CorralError | None = None
-        """Why nothing can be asked of it any more."""
+        """Why the connection is dead; None while it is open."""
         self.agent: AgentFeatures | None = None
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.sessions = 0
-        """How many it has served so far."""
+        """Sessions served so far."""
 
     @classmethod
     async def open(
         cls, prepared: PreparedRun, record: SessionRecord, redactor: SecretRedactor
     ) -> Connection:
-        """Start the agent and shake hands. Raises what went wrong; then nothing is left."""
+        """Start the agent and initialize the connection. If that fails, the error is raised and
+        nothing is left running."""
         self = cls(prepared, redactor)
         launch = prepared.agent.launch(
             prepared.run, prepared.launch_context(record.folder), "", None
@@ -144,7 +145,7 @@ class Connection:
         write_private_home(launch, prepared, record)
         self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
-        self.argv = tuple(redactor.clean_text(word) for word in launch.argv)
+        self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
         self._process = await Process.start(
             launch.argv,
             cwd=launch.cwd or prepared.cwd,
@@ -182,7 +183,7 @@ class Connection:
 
     @property
     def can_load(self) -> bool:
-        """Whether a session of an earlier process can be gone on with."""
+        """Whether a session of an earlier process can be loaded."""
         return self.agent is not None and (
             self.agent.can_load or "resume" in self.agent.session_methods
         )
@@ -281,7 +282,7 @@ class Connection:
         return items or None
 
     def prompt(self, session: AcpSession, blocks: Sequence[Block]) -> int:
-        """The id of the call; its end comes as a ``Finish`` among the chat's items."""
+        """Send a prompt. The id of the call; its end comes as a ``TurnEnd`` among the items."""
         id, data = self._acp.prompt(session.session_id, blocks)
         self._calls[id] = None
         self._write(data)
@@ -305,7 +306,7 @@ class Connection:
         return self._calls.get(id, True) is not None or self.dead is not None
 
     async def items(self, session: AcpSession, until: int) -> list[RawEvent] | None:
-        """What came for the chat; None when the call ``until`` is settled and all is handed out."""
+        """New items of the session; None when the call ``until`` is settled and no item is left."""
         await self._pump(
             lambda: bool(session.inbox) or session.is_abandoned or self.is_settled(until)
         )
@@ -343,7 +344,7 @@ class Connection:
         return settled
 
     def wake(self) -> None:
-        """Somebody may find what it waits for."""
+        """Let every waiter check its condition again."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -458,7 +459,7 @@ class Connection:
             session.handle_withdrawal(command)
 
     def _deliver(self, emit: Emit) -> None:
-        """What is of no session is told to every one that is open."""
+        """Items without a session are delivered to every open session."""
         for session in self._sessions.values():
             if emit.session_id in (None, session.session_id):
                 session.inbox.extend(emit.events)
@@ -537,7 +538,7 @@ def _policy_handlers(
 
 
 class PrivateConnection:
-    """A connection of the session's own, opened when first needed and again after a crash."""
+    """The connection of one session, opened when it is needed and again after a crash."""
 
     def __init__(self, prepared: PreparedRun, record: SessionRecord) -> None:
         self.session: AcpSession | None = None

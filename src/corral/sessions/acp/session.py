@@ -52,9 +52,9 @@ class AcpSession:
         self._connection = weakref.WeakMethod(carry_out)
         self._questions: dict[Id, asyncio.Task[None]] = {}
         self._cancelled: list[asyncio.Task[None]] = []
-        """Questions nobody needs answered any more, which may still have to clean up."""
+        """Cancelled questions that may still have to clean up."""
         self._granted_writes: set[str] = set()
-        """Paths that a person let the agent write once; the writing itself is then asked of us."""
+        """Paths that a person allowed to write once; the agent then asks us to write them."""
         self._granted_all = False
         self._granted_reads: set[str] = set()
         """Paths that a person let the agent read."""
@@ -63,14 +63,14 @@ class AcpSession:
         self.was_prompted = False
         """It was prompted before. Until then, text is a greeting and part of the answer."""
         self.is_abandoned = False
-        """Its turn does not end, and is waited for no longer."""
+        """Its turn does not end; nobody waits for it any more."""
 
     def use_policy(self, broker: PermissionBroker, files: ClientFiles) -> None:
         """From now on permission requests are answered by this policy."""
         self._broker, self._files = broker, files
 
     def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
-        """The agent wants leave: by the policy at once, else by whoever answers."""
+        """The agent requests a permission: answered by the policy, or by a person."""
         call = ask.call
         request = PermissionRequest(
             str(ask.request_id),
@@ -99,7 +99,7 @@ class AcpSession:
         self.inbox.append(decision)
 
     def serve(self, serve: FileRequest) -> None:
-        """The agent wants a file read or written."""
+        """The agent wants to read or write a file through us."""
         params = serve.params if isinstance(serve.params, dict) else {}
         path = params.get("path")
         try:

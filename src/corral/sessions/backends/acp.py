@@ -54,7 +54,7 @@ class ConnectionSource(Protocol):
     async def connection(self, prepared: PreparedRun) -> Connection: ...
 
     async def discard(self, connection: Connection) -> None:
-        """It cannot be used any more: end it."""
+        """End a connection that cannot be used any more."""
         ...
 
 
@@ -95,7 +95,7 @@ class AcpBackend:
         return self._connection is not None or self._failed_to_open
 
     async def prepare(self) -> None:
-        """A handshake may be long: ``end_soon`` ends it."""
+        """Connecting may take long: ``end_soon`` cancels it."""
         opening = self._opening = asyncio.get_running_loop().create_task(self._connect())
         try:
             await asyncio.wait([opening])
@@ -183,7 +183,7 @@ class AcpBackend:
     async def _choose_mode(
         self, connection: Connection, session: AcpSession, offered: tuple[str, ...]
     ) -> None:
-        """An agent that will not have a mode goes on without it, and that is said."""
+        """Set the session mode. If the agent refuses it, the run continues with a warning."""
         run = self._prepared.run
         planning = run.policy.mode == "plan" and "plan" in offered
         mode = run.session_mode or (
@@ -272,7 +272,7 @@ class AcpBackend:
         self._timer = loop.call_later(self._prepared.run.grace, self._discard_connection)
 
     def _discard_connection(self) -> None:
-        """It was asked to stop and did not: the process goes, with whatever else it does."""
+        """The agent was asked to stop and did not: end its process."""
         if self._connection is not None and self._discarding is None:
             discard = self._source.discard(self._connection)
             self._discarding = asyncio.get_running_loop().create_task(discard)
@@ -286,7 +286,7 @@ class AcpBackend:
         return items
 
     async def close(self) -> None:
-        """What it said after it was left is nobody's, least of all the next prompt's."""
+        """Items that come after the turn was left are dropped."""
         await self._end()
         if self._session is not None:
             self._session.inbox.clear()

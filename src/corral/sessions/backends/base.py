@@ -11,18 +11,18 @@ from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepare import PreparedRun
 
 Fail: TypeAlias = Callable[[CorralError], None]
-"""How a backend ends its turn from the outside of a call."""
+"""How a backend ends its turn from outside of a call."""
 
 
 class Backend(Protocol):
-    """One turn's way to the agent: ``prepare``, ``begin``, ``receive`` until None, ``finish``."""
+    """One turn of an agent: ``prepare``, ``begin``, ``receive`` until None, ``finish``."""
 
     notes: tuple[str, ...]
     """What was chosen on the caller's behalf, once prepared."""
 
     @property
     def session_id(self) -> str | None:
-        """The vendor's, where it is known before the agent says so itself."""
+        """The agent's session id, if it is known before the agent reports it."""
         ...
 
     @property
@@ -35,11 +35,11 @@ class Backend(Protocol):
         ...
 
     async def begin(self, fail: Fail) -> None:
-        """Hand over the prompt. ``fail`` is held weakly or until the end."""
+        """Send the prompt. ``fail`` is held weakly, or until the turn ends."""
         ...
 
     async def receive(self) -> list[RawEvent] | None:
-        """The next items, perhaps none; None when the agent will say no more."""
+        """The next items, possibly none; None when there are no more."""
         ...
 
     def end_soon(self) -> None:
@@ -51,7 +51,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the turn wherever it stands; nothing of it is left."""
+        """End the turn in any state; nothing of it is left running."""
         ...
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
@@ -59,13 +59,13 @@ class Backend(Protocol):
         ...
 
     def add_facts(self, error: CorralError) -> None:
-        """Write what is known into an error."""
+        """Add the known facts to an error."""
         ...
 
 
 @runtime_checkable
 class Steerable(Protocol):
-    """A driver whose agent takes words while it works."""
+    """A driver whose agent takes texts while it works."""
 
     def steer(self, text: str) -> None: ...
 
@@ -74,11 +74,11 @@ class Steerable(Protocol):
 
 @runtime_checkable
 class HasStderr(Protocol):
-    """A backend whose agent is a program that also writes on stderr."""
+    """A backend whose agent is a program with stderr."""
 
     @property
     def stderr(self) -> str:
-        """The last of it, secrets struck out."""
+        """The end of stderr, redacted."""
         ...
 
 

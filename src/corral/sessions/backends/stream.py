@@ -121,7 +121,7 @@ class StreamBackend:
         )
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
-        """What is written first to an agent whose stream goes both ways."""
+        """The first bytes for an agent whose stream goes both ways."""
         from corral.messages import Text
         from corral.protocol.stream_json.client import encode_prompt
         from corral.system.attachments import prompt_message
@@ -158,7 +158,7 @@ class StreamBackend:
             return None
 
     def _handle_items(self, items: list[RawEvent]) -> list[RawEvent]:
-        """Answer what was asked; after the last word the agent gets no more, and exits."""
+        """Answer permission requests; after the turn's end, close stdin so that the agent exits."""
         if self._control is None or self._questions is None:
             return items
         items = self._questions.take(items)
@@ -184,7 +184,8 @@ class StreamBackend:
         return await process.end(self._prepared.run.grace)
 
     async def _interrupt(self, process: Process) -> Exit:
-        """Ask first: then the agent tells what it spent, and the session can be resumed."""
+        """Ask the agent to stop first: then it reports its usage, and the session can be
+        resumed."""
         if self._control is not None:
             self._write(self._control.interrupt())
         try:
@@ -245,7 +246,9 @@ class StreamBackend:
         error.stderr = "\n".join(lines)[-4000:]
         error.exit_code, error.signal = self._exit.code, self._exit.signal
         if self._launch is not None:
-            error.argv = tuple(self._redactor.clean_text(word) for word in self._launch.argv)
+            error.argv = tuple(
+                self._redactor.clean_text(argument) for argument in self._launch.argv
+            )
         if isinstance(error, StreamBroken):
             error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
 
@@ -276,14 +279,15 @@ LONGEST_LINE = 65_536
 
 
 class StderrReader:
-    """Chunks → lines. Its listener is held weakly: the loop holds this."""
+    """Splits stderr into lines. Its callback is held weakly, because the event loop holds this
+    object."""
 
     def __init__(self, on_line: weakref.WeakMethod[Callable[[str], None]]) -> None:
         self._on_stderr_line = on_line
         self._partial_line = b""
 
     def end(self) -> None:
-        """The last line had no newline."""
+        """Process a last line without a newline."""
         if self._partial_line:
             self.feed(b"\n")
 

@@ -63,8 +63,8 @@ class ToolServer:
         name: str = "corral",
         agent_reports: bool = True,
     ) -> None:
-        """``agent_reports``: the agent's own stream tells of each call, so that the tools'
-        ``on_event`` is not told again."""
+        """``agent_reports``: the agent's own stream reports each call, so the tools'
+        ``on_event`` is not called."""
         self.tools = tools if isinstance(tools, Tools) else Tools(tools)
         self.name = name
         self.calls = 0
@@ -121,8 +121,8 @@ class ToolServer:
         await self._close()
 
     async def _close(self) -> None:
-        """Waits for the end through any cancellation, and passes it on then; ``_serve`` is
-        bounded once it is told to stop."""
+        """Wait for the server's end even if cancelled, then raise the cancellation; ``_serve``
+        ends in bounded time."""
         self._stop.set()
         cancelled: asyncio.CancelledError | None = None
         served, self._server_task = self._server_task, None
@@ -245,7 +245,7 @@ class ToolServer:
         await asyncio.sleep(0)  # the transports say goodbye in the loop's next round
 
     async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
-        """The door: the token first, then one whole POST at a time."""
+        """The ASGI application: check the token, then handle one complete POST."""
         headers = dict(cast("list[tuple[bytes, bytes]]", scope["headers"]))
         expected = f"Bearer {self._token}".encode()
         if not hmac.compare_digest(headers.get(b"authorization", b""), expected):
@@ -262,17 +262,17 @@ class ToolServer:
         self._cancel_call(body)
         calls: set[asyncio.Task[HookAnswer]] = set()
         unread = [body]
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
 
         async def replay() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            await gone.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def watch() -> None:
             await receive()
-            gone.set()
+            disconnected.set()
             for call in list(calls):
                 call.cancel()
 

@@ -45,7 +45,8 @@ from corral.system import threads
 T = TypeVar("T")
 
 TIMEOUT = 120.0
-"""Seconds. Agents give a call up after 60 to 600 of silence, and say less about it."""
+"""Seconds. Agents abandon a call after 60 to 600 seconds of silence, with a less helpful
+message."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
 """Agents put a prefix such as ``mcp__corral__`` before it, and models stop at 64."""
@@ -57,12 +58,12 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     parameters: Schema[dict[str, Any]]
-    """An object; a value that fits it is what the function is called with."""
+    """An object schema; the function is called with a valid value."""
     function: Callable[..., Any]
     positional: tuple[str, ...] = ()
     timeout: float | None = TIMEOUT
     is_answer: bool = False
-    """A call that succeeds hands in the turn's answer: the agent need not say anything more."""
+    """A successful call submits the turn's answer: the agent need not write any text."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -135,16 +136,16 @@ class Tools:
     ) -> HookAnswer:
         """The answer, whatever happens. Raises nothing but ``CancelledError``."""
         call_id = call_id or uuid4().hex
-        tell = None if quiet else self.on_event
-        if tell is not None:
-            tell(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))
+        report = None if quiet else self.on_event
+        if report is not None:
+            report(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))
         begin = time.monotonic()
         answer = HookAnswer("cancelled", "cancelled")
         try:
             answer = await self._call_checked(name, arguments, call_id)
         finally:
-            if tell is not None:
-                tell(_result(call_id, name, answer, time.monotonic() - begin))
+            if report is not None:
+                report(_result(call_id, name, answer, time.monotonic() - begin))
         return answer
 
     async def _call_checked(self, name: str, arguments: Json, call_id: str) -> HookAnswer:
