@@ -115,13 +115,12 @@ def tools_of_gemini(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
     rules: list[dict[str, Any]] = tomllib.loads(files["policy.toml"])["rule"]
     granted: set[str] = set()
     for rule in rules:
-        names: list[str] = (
-            rule["toolName"] if isinstance(rule["toolName"], list) else [rule["toolName"]]
-        )
+        named: Any = rule["toolName"]
+        names: set[str] = {named} if isinstance(named, str) else {*named}
         if rule["decision"] != "deny":
-            granted |= {*names}
+            granted |= names
         elif "argsPattern" not in rule and rule["toolName"] != "*":
-            granted -= {*names}
+            granted -= names
     return granted
 
 

@@ -121,14 +121,26 @@ class StreamJsonClient:
         """Permission requests without an answer, by id."""
         self.replies: list[bytes] = []
         """Lines to write to the agent now. The caller removes them."""
+        self._handlers: dict[type[object], Callable[[Any, list[RawEvent]], None]] = {
+            frames.StreamEventFrame: self._handle_stream_event,
+            frames.AssistantFrame: self._handle_assistant,
+            frames.UserFrame: self._handle_user,
+            frames.SystemFrame: self._handle_system,
+            frames.ResultFrame: self._handle_result,
+            frames.ControlRequest: self._handle_control_request,
+            frames.ControlCancel: self._handle_cancel,
+            frames.ControlResponse: self._handle_response,
+            frames.ToolProgress: self._handle_progress,
+        }
 
     def translate(self, batch: list[Any]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in batch:
-            handler = _HANDLERS.get(type(frame))
+            kind: type[object] = type(frame)
+            handler = self._handlers.get(kind)
             if handler is None:
                 raise TypeError(f"not a frame of this protocol: {frame!r}")
-            handler(self, frame, items)
+            handler(frame, items)
         return items
 
     def interrupt(self) -> bytes:
@@ -354,19 +366,6 @@ class StreamJsonClient:
                 message=None if ok else message,
             )
         )
-
-
-_HANDLERS: dict[type, Callable[[StreamJsonClient, Any, list[RawEvent]], None]] = {
-    frames.StreamEventFrame: StreamJsonClient._handle_stream_event,
-    frames.AssistantFrame: StreamJsonClient._handle_assistant,
-    frames.UserFrame: StreamJsonClient._handle_user,
-    frames.SystemFrame: StreamJsonClient._handle_system,
-    frames.ResultFrame: StreamJsonClient._handle_result,
-    frames.ControlRequest: StreamJsonClient._handle_control_request,
-    frames.ControlCancel: StreamJsonClient._handle_cancel,
-    frames.ControlResponse: StreamJsonClient._handle_response,
-    frames.ToolProgress: StreamJsonClient._handle_progress,
-}
 
 
 def encode_prompt(
