@@ -135,9 +135,9 @@ class StreamJsonClient:
 
     def translate(self, batch: list[Any]) -> list[RawEvent]:
         items: list[RawEvent] = []
+        frame: object
         for frame in batch:
-            kind: type[object] = type(frame)
-            handler = self._handlers.get(kind)
+            handler = self._handlers.get(type(frame))
             if handler is None:
                 raise TypeError(f"not a frame of this protocol: {frame!r}")
             handler(frame, items)
