@@ -83,7 +83,7 @@ class CorralError(Exception):
     phase: Phase = "stream"
     retryable: bool = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         message: str,
         *,

@@ -157,7 +157,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per agent.")
-def check(
+def check(  # noqa: PLR0913
     names: tuple[str, ...],
     *,
     every: bool,

@@ -56,7 +56,7 @@ OnStart: TypeAlias = Callable[[str, Path], None]
 """Called with the id and the directory of the run."""
 
 
-async def run(
+async def run(  # noqa: PLR0913
     pipeline: Pipeline,
     *,
     goal: str | None = None,
@@ -251,7 +251,7 @@ async def resume(
         return await _follow_to_end(watched, folder, on_start)
 
 
-async def fork(
+async def fork(  # noqa: PLR0913
     run: str,
     node: str,
     *,

@@ -75,7 +75,7 @@ def new_id(name: str) -> str:
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-async def start(
+async def start(  # noqa: PLR0913
     graph: Graph,
     *,
     folder: Path,

@@ -71,7 +71,7 @@ def pool(
     )
 
 
-async def run(
+async def run(  # noqa: PLR0913
     agent: str | None = None,
     prompt: str | Prompt | None = None,
     *,

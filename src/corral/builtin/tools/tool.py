@@ -104,7 +104,7 @@ def outcome(
     return Outcome(text=text, shown=truncate(text, limits), effects=effects, is_error=is_error)
 
 
-def define_tool(
+def define_tool(  # noqa: PLR0913
     arguments: type[A],
     run: Callable[[Workspace, A, Output], Awaitable[Outcome]],
     *,

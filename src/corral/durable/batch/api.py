@@ -51,7 +51,7 @@ from corral.sessions.api import blocking
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
 
-def batch(
+def batch(  # noqa: PLR0913
     tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str = "{{task}}",
     *,
@@ -127,7 +127,7 @@ def batch_sync(
 class Batch:
     """A batch; created by ``corral.batch``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         tasks: Iterable[TaskInput] | str | os.PathLike[str],
         prompt: str,

@@ -79,7 +79,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
         )
 
 
-def build_spec(
+def build_spec(  # noqa: PLR0913
     tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str,
     *,

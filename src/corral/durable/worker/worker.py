@@ -26,7 +26,7 @@ DRAIN = 60.0
 """Seconds that running nodes may take to finish after the first signal."""
 
 
-def serve(
+def serve(  # noqa: PLR0913
     db: str | None = None,
     *,
     queue_names: Sequence[str] = (queues.DEFAULT,),

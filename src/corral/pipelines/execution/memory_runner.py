@@ -218,7 +218,7 @@ class MemoryRun:
     """A run in progress. Inside ``async with`` it stores its events until they are read. With the
     ``state`` of another run it continues from there."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         graph: Graph,
         *,

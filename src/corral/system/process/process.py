@@ -71,7 +71,7 @@ class Process:
         weakref.finalize(self, child.kill_now)
 
     @classmethod
-    async def start(
+    async def start(  # noqa: PLR0913
         cls,
         argv: Sequence[str],
         *,
