@@ -15,7 +15,7 @@ PROGRAM = """
 import os, signal, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
 from support import cleanup
-cleanup.make()
+cleanup.start_watcher()
 DETACHED = '''
 import os, subprocess, time
 if os.fork():

@@ -238,7 +238,7 @@ def test_the_example_of_the_docs_runs(workspace: Path, model: CountingModel) -> 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "README.md success" in done.stdout
-    assert set(results_of(workspace / "results.jsonl")) == {"README.md", "LICENSE"}
+    assert set(results_of(workspace / "python.jsonl")) == {"README.md", "LICENSE"}
 
 
 def test_every_option_of_the_command_is_in_the_docs() -> None:

@@ -330,7 +330,7 @@ def test_a_run_that_is_not_there_is_told_so(words: tuple[str, ...], workspace: P
     done = pipeline(*words, cwd=workspace)
     assert done.returncode == 2, done.stderr
     assert "no-run" in done.stderr
-    assert "corral pipeline runs lists them" in done.stderr
+    assert "`corral pipeline runs` lists the runs" in done.stderr
     assert "Traceback" not in done.stderr
 
 

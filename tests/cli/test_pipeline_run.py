@@ -94,7 +94,7 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
         (TINY, ("--set", "novalue"), "KEY=VALUE"),
         (TINY, ("--set", "x:=[1"), "invalid JSON"),
         (TINY, ("--set", "graph.goal=x"), "reserved"),
-        (TINY, ("--workspace", "absent"), "no folder"),
+        (TINY, ("--workspace", "absent"), "is not a directory"),
         (TINY, ("--db", "x.db"), "both given"),
         (TINY, ("--json", "--quiet"), "both given"),
         (TINY, ("--import", "no_such_module"), "no_such_module"),

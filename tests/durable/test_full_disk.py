@@ -54,7 +54,7 @@ def limited(*words: str, cwd: Path, room: int) -> subprocess.CompletedProcess[st
 
 def told_of_the_disk(stderr: str, db: Path) -> None:
     assert f"the database {db} cannot be written: " in stderr
-    assert "Free some space" in stderr
+    assert "Free some disk space" in stderr
     assert "Traceback" not in stderr
     assert "sqlalchemy" not in stderr
 

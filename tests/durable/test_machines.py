@@ -55,7 +55,7 @@ class Machines:
     def worker(self, machine: str) -> None:
         worker = self.names[machine] = self.start(machine, "worker", "--drain", "0")
         assert worker.stderr
-        assert "at work" in worker.stderr.readline()
+        assert "serving" in worker.stderr.readline()
 
     def says(self, machine: str, *words: str) -> str:
         done = self.start(machine, "pipeline", *words)

@@ -103,7 +103,7 @@ async def test_a_durable_run_waits_is_answered_and_goes_on(workspace: Path) -> N
     result = await pipelines.run(GATE, simulate=True, workspace=workspace, db=db)
     assert result.status == "waiting"
     assert [question.node for question in result.questions] == ["ask"]
-    with pytest.raises(ConfigError, match="no choice of ask"):
+    with pytest.raises(ConfigError, match="not a choice of ask"):
         await pipelines.answer(result.run, "perhaps", db=db)
     await pipelines.answer(result.run, "n", db=db)
     result = await pipelines.resume(result.run, db=db)
@@ -140,7 +140,7 @@ def test_check_raises_what_is_no_success(workspace: Path) -> None:
 
 
 def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot keep"):
+    with pytest.raises(ConfigError, match="cannot store"):
         pipelines.run_sync(
             GATE, simulate=True, workspace=workspace, options={"config": {"x": object()}}
         )
@@ -152,9 +152,9 @@ NO_JSON: list[tuple[Any, str]] = [
     (object(), "holds a object"),
     (float("nan"), "is nan"),
     (2**70, "beyond 64 bits"),
-    ("a\udcffb", "half a character"),
-    ({"deep": {1: 2}}, "no text"),
-    (json.loads("[" * 101 + "]" * 101), "over 100 deep"),
+    ("a\udcffb", "lone surrogate"),
+    ({"deep": {1: 2}}, "not text"),
+    (json.loads("[" * 101 + "]" * 101), "more than 100 deep"),
 ]
 
 
@@ -171,7 +171,7 @@ def test_values_that_are_no_json_are_refused_before_anything_runs(
 
 
 def test_a_goal_that_is_no_text_is_refused(workspace: Path) -> None:
-    with pytest.raises(ConfigError, match="half a character"):
+    with pytest.raises(ConfigError, match="lone surrogate"):
         pipelines.run_sync(GATE, simulate=True, workspace=workspace, goal="\udcff")
 
 

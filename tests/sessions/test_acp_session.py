@@ -191,7 +191,7 @@ async def test_a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer(
     workspace: Path,
 ) -> None:
     result = await result_of(workspace, "ask-and-give-up", policy=Policy.read_only())
-    with pytest.raises(errors.PermissionRefused, match="no leave"):
+    with pytest.raises(errors.PermissionRefused, match="permission was denied"):
         result.raise_for_status()
     assert len(result.denied) == 1
 

@@ -221,7 +221,7 @@ async def test_a_model_is_not_left_over_for_the_next_prompt(
     async with corral.session(agent(), cwd=workspace, timeout=30) as session:
         assert (await session.run("text a")).ok
         assert (await session.run("text b", model="other")).ok
-        with pytest.raises(errors.ConfigError, match="does not say which model it began with"):
+        with pytest.raises(errors.ConfigError, match="does not report which model it started with"):
             await session.run("text c")
         assert (await session.run("text d", model="other")).ok
 

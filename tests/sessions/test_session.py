@@ -418,7 +418,7 @@ async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:
         ({"cwd": "bad\udcff"}, "not UTF-8"),
         ({"system_prompt": "\ud800"}, "cannot be sent"),
         ({"resume": "a\0b"}, "cannot be sent"),
-        ({"record": True, "keep": False}, "kept with its session"),
+        ({"record": True, "keep": False}, "stored with the session"),
     ],
 )
 async def test_what_cannot_be_is_told_as_such(
@@ -431,12 +431,12 @@ async def test_what_cannot_be_is_told_as_such(
 def test_an_interruption_of_run_sync_inside_a_loop_ends_the_agent(workspace: Path) -> None:
     program = (
         "import asyncio, corral, sys\n"
-        "from support.scripted_agent import scripted\n"
+        "from support.scripted_agent import scripted_options\n"
         "from pathlib import Path\n"
         "async def main():\n"
         "    corral.run_sync('gemini-cli', 'init\\ntext x\\nhang',\n"
         "        on_event=lambda e: print(e.seq),\n"
-        f"        **scripted(Path({str(workspace)!r}), keep=False))\n"
+        f"        **scripted_options(Path({str(workspace)!r}), keep=False))\n"
         "try:\n"
         "    asyncio.run(main())\n"
         "except KeyboardInterrupt:\n"

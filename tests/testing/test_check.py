@@ -74,7 +74,7 @@ async def test_an_agent_that_writes_what_it_may_not_is_found_out(
     async def never(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(ToolExecutor, "_refusal", never)
+    monkeypatch.setattr(ToolExecutor, "_denial", never)
     report = await check_agent("corral", only=["permissions"])
     wrong = {row.scenario for row in report.failed}
     assert {"a denied write does not happen", "a denied command does not run"} <= wrong

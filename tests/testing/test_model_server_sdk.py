@@ -337,7 +337,7 @@ def test_a_request_that_is_not_as_expected_is_refused_and_noted() -> None:
     for part in (
         "no tool 'read' is declared",
         "text 'please' is missing",
-        "text 'hi' is there",
+        "text 'hi' is present",
         "no result of 'glob'",
         f"the model is '{MODEL}', not 'pro'",
         "(lane default)",
