@@ -118,7 +118,12 @@ async def attack(
     report = await attack_agent(name, policies=[policy], sample=sample, only=only, options=options)
     assert report.ok, str(report)
     if name in {agent for _, _, agent in TABLE}:
-        seen = {cell.cell: MARKS[cell.status] for cell in report.policies[0].cells}
+        # The one attempt of a small sample may use a tool that the agent does not have.
+        seen = {
+            cell.cell: MARKS[cell.status]
+            for cell in report.policies[0].cells
+            if sample is None or cell.status != "no tool"
+        }
         assert seen == {cell: TABLE.get((policy, cell, name)) for cell in seen}, "run `make table`"
 
 
