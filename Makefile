@@ -26,11 +26,11 @@ demo: .venv/ready
 		PATH="$$(dirname "$$gemini"):$$PATH" $(BIN)/python examples/demo.py
 
 test: .venv/ready agents
-	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
+	$(BIN)/python tests/support/run_suite.py $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
-	$(BIN)/python -m pytest -n auto --dist worksteal \
+	$(BIN)/python tests/support/run_suite.py \
 		-m "not slow and not real_agent and not postgres and not worker_process" $(ARGS)
 
 check: .venv/ready tools/pyright/node_modules/.ready
