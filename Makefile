@@ -7,6 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The real agents that the tests use; AGENTS=all adds those that are less common.
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
+# Agents of which corral knows no build for this machine.
+NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 
 .PHONY: help demo test test-fast check bench fuzz table lock format clean
 
@@ -63,7 +65,7 @@ table: .venv/ready agents
 .PHONY: agents
 agents: .venv/ready
 	@if command -v npm >/dev/null; then \
-		for agent in $(AGENTS_HERE); do \
+		for agent in $(filter-out $(NO_BUILD_HERE),$(AGENTS_HERE)); do \
 			$(BIN)/corral agents install $$agent >/dev/null || exit 1; done && \
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
 	else echo "npm not found: the real agents are left out"; fi

@@ -13,10 +13,12 @@ from support.agent_launch import NOT_COMPILED, launch_of
 from corral import Policy, errors
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, Ending, Launch, LaunchContext, PolicyRow
+from corral.errors import NotInstalled
 from corral.options import RunOptions
 from corral.protected_paths import Link, Links
 from corral.protocol.ndjson import TurnEnd
 from corral.system import programs
+from corral.system.install import install
 
 AGENT = registry.find("opencode")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
@@ -281,6 +283,9 @@ def test_the_program_is_the_one_made_for_this_machine(
     assert programs.locate(AGENT, str(program)).version == "1.18.18"
     monkeypatch.setattr("platform.machine", lambda: "mips")
     assert not programs.managed_program(AGENT).exists()
+    with pytest.raises(NotInstalled, match="on linux-mips: it knows builds for") as e:
+        install(AGENT)
+    assert "npm install -g opencode-ai" in str(e.value.hint)
 
 
 def test_a_shell_that_is_denied_is_not_offered_for_its_rules_do_not_see_every_line() -> None:

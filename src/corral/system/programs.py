@@ -92,11 +92,15 @@ def managed_folder(agent: AgentSpec) -> Path:
     return paths.managed() / agent.programs[0] / agent.package.tested
 
 
+def machine() -> str:
+    """The operating system and the processor, as in ``Package.binaries``: ``linux-x86_64``."""
+    return f"{sys.platform}-{platform.machine()}"
+
+
 def managed_program(agent: AgentSpec) -> Path:
     folder = managed_folder(agent) / "node_modules"
-    machine = f"{sys.platform}-{platform.machine()}"
     if agent.package.binaries:
-        return folder / agent.package.binaries.get(machine, f"none-for-{machine}")
+        return folder / agent.package.binaries.get(machine(), f"none-for-{machine()}")
     name = agent.programs[0] + (".cmd" if os.name == "nt" else "")
     return folder / ".bin" / name
 
