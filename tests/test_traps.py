@@ -14,23 +14,23 @@ import pytest
 
 HERE = Path(__file__).parent
 
-CLAUDE, REAL_CLAUDE = "agents/test_claude.py", "claude/test_real_claude.py"
+CLAUDE, REAL_CLAUDE = "agents/claude/test_claude.py", "claude/test_real_claude.py"
 CLAUDE_POLICY = "claude/test_real_claude_policy.py"
 CLAUDE_ATTACKS = "claude/test_real_claude_attacks.py"
-CLAUDE_SAID = "agents/test_claude_recordings.py"
-CODEX, REAL_CODEX = "agents/test_codex.py", "codex/test_real_codex.py"
+CLAUDE_SAID = "agents/claude/test_claude_recordings.py"
+CODEX, REAL_CODEX = "agents/codex/test_codex.py", "codex/test_real_codex.py"
 CODEX_POLICY = "codex/test_real_codex_policy.py"
-CODEX_SAID = "agents/test_codex_recordings.py"
-OPENCODE, REAL_OPENCODE = "agents/test_opencode.py", "opencode/test_real_opencode.py"
+CODEX_SAID = "agents/codex/test_codex_recordings.py"
+OPENCODE, REAL_OPENCODE = "agents/opencode/test_opencode.py", "opencode/test_real_opencode.py"
 OPENCODE_CLI, REAL_OPENCODE_CLI = (
-    "agents/test_opencode_cli.py",
+    "agents/opencode/test_opencode_cli.py",
     "opencode/test_real_opencode_cli.py",
 )
-OPENCODE_SAID = "agents/test_opencode_recordings.py"
-COPILOT, REAL_COPILOT = "agents/test_copilot.py", "copilot/test_real_copilot.py"
-COPILOT_SAID = "agents/test_copilot_recordings.py"
-QWEN, REAL_QWEN = "agents/test_qwen.py", "qwen/test_real_qwen.py"
-QWEN_SAID = "agents/test_qwen_recordings.py"
+OPENCODE_SAID = "agents/opencode/test_opencode_recordings.py"
+COPILOT, REAL_COPILOT = "agents/copilot/test_copilot.py", "copilot/test_real_copilot.py"
+COPILOT_SAID = "agents/copilot/test_copilot_recordings.py"
+QWEN, REAL_QWEN = "agents/qwen/test_qwen.py", "qwen/test_real_qwen.py"
+QWEN_SAID = "agents/qwen/test_qwen_recordings.py"
 CONTROL, ACP, ACP_SAID = (
     "protocol/test_control.py",
     "protocol/test_acp.py",
@@ -152,7 +152,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CODEX, "what_is_too_long_for_an_argument_is_refused"),
     ),
     "the bridge starts in a mode that writes in silence": (
-        ("agents/test_codex_acp.py", "it_never_starts_in_the_mode_that_writes_in_silence"),
+        ("agents/codex/test_codex_acp.py", "it_never_starts_in_the_mode_that_writes_in_silence"),
     ),
     "the bridge tells an API error as an answer": (
         ("codex/test_real_codex_acp.py", "an_error_of_the_api_is_no_answer"),

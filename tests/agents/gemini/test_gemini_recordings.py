@@ -23,7 +23,7 @@ from corral.protocol.ndjson import NdjsonStream, RawEvent
 from corral.result import result_from_events
 from corral.sessions.event_normalizer import EventNormalizer
 
-FOLDER = Path(__file__).parents[1] / "recordings" / "gemini"
+FOLDER = Path(__file__).parents[2] / "recordings" / "gemini"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
 
 STATUS = {

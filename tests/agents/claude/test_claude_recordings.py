@@ -35,7 +35,7 @@ from corral.protocol.ndjson import NdjsonStream
 from corral.result import result_from_events
 from corral.sessions.event_normalizer import EventNormalizer
 
-FOLDER = Path(__file__).parents[1] / "recordings" / "claude"
+FOLDER = Path(__file__).parents[2] / "recordings" / "claude"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
 AGENT = registry.find("claude")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from models.test_failures import answer, failure, raw, streamed_or_not
+from models.test_model_errors import answer, failure, raw, streamed_or_not
 
 from corral import errors
 from corral.errors import CorralError

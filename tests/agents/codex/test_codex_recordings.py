@@ -32,7 +32,7 @@ from corral.protocol.ndjson import NdjsonStream
 from corral.sessions.event_normalizer import EventNormalizer
 
 AGENT = registry.find("codex")
-FOLDER = Path(__file__).parents[1] / "recordings" / "codex"
+FOLDER = Path(__file__).parents[2] / "recordings" / "codex"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
 
 CODE = {
