@@ -62,6 +62,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
 
 from corral import events
+from corral.values import Json
 
 Phase = Literal[
     "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
@@ -134,7 +135,7 @@ class CorralError(Exception):
 
     def event(self) -> events.Error:
         """The ``error`` event for this error."""
-        facts: dict[str, events.Json] = {}
+        facts: dict[str, Json] = {}
         for name in FACTS:
             value = getattr(self, name)
             if value is not None and value != ():

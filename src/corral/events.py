@@ -18,19 +18,14 @@ of a field changes.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
-from corral.values import Cost, DeniedCall, FileChanged, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
 
 VERSION = 1
 """The version of the JSON form, sent with ``init``."""
-
-if TYPE_CHECKING:
-    Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
-else:
-    Json = Any  # msgspec does not support recursive aliases
 
 ToolKind = Literal[
     "read", "edit", "delete", "move", "search", "execute", "fetch", "think", "mcp", "other"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
+from corral.values import Json
 
 Role = Literal["system", "user", "assistant", "tool", "developer"]
 ROLES = ("system", "user", "assistant", "tool", "developer")

@@ -6,9 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from corral.events import Json
 from corral.messages import Message, ToolCall
-from corral.values import Cost, Effort, Usage
+from corral.values import Cost, Effort, Json, Usage
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
 

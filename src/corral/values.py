@@ -1,12 +1,24 @@
-"""Small value types: usage, cost, file changes, denied calls, MCP servers, printable paths."""
+"""Small value types: JSON, usage, cost, file changes, denied calls, MCP servers, printable paths.
+
+``Json`` is the type of every value that came from a JSON decoder (``msgspec.json.decode`` returns
+``Any``, so ``value: Json = msgspec.json.decode(data)`` needs no cast). The ``as_...`` and
+``..._or_none`` functions read fields of untrusted JSON: a field of another type is treated as
+missing, never as an error.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import msgspec
+
+if TYPE_CHECKING:
+    Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+else:
+    Json = Any  # msgspec does not support recursive aliases
+JsonObject: TypeAlias = dict[str, Json]
 
 Coverage = Literal["complete", "partial", "unknown"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -16,6 +28,56 @@ MAX_TOKENS = 10**12
 MAX_USD = 1e9
 """No run uses more. A larger number is an error of the agent and would make sums useless."""
 _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
+
+
+def is_object(value: object) -> TypeGuard[JsonObject]:
+    """Whether decoded JSON is an object. A decoder makes no keys but strings."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Json]]:
+    """Whether decoded JSON is a list."""
+    return isinstance(value, list)
+
+
+def as_object(value: object) -> JsonObject:
+    """The value if it is an object, else an empty object."""
+    return value if is_object(value) else {}
+
+
+def as_list(value: object) -> list[Json]:
+    """The value if it is a list, else an empty list."""
+    return value if is_list(value) else []
+
+
+def as_objects(value: object) -> list[JsonObject]:
+    """The objects in a list; empty if the value is not a list."""
+    return [each for each in as_list(value) if is_object(each)]
+
+
+def as_texts(value: object) -> list[str]:
+    """The strings in a list; empty if the value is not a list."""
+    return [each for each in as_list(value) if isinstance(each, str)]
+
+
+def as_text(value: object) -> str:
+    """The value if it is a string, else an empty string."""
+    return value if isinstance(value, str) else ""
+
+
+def text_or_none(value: object) -> str | None:
+    """The value if it is a string."""
+    return value if isinstance(value, str) else None
+
+
+def int_or_none(value: object) -> int | None:
+    """The value if it is an integer. ``True`` and ``False`` are not."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def number_or_none(value: object) -> float | None:
+    """The value if it is an integer or a float. ``True`` and ``False`` are not."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):

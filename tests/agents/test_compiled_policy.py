@@ -17,9 +17,9 @@ from support.agent_launch import NOT_COMPILED
 import corral
 from corral.agents import acp_command, registry
 from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
-from corral.events import Json
 from corral.options import RunOptions
 from corral.policy import CAPABILITY_OF, Capability, Policy
+from corral.values import Json
 
 MARK = "the-mark-of-the-compiled-policy"
 PROGRAMS = [agent for agent in registry.all_agents() if agent.programs and agent.probe]

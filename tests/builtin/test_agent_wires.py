@@ -13,10 +13,11 @@ from support.builtin_agent import (
 )
 
 import corral
-from corral.events import Json, ToolResult
+from corral.events import ToolResult
 from corral.policy import Policy
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, say
+from corral.values import Json
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 

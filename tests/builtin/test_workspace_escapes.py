@@ -14,7 +14,7 @@ from corral.builtin.tools import files as tool_files
 from corral.builtin.tools.tool import ToolError
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
-from corral.events import Json
+from corral.values import Json
 
 SECRET = "the secret of another folder"
 

@@ -25,8 +25,9 @@ from support.real_agents import cancel_while_running, check_three_prompts
 
 import corral
 from corral import Policy, errors
-from corral.events import Decision, Json, PermissionRequest
+from corral.events import Decision, PermissionRequest
 from corral.testing import Call, Turn, say
+from corral.values import Json
 
 if TYPE_CHECKING:
     from copilot.conftest import Copilot

@@ -9,8 +9,8 @@ import pytest
 from support.gemini_tools import denied_tools, file_names, git, shell, steps, tool_results_json
 
 from corral import Policy
-from corral.events import Json
 from corral.testing import Call
+from corral.values import Json
 
 if TYPE_CHECKING:
     from support.real_gemini import Gemini

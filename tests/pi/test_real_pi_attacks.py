@@ -19,8 +19,8 @@ from support.real_attacks import (
 )
 
 from corral import Policy
-from corral.events import Json
 from corral.testing import Call
+from corral.values import Json
 
 if TYPE_CHECKING:
     from pi.conftest import Pi

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-from corral.events import Json
 from corral.pipelines.scheduler.commands import Child, Steer, Stop, Wait, Woken
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 INCLUDE = "s -> i -> b -> e; i [type=include, dotfile=child.dot];"
 MANAGER = "s -> m -> e; m [shape=house, manager.poll_interval=5s]; stack.child_dotfile=child.dot;"

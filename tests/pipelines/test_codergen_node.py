@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from support.nodes import KEY, MODEL, NodeHarness, ScriptedModel, processes_in
 
-from corral.events import Event, Json, ToolOutput, ToolResult
+from corral.events import Event, ToolOutput, ToolResult
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution.resources import NodeResources
 from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
+from corral.values import Json
 
 pytest_plugins = ("support.node_fixtures",)
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.conditions import ConditionError, compile, edge_condition, lookup_in
 from corral.pipelines.dot.parser import parse
+from corral.values import Json
 
 CONTEXT: dict[str, Json] = {
     "outcome": "success",

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.nodes import NodeHarness
 
-from corral.events import Json
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 pytest_plugins = ("support.node_fixtures",)
 

@@ -8,7 +8,6 @@ import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines import loader, transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution import memory_runner
@@ -17,6 +16,7 @@ from corral.pipelines.graph import Node
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.engine import LintError
 from corral.pipelines.scheduler.commands import Answer, Answered, AskHuman, Expired
+from corral.values import Json
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support.nodes import MODEL, NodeHarness, ScriptedModel
 
-from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
+from corral.values import Json
 
 pytest_plugins = ("support.node_fixtures",)
 

@@ -13,11 +13,11 @@ from support.nodes import NodeHarness, processes_in
 from support.scripted_agent import child_pids
 from support.stream_checks import no_deadline
 
-from corral.events import Json
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import paths
+from corral.values import Json
 
 
 @pytest.fixture

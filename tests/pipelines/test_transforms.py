@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines import loader, templates, transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.linter.engine import LintError
 from corral.pipelines.linter.finding import Finding, error, warning
+from corral.values import Json
 
 CONTEXT: dict[str, Json] = {
     "name": "Ada",

@@ -16,7 +16,6 @@ from support.stream_checks import no_deadline
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import (
     Error,
-    Json,
     Log,
     Plan,
     PlanEntry,
@@ -53,7 +52,7 @@ from corral.protocol.acp.requests import (
     mcp_server,
 )
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, McpServer, Usage
+from corral.values import Cost, Json, McpServer, Usage
 
 
 def line(**members: Any) -> bytes:

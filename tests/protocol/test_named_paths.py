@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
 from corral.protocol.named_paths import named_paths, patched_paths
+from corral.values import Json
 
 PATCH = """*** Begin Patch
 *** Add File: new.txt

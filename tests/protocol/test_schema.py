@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.events import Json
 from corral.protocol.schema.build import MAX_COMPLAINTS, Schema, schema_of
+from corral.values import Json
 
 jsonschema: Any = importlib.import_module("jsonschema")
 """The reference, for these tests alone."""

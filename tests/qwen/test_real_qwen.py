@@ -27,8 +27,9 @@ from support.real_agents import check_three_prompts
 
 import corral
 from corral import Policy, errors
-from corral.events import Decision, Json, PermissionRequest
+from corral.events import Decision, PermissionRequest
 from corral.testing import Call, Turn, say
+from corral.values import Json
 
 if TYPE_CHECKING:
     from qwen.conftest import Qwen

@@ -15,14 +15,14 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Usage, errors
-from corral.events import Done, Init, Json
+from corral.events import Done, Init
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS
 from corral.protocol.acp.replies import turn_end
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.structured_output import combine_results
-from corral.values import Cost, add_by_model, subtract_by_model
+from corral.values import Cost, Json, add_by_model, subtract_by_model
 
 ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 FULL = Usage(input=10, output=5, coverage="complete")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.events import Error, Json
+from corral.events import Error
 from corral.protocol.schema.build import schema_of
 from corral.result import Result
 from corral.sessions.structured_output import (
@@ -25,7 +25,7 @@ from corral.sessions.structured_output import (
     run_typed,
 )
 from corral.sessions.tools.tools import Tools
-from corral.values import Cost, DeniedCall, FileChanged, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
 
 
 @dataclasses.dataclass

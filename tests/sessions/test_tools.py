@@ -26,7 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from corral import errors
-from corral.events import Event, Json, ToolResult, ToolUse
+from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.sessions.tools.hooks import (
     Call,
@@ -41,7 +41,7 @@ from corral.sessions.tools.hooks import (
 from corral.sessions.tools.mcp_server import ToolServer
 from corral.sessions.tools.tools import Tool, Tools
 from corral.testing import call, say
-from corral.values import McpServer
+from corral.values import Json, McpServer
 
 if TYPE_CHECKING:
     from support.real_gemini import Gemini

@@ -13,13 +13,14 @@ from typing import Any, TypeVar, Unpack
 from support.stream_checks import check_stream
 
 import corral
-from corral.events import Error, Event, Json, ToolResult
+from corral.events import Error, Event, ToolResult
 from corral.options import RunKwargs
 from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
 from corral.system.process.process import Process
 from corral.testing import Lane, ModelServer, Request, Turn
+from corral.values import Json
 
 KEY = "canary-key-0123456789abcdef"
 MODELS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.builtin.tools import by_name
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import Workspace
-from corral.events import Json
+from corral.values import Json
 
 
 async def call_tool(workspace: Workspace, tool: str, **args: Json) -> Outcome:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from corral import McpServer, Result
-from corral.events import Json
 from corral.testing import Call, Request, Turn, say
+from corral.values import Json
 
 PROGRAMS = Path(__file__).parents[1] / "gemini_cli" / "programs"
 

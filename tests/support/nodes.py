@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.events import Event, Json
+from corral.events import Event
 from corral.options import RunKwargs
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution.handlers import NodeContext
@@ -16,6 +16,7 @@ from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Lane, ModelServer, Request, Turn
+from corral.values import Json
 
 
 class NodeHarness:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from corral.events import Json
 from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
@@ -25,6 +24,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import from_json, to_json
+from corral.values import Json
 
 FAIL = Outcome(status="fail", failure_reason="broken")
 ENDS = "s [shape=Mdiamond]; e [shape=Msquare];"

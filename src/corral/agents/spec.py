@@ -17,13 +17,14 @@ from typing import Any, ClassVar, Literal, cast
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.values import Json
 
 Reach = Literal["workspace", "disk"]
 Act = Literal[

@@ -23,7 +23,6 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import Interrupted
 from corral.events import (
     FileChange,
-    Json,
     PermissionDecision,
     PermissionRequest,
     ToolKind,
@@ -38,6 +37,7 @@ from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
 from corral.sessions.tools.tools import Tools, maybe_await
+from corral.values import Json
 
 Emit = Callable[[RawEvent], None]
 

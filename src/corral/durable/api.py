@@ -33,7 +33,6 @@ from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
-from corral.events import Json
 from corral.options import RunKwargs
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
@@ -44,6 +43,7 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.scheduler.commands import Answer
 from corral.pipelines.transforms import Transform
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from corral.durable.dbos.adapter import RECEIVED
 from corral.durable.payloads import Retrying, RunInput, unpack_message
 from corral.durable.workspace import run_worktree
-from corral.events import Json
 from corral.pipelines import events
 from corral.pipelines.events import (
     CheckpointSaved,
@@ -42,6 +41,7 @@ from corral.pipelines.scheduler.commands import (
 )
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.durable.dbos.client import JournalEntry

@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Expired, Message, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 T = TypeVar("T")
 

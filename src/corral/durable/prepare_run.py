@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.options import RunKwargs
 from corral.pipelines import loader
 from corral.pipelines import loader as pipelines_loader
@@ -20,6 +19,7 @@ from corral.pipelines.json_values import not_json
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.transforms import Transform
 from corral.system import paths
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.durable.query import Shown

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.durable.open_questions import OpenQuestion

@@ -34,12 +34,12 @@ from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Answered, Cancelled, Message, Question
 from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
+from corral.values import Json
 
 T = TypeVar("T")
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict, cast, get_args
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
 from corral.messages import Message, Part, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
-from corral.values import Effort
+from corral.values import Effort, Json
 
 PromptInput: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
 Steps: TypeAlias = tuple[Step, ...]

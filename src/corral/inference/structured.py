@@ -8,7 +8,6 @@ from typing import Any, Unpack, cast
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, NoObject
-from corral.events import Json
 from corral.inference.api import GenerationLoop, GenerationStream, deadline, time_limit
 from corral.inference.client import default_client
 from corral.inference.request import PromptInput, RequestOptions
@@ -18,6 +17,7 @@ from corral.protocol.partial_json import NO_VALUE, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.slug import slug
+from corral.values import Json
 
 
 async def generate_object(

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.messages import ToolCall, ToolResult
 from corral.model_types import ToolChoice, ToolNamed, ToolSpec
 from corral.protocol.schema.build import Schema
 from corral.sessions.tools.tools import Tool, Tools
+from corral.values import Json
 
 ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
 

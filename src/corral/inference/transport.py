@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
-from corral.events import Json
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
 from corral.models.spec import Encoded, Failure, Provider
 from corral.protocol.response_builder import ResponseBuilder
@@ -18,6 +17,7 @@ from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
+from corral.values import Json
 
 
 class PendingResponse(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.messages import Media, Message, Text, ToolCall, is_url
 from corral.model_types import Request
-from corral.models.spec import JsonObject, Provider
+from corral.models.spec import Provider
+from corral.values import Json, JsonObject
 
 
 def instructions(request: Request) -> list[str]:

@@ -14,11 +14,9 @@ from typing import TypeAlias, cast
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import Json
 from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
-
-JsonObject: TypeAlias = dict[str, Json]
+from corral.values import Json, JsonObject
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,10 +21,10 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from corral.errors import PipelineInvalid
-from corral.events import Json
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.scheduler.outcome import normalize_status
+from corral.values import Json
 
 Lookup: TypeAlias = Callable[[str], Json]
 """The value of a key; ``""`` where there is none."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from corral.events import Json
 from corral.pipelines.conditions import as_text, find
+from corral.values import Json
 
 _HOLE = re.compile(
     r"\$goal(?![A-Za-z0-9_])|\$\{goal\}|\{\{\s*+\.?([A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+)\s*+\}\}"

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from corral.events import Json
 from corral.models.families import vendor_of
 from corral.pipelines import node_kinds, stylesheet, templates
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Graph, Node, Value, shape_kind
+from corral.values import Json
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 

@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.events import Error, Json, Log, Unknown
+from corral.events import Error, Log, Unknown
 from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
 from corral.protocol.ndjson import DECODE_ERRORS, decode_malformed, oversized_error
+from corral.values import Json
 
 Id: TypeAlias = int | float | str
 INVALID_REQUEST = -32600

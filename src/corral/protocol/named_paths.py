@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
+from corral.values import Json
 
 FIELDS = frozenset(
     {

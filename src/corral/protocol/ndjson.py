@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from corral.events import Error, Event, Json, Log, Unknown
+from corral.events import Error, Event, Log, Unknown
 from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
-from corral.values import Cost, Usage
+from corral.values import Cost, Json, Usage
 
 
 def frame_types(

@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from corral.events import Json
+from corral.values import Json
 
 NO_VALUE = object()
 """No value yet. ``None`` would be the value ``null``."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from corral.events import Json
+from corral.values import Json
 
 IGNORED_KEYS = frozenset({"_meta", "clientInfo", "timestamp", "uuid", "ts"})
 """Keys that are ignored: client versions and times."""

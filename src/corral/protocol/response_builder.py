@@ -12,7 +12,6 @@ from collections.abc import Iterable
 import msgspec
 
 from corral.errors import StreamBroken
-from corral.events import Json
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
 from corral.model_types import (
     FinishReason,
@@ -32,7 +31,7 @@ from corral.model_types import (
     ToolCallStart,
 )
 from corral.nesting import decode_json
-from corral.values import Usage
+from corral.values import Json, Usage
 
 
 class _OpenPart:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
 
-from corral.events import Json, ToolKind, ToolUse
+from corral.events import ToolKind, ToolUse
+from corral.values import Json, as_object, as_objects
 
 PATHS = ("file_path", "filePath", "notebook_path", "dir_path", "path")
 """Argument names that hold the path of a file or folder."""
@@ -36,22 +36,12 @@ def unavailable_message(name: str) -> str:
     return f"{name} is not available under this policy"
 
 
-def path_arguments(given: Mapping[str, Any]) -> tuple[str, ...]:
+def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
     """The path arguments, each once: some models give one twice."""
-    return tuple(dict.fromkeys(given[n] for n in PATHS if isinstance(given.get(n), str)))
-
-
-def as_object(given: object) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-
-
-def objects_in(listed: object) -> list[dict[str, Any]]:
-    """The objects in a list; none if it is not a list."""
-    found = cast("list[object]", listed) if isinstance(listed, list) else []
-    return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
+    found = (given.get(name) for name in PATHS)
+    return tuple(dict.fromkeys(path for path in found if isinstance(path, str)))
 
 
 def joined_text(listed: object) -> str | None:
     """The texts of a list of parts, one per line; ``None`` if there is no text."""
-    return "\n".join(str(part["text"]) for part in objects_in(listed) if "text" in part) or None
+    return "\n".join(str(part["text"]) for part in as_objects(listed) if "text" in part) or None

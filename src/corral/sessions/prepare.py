@@ -23,7 +23,6 @@ from corral.agents.spec import (
     compile_for,
 )
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy
@@ -32,6 +31,7 @@ from corral.protected_paths import Links
 from corral.sessions.credentials import choose_credentials
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
+from corral.values import Json
 
 COMMON = frozenset(
     {

@@ -20,12 +20,10 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
-from corral.events import Json
 from corral.protocol.schema.build import Schema, schema_not_met, schema_of
-from corral.protocol.schema.validate import JsonObject
 from corral.result import Result
 from corral.sessions.tools.tools import Tool
-from corral.values import Cost, add_by_model
+from corral.values import Cost, Json, JsonObject, add_by_model
 
 T = TypeVar("T")
 RunTurn = Callable[[str], Awaitable[Result]]

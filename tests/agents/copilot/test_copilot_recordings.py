@@ -12,7 +12,6 @@ from corral.events import (
     Error,
     FileChange,
     Init,
-    Json,
     Text,
     ToolOutput,
     ToolResult,
@@ -20,6 +19,7 @@ from corral.events import (
 )
 from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.result import result_from_events
+from corral.values import Json
 
 played = Recordings("copilot-cli")
 done, NAMES = played.done, played.names

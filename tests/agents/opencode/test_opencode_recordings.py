@@ -7,8 +7,9 @@ import pytest
 from support.recordings import Recordings
 
 from corral.agents.spec import stream_transport
-from corral.events import Error, Init, Json, Log, Plan, Thinking, ToolResult, Unknown
+from corral.events import Error, Init, Log, Plan, Thinking, ToolResult, Unknown
 from corral.protocol.ndjson import NdjsonStream
+from corral.values import Json
 
 played = Recordings("opencode-cli")
 done, NAMES = played.done, played.names

@@ -15,7 +15,6 @@ import httpx2
 import pytest
 
 from corral import errors
-from corral.events import Json
 from corral.messages import (
     Audio,
     Document,
@@ -30,6 +29,7 @@ from corral.messages import (
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.models.anthropic.spec import PROVIDERS, WIRE
 from corral.models.spec import Encoded
+from corral.values import Json
 
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-sonnet-4-5"

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from corral import errors
 from corral.errors import CorralError, StreamBroken
-from corral.events import Json
 from corral.messages import (
     Message,
     RedactedThinking,
@@ -31,7 +30,7 @@ from corral.models.anthropic.spec import PROVIDERS, WIRE
 from corral.models.spec import Failure
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
-from corral.values import Usage
+from corral.values import Json, Usage
 
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-opus-4-6"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from corral import models
-from corral.events import Json
 from corral.models import Message, Text, ToolCall, ToolNamed, ToolResult, ToolSpec
 from corral.testing import Call, ModelServer, Turn, say
+from corral.values import Json
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own source warns when it is first compiled

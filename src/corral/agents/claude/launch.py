@@ -19,8 +19,8 @@ from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import check_effort
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed
-from corral.events import Json
 from corral.options import RunOptions
+from corral.values import Json
 
 PROMPT_LIMIT = 9 * 1024 * 1024
 """Over 10 MB it refuses."""

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from corral.agents.claude import errors, launch, policy
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
-from corral.events import Json
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
 from corral.protocol.stream_json.frames import Frames
 from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.values import Json
 
 _REFUSALS = (
     "is disabled for this session",

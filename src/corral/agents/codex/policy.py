@@ -25,9 +25,10 @@ from msgspec.structs import replace
 
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+from corral.values import Json
 
 SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")
 WRITE = ("apply_patch",)

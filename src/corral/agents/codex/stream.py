@@ -13,7 +13,6 @@ from corral.events import (
     FileChange,
     FileKind,
     Init,
-    Json,
     Plan,
     PlanEntry,
     Text,
@@ -24,8 +23,8 @@ from corral.events import (
 )
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying, warning
-from corral.protocol.tool_fields import as_object, joined_text, objects_in
-from corral.values import Usage
+from corral.protocol.tool_fields import joined_text
+from corral.values import Json, Usage, as_object, as_objects
 
 
 class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
@@ -132,7 +131,7 @@ def tool_use(item: dict[str, Any]) -> ToolUse | None:
             given: Json = {"command": command}
             return ToolUse(id, "exec_command", kind="execute", title=command, input=given)
         case {"type": "file_change", "id": str(id)}:
-            paths = tuple(str(change.get("path")) for change in objects_in(item.get("changes")))
+            paths = tuple(str(change.get("path")) for change in as_objects(item.get("changes")))
             title = f"apply_patch {' '.join(paths)}"
             given = {"changes": item.get("changes")}
             return ToolUse(id, "apply_patch", kind="edit", title=title, input=given, paths=paths)
@@ -163,7 +162,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
                     CHANGES.get(str(change.get("kind")), "modified"),
                     call_id=call_id,
                 )
-                for change in objects_in(item.get("changes"))
+                for change in as_objects(item.get("changes"))
             ]
             return [*reported, ToolResult(call_id, "success")]
         case {"type": "mcp_tool_call"}:
@@ -196,7 +195,7 @@ def plan(item: dict[str, Any]) -> Plan | None:
         return None
     entries = [
         PlanEntry(str(todo.get("text")), "completed" if todo.get("completed") else "pending")
-        for todo in objects_in(item.get("items"))
+        for todo in as_objects(item.get("items"))
     ]
     return Plan(tuple(entries))
 

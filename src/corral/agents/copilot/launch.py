@@ -15,8 +15,8 @@ from corral.agents.shared.launch_checks import (
 )
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.options import RunOptions
+from corral.values import Json
 
 TOKENS = ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN")
 PROVIDER = "COPILOT_PROVIDER_BASE_URL"

@@ -18,8 +18,8 @@ from corral.agents.gemini.policy import POLICY_FILE, inexpressible_rules
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
-from corral.events import Json
 from corral.options import RunOptions
+from corral.values import Json
 
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """stdin is cut at 8 MiB without an error; a little below leaves room for the rest."""

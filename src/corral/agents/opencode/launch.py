@@ -11,8 +11,8 @@ from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
-from corral.events import Json
 from corral.options import RunOptions
+from corral.values import Json
 
 CUSTOM = "custom"
 """The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""

@@ -31,10 +31,11 @@ import msgspec
 from corral.agents.shared.tool_allowlist import NOBODY_TO_ASK, SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.protected_paths import NAMES, Links
+from corral.values import Json
 
 READ = ("read", "list", "glob", "grep", "lsp")
 WRITE = ("edit", "write", "patch", "apply_patch", "multiedit")

@@ -23,8 +23,8 @@ from corral.events import (
     UsageReport,
 )
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.protocol.tool_fields import build_tool_use, objects_in, unavailable_message
-from corral.values import Cost, Usage
+from corral.protocol.tool_fields import build_tool_use, unavailable_message
+from corral.values import Cost, Usage, as_objects
 
 UNAVAILABLE = "invalid"
 """The tool that takes the place of one that the model may not use."""
@@ -174,7 +174,7 @@ def _plan(given: dict[str, Any]) -> Plan | None:
     return Plan(
         tuple(
             PlanEntry(str(todo["content"]), _text(todo, "status"), _text(todo, "priority"))
-            for todo in objects_in(given["todos"])
+            for todo in as_objects(given["todos"])
             if "content" in todo
         )
     )

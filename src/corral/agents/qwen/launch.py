@@ -17,8 +17,8 @@ from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, find_credentials
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import UntrustedFolder
-from corral.events import Json
 from corral.options import RunOptions
+from corral.values import Json
 
 _SERVICES = {
     "OPENAI_API_KEY": ("openai", "OPENAI_BASE_URL", "https://api.openai.com/v1"),

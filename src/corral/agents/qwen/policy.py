@@ -19,9 +19,10 @@ import json
 from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
-from corral.events import Json, ToolKind
+from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+from corral.values import Json
 
 SETTINGS_FILE = "settings.json"
 OWN_SERVER = "corral"

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from corral.events import Json
 from corral.options import RunOptions
-from corral.values import McpServer
+from corral.values import Json, McpServer
 
 
 def secret_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:

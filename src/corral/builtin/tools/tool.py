@@ -16,8 +16,9 @@ import msgspec
 from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
-from corral.events import FileKind, Json, ToolKind
+from corral.events import FileKind, ToolKind
 from corral.protocol.schema.build import Schema, schema_of
+from corral.values import Json
 
 __all__ = ["Arguments", "BuiltinTool", "Effect", "Outcome", "Output", "ToolError", "outcome"]
 

@@ -11,8 +11,8 @@ import msgspec
 from corral.cli.import_option import import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import decode_json
+from corral.values import Json
 
 T = TypeVar("T")
 

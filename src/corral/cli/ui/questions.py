@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from corral.events import Decision, Json, PermissionRequest
+from corral.events import Decision, PermissionRequest
 from corral.terminal_text import one_line, visible
+from corral.values import Json
 
 _ANSWERS: dict[str, Decision] = {
     "y": "allow_once",

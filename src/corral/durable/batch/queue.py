@@ -52,9 +52,9 @@ from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor, node_workflow
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.values import Json
 
 T = TypeVar("T")
 

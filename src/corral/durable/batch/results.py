@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from corral.durable.batch.tasks import BatchTask
-from corral.events import Json
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 SLOWEST = 3
 

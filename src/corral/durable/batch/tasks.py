@@ -15,10 +15,10 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines import templates
 from corral.pipelines.conditions import find
+from corral.values import Json
 
 MAX_BYTES = 512 * 1024
 """Maximum bytes of a task: it is stored in the journal and becomes a prompt."""

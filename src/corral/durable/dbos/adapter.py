@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from corral.durable.dbos import sql
 from corral.errors import ConfigError
-from corral.events import Json
+from corral.values import Json
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from corral.durable.dbos import adapter, sql
 from corral.durable.dbos.database import Database, storage_errors
-from corral.events import Json
+from corral.values import Json
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions

@@ -37,10 +37,10 @@ from functools import partial
 from corral.durable.dbos import adapter
 from corral.durable.payloads import AttemptResult, NodeInput, Retrying, RunInput, pack, unpack
 from corral.durable.worker import attempt_runner, executor
-from corral.events import Json
 from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.retry import with_earlier_cost
+from corral.values import Json
 
 NAME = "corral.node"
 BATCH = "corral.batch"

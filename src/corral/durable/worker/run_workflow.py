@@ -63,7 +63,6 @@ from corral.durable.payloads import (
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
 from corral.durable.workspace.projection import Projection
-from corral.events import Json
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
@@ -88,6 +87,7 @@ from corral.pipelines.scheduler.commands import (
 )
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
+from corral.values import Json
 
 NAME = "corral.run"
 RECOVERIES = 10_000

@@ -42,7 +42,6 @@ import msgspec
 
 from corral.durable.payloads import RunConfig, RunWorktree
 from corral.errors import ConfigError, StorageFailed
-from corral.events import Json
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import file_lock, fs, git, paths
@@ -50,6 +49,7 @@ from corral.system.git import shared_worktree, source_repository, task_worktree
 from corral.system.git.repository import write_patch
 from corral.system.git.shared_worktree import Tree
 from corral.system.git.source_repository import Repository
+from corral.values import Json
 
 COMMIT = "internal.commit"
 """The key of an outcome's updates that holds the commit after it."""

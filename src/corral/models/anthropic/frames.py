@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.events import Json
+from corral.values import Json
 
 
 class Details(msgspec.Struct):

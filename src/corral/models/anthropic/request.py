@@ -13,7 +13,6 @@ from typing import cast
 import msgspec
 
 from corral.errors import ConfigError, MediaInvalid
-from corral.events import Json
 from corral.messages import (
     Audio,
     Document,
@@ -27,7 +26,8 @@ from corral.messages import (
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed
 from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
-from corral.models.spec import Encoded, JsonObject, Provider
+from corral.models.spec import Encoded, Provider
+from corral.values import Json, JsonObject
 
 RESULT_TOOL = "corral_result"
 """The tool that stands for a schema of an object."""

@@ -7,7 +7,6 @@ that a response looks the same for every vendor.
 from __future__ import annotations
 
 from corral.errors import CorralError, StreamBroken
-from corral.events import Json
 from corral.model_types import Reason
 from corral.models.anthropic.frames import (
     BLOCKS,
@@ -33,9 +32,9 @@ from corral.models.anthropic.frames import (
 )
 from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.spec import Failure, JsonObject, Provider, Translate, decode_or_none
+from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Usage
+from corral.values import Json, JsonObject, Usage
 
 FINISHES: dict[str, Reason] = {
     "end_turn": "stop",

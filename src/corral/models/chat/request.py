@@ -9,7 +9,6 @@ from typing import cast
 import msgspec
 
 from corral.errors import MediaInvalid
-from corral.events import Json
 from corral.messages import Audio, Document, Image, Message, Text, ToolCall, ToolResult
 from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
 from corral.models.encoding import deep_merge, instructions, vendor_options
@@ -22,7 +21,8 @@ from corral.models.openai.request import (
     refuses_sampling,
 )
 from corral.models.openai.schema import is_strict
-from corral.models.spec import Encoded, JsonObject, Provider, Traits
+from corral.models.spec import Encoded, Provider, Traits
+from corral.values import Json, JsonObject
 
 SCHEMA_INSTRUCTION = "Answer only with JSON that fits this JSON Schema:\n"
 _STREAMED: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}

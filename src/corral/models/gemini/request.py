@@ -7,7 +7,6 @@ from base64 import b64encode
 from typing import cast
 from urllib.parse import quote
 
-from corral.events import Json
 from corral.messages import (
     Audio,
     Document,
@@ -23,7 +22,8 @@ from corral.messages import (
 from corral.model_types import Request, ToolNamed
 from corral.models.encoding import calls_by_id, deep_merge, instructions, media_url, vendor_options
 from corral.models.gemini.schema import to_gemini_schema
-from corral.models.spec import Encoded, JsonObject, Provider
+from corral.models.spec import Encoded, Provider
+from corral.values import Json, JsonObject
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 """Thinking tokens by effort, from the vendor's own compatibility table."""

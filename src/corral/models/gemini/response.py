@@ -7,12 +7,11 @@ from contextlib import suppress
 import msgspec
 
 from corral.errors import ContentRefused, CorralError, StreamBroken
-from corral.events import Json
 from corral.model_types import Reason
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Usage
+from corral.values import Json, Usage
 
 FINISHES: dict[str, Reason] = {
     "STOP": "stop",

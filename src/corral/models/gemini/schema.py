@@ -6,8 +6,7 @@ from typing import cast
 
 import msgspec
 
-from corral.events import Json
-from corral.models.spec import JsonObject
+from corral.values import Json, JsonObject
 
 MAX_REFERENCES = 2000
 """References that are replaced by their target; recursive types would need infinitely many."""

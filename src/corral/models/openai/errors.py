@@ -6,9 +6,9 @@ import re
 from typing import cast
 
 from corral.errors import ContentRefused, CorralError
-from corral.events import Json
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.spec import Failure, JsonObject, Provider, decode_or_none
+from corral.models.spec import Failure, Provider, decode_or_none
+from corral.values import Json, JsonObject
 
 LIMITS = {
     "requests_limit": "x-ratelimit-limit-requests",

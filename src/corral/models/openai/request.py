@@ -12,7 +12,6 @@ from typing import cast
 import msgspec
 
 from corral.errors import MediaInvalid
-from corral.events import Json
 from corral.messages import (
     Audio,
     Document,
@@ -28,7 +27,8 @@ from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, T
 from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
 from corral.models.openai.media import encode_file, encode_url, file_name
 from corral.models.openai.schema import is_strict
-from corral.models.spec import Encoded, JsonObject, Provider
+from corral.models.spec import Encoded, Provider
+from corral.values import Json, JsonObject
 
 PHASES = ("commentary", "final_answer")
 """Labels of texts that the vendor wants back: dropping them reduces quality."""

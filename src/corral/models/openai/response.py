@@ -10,12 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from corral.errors import StreamBroken
-from corral.events import Json
 from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
 from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Usage
+from corral.values import Json, Usage
 
 INCOMPLETE: dict[str, Reason] = {
     "max_output_tokens": "length",

@@ -7,8 +7,7 @@ does not allow.
 
 from __future__ import annotations
 
-from corral.events import Json
-from corral.models.spec import JsonObject
+from corral.values import Json, JsonObject
 
 ALLOWED = frozenset(
     {

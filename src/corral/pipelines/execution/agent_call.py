@@ -17,7 +17,7 @@ import msgspec
 
 from corral.agents.spec import InProcess
 from corral.errors import CorralError, ResumeLost
-from corral.events import Event, Json
+from corral.events import Event
 from corral.pipelines.execution import node_dir, node_options, preamble, verdict
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.error_mapping import outcome_of_error
@@ -34,6 +34,7 @@ from corral.sessions.pool import PROMPT_OPTIONS
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import config
+from corral.values import Json
 
 OF_A_STAGE = ("status.json", "ATTRACTOR_")
 

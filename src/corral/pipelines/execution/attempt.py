@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from corral.errors import CorralError, StorageFailed
-from corral.events import Error, Event, Json, from_json, to_json
+from corral.events import Error, Event, from_json, to_json
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers, node_dir, verdict
 from corral.pipelines.execution import resources as node_resources
@@ -31,6 +31,7 @@ from corral.pipelines.json_values import not_json
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs
 from corral.system.environment import SecretRedactor
+from corral.values import Json
 
 ENDING = 10.0
 """Seconds that a cancelled handler has to end. After that it is abandoned."""

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from corral.errors import ConfigError
-from corral.events import Event, Json
+from corral.events import Event
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 
 class ResourcesProtocol(Protocol):

@@ -18,13 +18,14 @@ from typing import TypeVar
 import msgspec
 
 from corral.errors import ConfigError, CorralError
-from corral.events import Error, Event, Json, ToolResult, ToolUse
+from corral.events import Error, Event, ToolResult, ToolUse
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.shell import command_of, run_command, shortened, stage_env
 from corral.sessions.tools.hooks import Call, Deny, Hook, HookAnswer
 from corral.sessions.tools.tools import Tools
 from corral.system import config
+from corral.values import Json
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.errors import CorralError
-from corral.events import Event, Json
+from corral.events import Event
 from corral.pipelines import events, loader
 from corral.pipelines import loader as pipelines_loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
@@ -65,6 +65,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.values import Json
 
 NOWHERE = Path(os.devnull)
 

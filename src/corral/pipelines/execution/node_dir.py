@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from corral.events import Event, Json, to_json
+from corral.events import Event, to_json
 from corral.pipelines.execution import verdict
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system.environment import SecretRedactor
+from corral.values import Json
 
 STATUS = "status.json"
 OF_AN_ATTEMPT = (STATUS, "prompt.md", "response.md", "tool_output.txt", "error.txt")

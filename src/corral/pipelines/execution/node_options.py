@@ -11,7 +11,6 @@ import msgspec
 from corral.agents import registry
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.options import RunOptions
 from corral.pipelines.execution.handlers import NodeContext
@@ -19,7 +18,7 @@ from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Node
 from corral.policy import PRESETS, Policy, with_tools
 from corral.system import config
-from corral.values import Effort
+from corral.values import Effort, Json
 
 Number = TypeVar("Number", int, float)
 

@@ -14,13 +14,13 @@ import msgspec
 from corral.agents import registry as agents_registry
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
-from corral.events import Json
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import agent_call, node_options
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.commands import RunNode
+from corral.values import Json
 
 
 def check(

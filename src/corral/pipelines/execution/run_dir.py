@@ -31,7 +31,6 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.events import Json
 from corral.pipelines import events
 from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.execution import node_dir
@@ -40,6 +39,7 @@ from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import TRUNK, State
 from corral.system import fs, paths
+from corral.values import Json
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
 VISITS, ARTIFACTS, ROUNDS = "visits", "artifacts", "rounds"

@@ -21,11 +21,11 @@ import msgspec
 from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution.handlers import NodeContext
 from corral.system.environment import SecretRedactor
 from corral.system.process.platform import WINDOWS
+from corral.values import Json
 
 LONGEST_VALUE = 120_000
 """Bytes of a value: Linux takes no variable over 128 KiB."""

@@ -22,7 +22,6 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.conditions import All, Clause, Tree
 from corral.pipelines.conditions import Any as AnyOf
@@ -30,6 +29,7 @@ from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.json_values import not_json
 from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status
 from corral.pipelines.scheduler.routing import is_decision, normalize_label
+from corral.values import Json
 
 Channel = Literal["tool", "file", "answer"]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines import templates
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import agent_call, verdict
@@ -20,6 +19,7 @@ from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 RESPONSE = 200
 """Characters of an answer in the context; the whole is in ``response.md``."""

@@ -11,7 +11,6 @@ from typing import cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import edge_condition as condition_of
@@ -22,6 +21,7 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import fill
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import find as find_json
+from corral.values import Json
 
 DEFAULTS = ("default", "else", "otherwise", "*", "_")
 """Labels of a switch's edge for all other values."""

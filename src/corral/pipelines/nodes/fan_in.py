@@ -10,7 +10,6 @@ from typing import cast
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines.execution import agent_call, node_options
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
@@ -18,6 +17,7 @@ from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import prompt_of, simulated
 from corral.pipelines.nodes.prompt import ask_model, outcome_with_cost
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.values import Json
 
 BEST = "parallel.fan_in.best_id"
 PRODUCED = ("response.md", "tool_output.txt")

@@ -14,13 +14,13 @@ import msgspec
 
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs
+from corral.values import Json
 
 LARGEST = 512 * 1024
 """Bytes of a file that goes into the context."""

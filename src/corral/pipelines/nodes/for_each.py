@@ -17,7 +17,6 @@ from typing import cast
 import msgspec
 
 from corral.errors import ConfigError, CorralError
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import node_dir
@@ -32,6 +31,7 @@ from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 MOST = 1000
 """Items, unless ``max_items`` says otherwise: a list may be what a model made."""

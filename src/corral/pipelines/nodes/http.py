@@ -19,7 +19,6 @@ from urllib.parse import quote
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import decode_json
 from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import resources as node_resources
@@ -31,6 +30,7 @@ from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import fill
 from corral.system.environment import SecretRedactor
 from corral.system.http.client import Http, HttpResponse
+from corral.values import Json
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TIMEOUT = 60.0

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import CorralError, StorageFailed
-from corral.events import Json
 from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution import resources as node_resources
@@ -27,6 +26,7 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
 from corral.system.git import task_worktree
 from corral.system.git.task_worktree import Tree
+from corral.values import Json
 
 LONGEST = 400_000
 """Characters of an answer in its result; the whole is in ``response.md``."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.inference.api import generate
 from corral.inference.results import Generation
 from corral.inference.structured import generate_object
@@ -27,6 +26,7 @@ from corral.pipelines.nodes.codergen import (
     truncate_text,
 )
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 TIMEOUT = 600.0
 """Seconds, where the node has none."""

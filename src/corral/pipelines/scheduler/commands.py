@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
 

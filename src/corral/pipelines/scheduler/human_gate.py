@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import chain
 
-from corral.events import Json
 from corral.pipelines import templates
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.commands import Answer, Choice, Question
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.routing import accelerator
+from corral.values import Json
 
 
 def build_question(

@@ -7,13 +7,13 @@ it, and the caller ends the node.
 
 from __future__ import annotations
 
-from corral.events import Json
 from corral.pipelines import conditions
 from corral.pipelines.graph import Node, does, dotfile
 from corral.pipelines.scheduler.commands import Steer
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import Lane
+from corral.values import Json
 
 MAX_CYCLES = 1000
 

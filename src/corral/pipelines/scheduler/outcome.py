@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.events import Json
+from corral.values import Json
 
 Status = Literal["success", "partial_success", "retry", "fail", "skipped"]
 FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget", "verdict"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from corral.events import Json
 from corral.pipelines import events, node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import Branch, Context, Fork, Lane, deep_copy
+from corral.values import Json
 
 _RANKS = {"success": 0, "partial_success": 1, "skipped": 2}
 FAILED = ("fail", "cancelled")

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines import conditions, node_kinds
 from corral.pipelines.graph import Edge, Graph, Node, Value
+from corral.values import Json
 
 _ACCELERATOR = re.compile(r"\s*(?:\[(\w+)\]\s*|(\w)\)\s+|(\w) - )(?=\S)")
 

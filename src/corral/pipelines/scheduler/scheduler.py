@@ -57,7 +57,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corral.events import Json
 from corral.pipelines import events, node_kinds
 from corral.pipelines import graph as pipelines_graph
 from corral.pipelines.graph import Graph, Node
@@ -75,6 +74,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.state import TRUNK, Lane, Open, State, deep_copy
 from corral.pipelines.scheduler.traversal import Traversal
+from corral.values import Json
 
 
 class Scheduler:

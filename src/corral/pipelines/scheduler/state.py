@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from corral.events import Json
 from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.values import Json
 
 Context = dict[str, Json]
 

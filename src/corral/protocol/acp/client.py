@@ -56,7 +56,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Error, Json, Log, Unknown, Vendor
+from corral.events import Error, Log, Unknown, Vendor
 from corral.protocol import jsonrpc
 from corral.protocol.acp import requests
 from corral.protocol.acp.commands import (
@@ -77,7 +77,7 @@ from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
 from corral.protocol.lines import MAX_LINE_SIZE
 from corral.protocol.ndjson import RawEvent
-from corral.values import McpServer
+from corral.values import Json, McpServer
 
 FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
 RESOURCE_NOT_FOUND = -32002

@@ -6,10 +6,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.events import Decision, Json, ToolUse
+from corral.events import Decision, ToolUse
 from corral.protocol.acp.frames import PermissionOption
 from corral.protocol.jsonrpc import Failure, Id
 from corral.protocol.ndjson import RawEvent
+from corral.values import Json
 
 
 class Send(msgspec.Struct, frozen=True):

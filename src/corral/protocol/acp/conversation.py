@@ -15,7 +15,6 @@ from typing import Literal, cast
 import msgspec
 
 from corral.events import (
-    Json,
     Plan,
     PlanEntry,
     Text,
@@ -43,7 +42,7 @@ from corral.protocol.acp.frames import (
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenCall
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, Usage, subtract_by_model
+from corral.values import Cost, Json, Usage, subtract_by_model
 
 MAX_CLOSED_IDS = 1024
 """Ids of closed calls that are remembered, to tell a late update from a new call."""

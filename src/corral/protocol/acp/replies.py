@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from corral.errors import InvalidRequest, StreamBroken
-from corral.events import Json
 from corral.protocol.acp.frames import (
     InitializeResult,
     ListResult,
@@ -20,7 +19,7 @@ from corral.protocol.acp.frames import (
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.requests import PROTOCOL_VERSION
 from corral.protocol.ndjson import TurnEnd
-from corral.values import AgentSession, Cost, Usage
+from corral.values import AgentSession, Cost, Json, Usage
 
 MAX_DETAIL = 500
 """Characters of an error's ``data`` that are copied into the message."""

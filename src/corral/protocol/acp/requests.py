@@ -8,9 +8,8 @@ from typing import TypeAlias
 import msgspec
 
 from corral.errors import PromptError
-from corral.events import Json
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.values import McpServer
+from corral.values import Json, McpServer
 
 PROTOCOL_VERSION = 1
 """If we offer 2, some agents switch to another schema and reject our parameters."""

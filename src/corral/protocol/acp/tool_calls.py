@@ -13,10 +13,11 @@ from typing import Literal, cast
 
 import msgspec
 
-from corral.events import Json, ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
+from corral.events import ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.tool_fields import unavailable_message
+from corral.values import Json
 
 KINDS: dict[str, ToolKind] = {
     "read": "read",

@@ -18,15 +18,14 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from corral.errors import SchemaInvalid, SchemaNotMet
-from corral.events import Json
 from corral.protocol.schema.validate import (
     LIMITS,
     TYPES,
-    JsonObject,
     check,
     describe,
     resolve_reference,
 )
+from corral.values import Json, JsonObject
 
 T = TypeVar("T")
 Read = Callable[[Json], tuple[Any, list[str]]]

@@ -14,9 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from corral.events import Json
-
-JsonObject = dict[str, Json]
+from corral.values import Json, JsonObject
 
 MAX_SHOWN = 60
 """Characters of a wrong value that are shown to the model."""

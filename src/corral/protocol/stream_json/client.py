@@ -47,7 +47,6 @@ import msgspec
 
 from corral.events import (
     Init,
-    Json,
     Log,
     PermissionDecision,
     PermissionRequest,
@@ -76,7 +75,8 @@ from corral.protocol.stream_json.fields import (
     total_usage,
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.protocol.tool_fields import as_object, build_tool_use
+from corral.protocol.tool_fields import build_tool_use
+from corral.values import Json, as_object, as_text
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})
 """Progress frames that carry no information; several come per second."""
@@ -352,7 +352,10 @@ class StreamJsonClient:
         if frame.subtype != "success":
             kind = frame.subtype
         message = (
-            frame.result or "; ".join(frame.errors) or as_object(frame.error).get("message") or text
+            frame.result
+            or "; ".join(frame.errors)
+            or as_text(as_object(frame.error).get("message"))
+            or text
         )
         items.append(
             TurnEnd(

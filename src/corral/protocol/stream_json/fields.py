@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from corral.errors import MediaInvalid
-from corral.events import Error, FileChange, Json
+from corral.events import Error, FileChange
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.protocol.notices import retrying
 from corral.protocol.stream_json import frames
-from corral.values import Cost, Usage
+from corral.values import Cost, Json, Usage
 
 
 def file_changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeAlias
 
-from corral.events import FileChange, Json, PermissionDecision, PermissionRequest, ToolUse
+from corral.events import FileChange, PermissionDecision, PermissionRequest, ToolUse
 from corral.policy import Action
 from corral.protocol.acp.client import AcpClient
 from corral.protocol.acp.commands import (
@@ -21,6 +21,7 @@ from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.client_files import ClientFiles, Outside
 from corral.sessions.permissions import PermissionAnswer, PermissionBroker
+from corral.values import Json
 
 CarryOut: TypeAlias = Callable[[list[Command]], None]
 _OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")

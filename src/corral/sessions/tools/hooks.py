@@ -15,7 +15,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import ToolStatus
-from corral.protocol.schema.validate import JsonObject
+from corral.values import JsonObject
 
 
 class Call(msgspec.Struct, frozen=True):

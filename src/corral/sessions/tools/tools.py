@@ -36,11 +36,12 @@ from uuid import uuid4
 import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
-from corral.events import Event, Json, ToolResult, ToolUse
+from corral.events import Event, ToolResult, ToolUse
 from corral.protocol.schema.build import Schema, is_model, schema_of
-from corral.protocol.schema.validate import JsonObject, check
+from corral.protocol.schema.validate import check
 from corral.sessions.tools.hooks import Call, Change, Deny, Hook, HookAnswer
 from corral.system import threads
+from corral.values import Json, JsonObject
 
 T = TypeVar("T")
 

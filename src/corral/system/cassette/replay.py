@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import cast
 
 from corral.errors import CorralError
-from corral.events import Json
 from corral.protocol.replay_match import ReplayMatcher, difference
 from corral.system import paths
 from corral.system.cassette import format
 from corral.system.cassette.format import DataEntry, Direction, Ended, Entry, StreamClosed, Take
 from corral.system.cassette.record import RUN, SECRETS, die, open_environment, write
 from corral.system.environment import SecretRedactor, named_secrets
+from corral.values import Json
 
 DIFFERS = 90
 """The exit code of a replay that differs from the recording. No known agent uses it."""

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.fields import items, string
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
@@ -34,6 +33,7 @@ from corral.testing.model_server.wire import (
     sse,
     undivided,
 )
+from corral.values import Json
 
 PATH = re.compile(r"/+(?:.*/)?messages(/+count_tokens)?/?")
 LIST = re.compile(r"/+(?:.*/)?v1/+models(?:/([^/:]+))?/?")

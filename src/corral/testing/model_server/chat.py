@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
@@ -38,6 +37,7 @@ from corral.testing.model_server.wire import (
     paced,
     undivided,
 )
+from corral.values import Json
 
 __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.events import Json
+from corral.values import Json
 
 
 def items(value: Json) -> list[Json]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.requests.gemini import get, items, message, system, tools
@@ -23,6 +22,7 @@ from corral.testing.model_server.wire import (
     signature,
     undivided,
 )
+from corral.values import Json
 
 PATH = re.compile(r"/+v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models(?:/([^/:]+)(?::(\w+))?)?/?")
 """Gemini's own paths and Vertex's, which put ``projects/…`` or ``publishers/google`` before."""

@@ -6,11 +6,11 @@ import re
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.script import Turn
 from corral.testing.model_server.wire import JSON, Headers, bearer, body, retry_after
+from corral.values import Json
 
 LIST = re.compile(r"/+(?:v1/+)?models(?:/([^/:]+))?/?")
 MODELS = ("gpt-5.5", "gpt-5.5-mini")

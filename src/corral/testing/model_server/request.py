@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.events import Json
+from corral.values import Json
 
 SECRET = frozenset({"x-goog-api-key", "x-api-key", "api-key", "authorization"})
 """Headers that carry a key, in any vendor's spelling."""

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.fields import items
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
@@ -46,6 +45,7 @@ from corral.testing.model_server.wire import (
     sse,
     undivided,
 )
+from corral.values import Json
 
 __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
 

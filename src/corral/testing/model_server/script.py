@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Json
 from corral.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.testing.model_server.request import Call, Request
+from corral.values import Json
 
 if TYPE_CHECKING:
     Raw: TypeAlias = str | bytes

@@ -27,10 +27,10 @@ from typing import Protocol
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.request import Call, Request
 from corral.testing.model_server.script import Turn, pieces
+from corral.values import Json
 
 Headers = tuple[tuple[str, str], ...]
 JSON: Headers = (("Content-Type", "application/json"),)

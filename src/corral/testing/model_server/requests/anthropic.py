@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.events import Json
 from corral.testing.model_server.fields import result, string, tables, texts
 from corral.testing.model_server.request import Call, Message, ToolResult
 from corral.testing.model_server.wire import unsigned
+from corral.values import Json
 
 CONTEXT = "<system-reminder>"
 """How Claude Code opens the texts that it puts around the user's own words."""

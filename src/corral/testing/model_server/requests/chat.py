@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.events import Json
 from corral.testing.model_server.fields import arguments, result, string, tables, texts
 from corral.testing.model_server.request import Call, Message, ToolResult
+from corral.values import Json
 
 INSTRUCTIONS = ("system", "developer")
 """Roles that say how to behave: no entries of the history."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from corral.events import Json
 from corral.testing.model_server.request import Call, Message, ToolResult
 from corral.testing.model_server.wire import unsigned
+from corral.values import Json
 
 CONTEXT = "<session_context>"
 """How the Gemini CLI opens the text that it puts before the first prompt, in the same message."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.events import Json
 from corral.testing.model_server.fields import arguments, result, string, tables, texts
 from corral.testing.model_server.request import Call, Message, ToolResult
 from corral.testing.model_server.wire import unsigned
+from corral.values import Json
 
 INSTRUCTIONS = ("system", "developer")
 """Roles that say how to behave: no entries of the history."""

@@ -1,4 +1,4 @@
-"""Usage and cost: what was not reported is not 0."""
+"""Reading untrusted JSON, and usage and cost: a count that was not reported is not 0."""
 
 from __future__ import annotations
 
@@ -7,12 +7,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.values import Cost, Usage
+from corral.values import (
+    Cost,
+    Json,
+    Usage,
+    as_list,
+    as_object,
+    as_objects,
+    as_text,
+    as_texts,
+    int_or_none,
+    number_or_none,
+    text_or_none,
+)
 
 COUNTS = st.none() | st.integers(0, 1000)
 USAGES = st.builds(
     Usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, st.sampled_from(["complete", "partial"])
 )
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON_VALUES: st.SearchStrategy[Json] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@no_deadline
+@given(value=JSON_VALUES)
+def test_a_value_of_another_type_is_read_as_missing(value: Json) -> None:
+    assert as_object(value) == (value if isinstance(value, dict) else {})
+    assert as_list(value) == (value if isinstance(value, list) else [])
+    assert as_text(value) == (value if isinstance(value, str) else "")
+    assert text_or_none(value) == (value if isinstance(value, str) else None)
+
+
+def test_only_the_objects_or_strings_of_a_list_are_read() -> None:
+    mixed: list[Json] = [{"a": 1}, "b", 3, None, ["c"]]
+    assert as_objects(mixed) == [{"a": 1}]
+    assert as_texts(mixed) == ["b"]
+    assert not as_objects({"a": 1})
+    assert not as_texts("b")
+
+
+@pytest.mark.parametrize("value", [True, False, None, "1", [1]])
+def test_a_boolean_or_a_string_is_not_a_number(value: Json) -> None:
+    assert int_or_none(value) is None
+    assert number_or_none(value) is None
+
+
+def test_a_float_is_a_number_but_not_an_integer() -> None:
+    assert (int_or_none(2), int_or_none(2.0)) == (2, None)
+    assert (number_or_none(2), number_or_none(2.5)) == (2, 2.5)
 
 
 def test_nothing_reported_is_nothing_known() -> None:

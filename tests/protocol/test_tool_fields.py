@@ -1,11 +1,11 @@
-"""A call is told alike whatever an agent names its fields."""
+"""A tool call is reported in one form, whatever an agent calls its arguments."""
 
 from __future__ import annotations
 
 import pytest
 
-from corral.events import Json
-from corral.protocol.tool_fields import build_tool_use, objects_in
+from corral.protocol.tool_fields import build_tool_use
+from corral.values import Json
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,8 @@ from corral.protocol.tool_fields import build_tool_use, objects_in
         (None, "t", ()),
     ],
 )
-def test_a_call_says_what_it_is_about_and_which_files(
+def test_a_call_has_a_title_and_the_paths_of_its_arguments(
     given: Json, title: str, paths: tuple[str, ...]
 ) -> None:
     use = build_tool_use("1", "t", given, kind="read", parent="p")
     assert (use.title, use.paths, use.input, use.parent) == (title, paths, given, "p")
-
-
-def test_of_a_list_only_objects_count() -> None:
-    assert objects_in([{"a": 1}, "b", None, {}]) == [{"a": 1}, {}]
-    assert objects_in({"a": 1}) == []
