@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 
 FAMILY = Path(__file__).with_name("family.sh")
 GRACE = 0.1
@@ -23,7 +23,7 @@ executes a program; so the survivors are counted this many seconds later."""
 
 
 async def with_corral(kind: str, token: str) -> float:
-    process = await Process.start([str(FAMILY), kind, token], cwd="/", env=os.environ)
+    process = await Process.start(ProcessSpec([str(FAMILY), kind, token], cwd="/", env=os.environ))
     await process.read()
     started = time.monotonic()
     await process.end(GRACE)

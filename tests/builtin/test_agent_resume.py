@@ -31,7 +31,7 @@ from corral.events import Init
 from corral.messages import Image, Message, Text, ToolCall, ToolResult
 from corral.result import Result, result_from_events
 from corral.sessions import store
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
@@ -51,7 +51,7 @@ asyncio.run(main())
 async def _child(ours: BuiltinAgent, *words: str) -> Process:
     env = {**os.environ, **model_env(ours.lane)}
     argv = [sys.executable, "-c", CHILD, MODELS["gemini"], *words]
-    return await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
+    return await Process.start(ProcessSpec(argv, cwd=ours.workspace, env=env, stderr_tail=4000))
 
 
 async def _told(process: Process) -> list[str]:

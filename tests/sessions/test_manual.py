@@ -25,7 +25,7 @@ from corral.events import Event
 from corral.sessions import question_files, store
 from corral.sessions.prepare import prepare
 from corral.sessions.question_files import UNFINISHED
-from corral.system import descriptors
+from corral.system import platform
 from corral.system.file_watch import Watch
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
@@ -119,7 +119,7 @@ def test_without_notes_from_the_kernel_the_file_is_looked_at(
     def none() -> int:
         raise OSError("no inotify here")
 
-    monkeypatch.setattr(descriptors, "inotify_open", none)
+    monkeypatch.setattr(platform, "inotify_open", none)
     monkeypatch.setattr(Watch, "WITHOUT_EVENTS", 0.05)
     result = corral.run_sync("manual", "Go on", cwd=workspace, on_event=Person("seen"))
     assert result.text == "seen"

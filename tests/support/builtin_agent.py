@@ -18,7 +18,7 @@ from corral.options import RunKwargs
 from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 from corral.testing import Lane, ModelServer, Request, Turn
 from corral.values import Json
 
@@ -183,7 +183,7 @@ async def run_command(
     ours.options(script)
     argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "1", *args, prompt]
     env = {**os.environ, **model_env(ours.lane)}
-    process = await Process.start(argv, cwd=ours.workspace, env=env, stderr_tail=4000)
+    process = await Process.start(ProcessSpec(argv, cwd=ours.workspace, env=env, stderr_tail=4000))
     out = b""
     try:
         while chunk := await process.read():

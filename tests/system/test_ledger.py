@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from corral import errors
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.registry import Entry, ProcessRegistry
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -58,7 +58,9 @@ def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
     ledger = ProcessRegistry(folder / "processes", agent="sleeper")
 
     async def main() -> None:
-        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        process = await Process.start(
+            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        )
         (entry,) = ledger.entries()
         assert (entry.pid, entry.pgid, entry.owner) == (process.pid, process.pid, os.getpid())
         assert (entry.agent, entry.program, entry.is_orphaned) == ("sleeper", "sleep", False)
@@ -118,7 +120,9 @@ def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path
     ledger = ProcessRegistry(folder)
 
     async def main() -> None:
-        process = await Process.start(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        process = await Process.start(
+            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+        )
         (entry,) = ledger.entries()
         old = msgspec.structs.replace(entry, boot="another")
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(old))
@@ -154,10 +158,12 @@ def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> 
     async def main() -> None:
         with pytest.raises(errors.StorageFailed, match="cannot write in"):
             await Process.start(
-                family("plain", token),
-                cwd="/",
-                env=os.environ,
-                registry=ProcessRegistry(folder / "file"),
+                ProcessSpec(
+                    family("plain", token),
+                    cwd="/",
+                    env=os.environ,
+                    registry=ProcessRegistry(folder / "file"),
+                )
             )
 
     asyncio.run(main())

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
-from corral.system import descriptors
-from corral.system.process.process import Exit, Process
+from corral.system import platform
+from corral.system.process.process import Exit, Process, ProcessSpec
 
 ECHO = [sys.executable, "-IS", str(Path(__file__).parent / "programs" / "echo.py")]
 Stdout = Literal["pipe", "file"]
@@ -60,7 +60,7 @@ async def outcome(
     stdout: Stdout = "pipe",
 ) -> tuple[bytes, Exit, str]:
     process = await Process.start(
-        argv, cwd=folder, env=os.environ, stdin=stdin, stdout=stdout, scratch=folder
+        ProcessSpec(argv, cwd=folder, env=os.environ, stdin=stdin, stdout=stdout, scratch=folder)
     )
     output = await read_all(process)
     return output, await process.end(), process.stderr
@@ -89,7 +89,7 @@ def test_a_signal_is_told_apart_from_a_code(folder: Path, stdout: Stdout) -> Non
 def test_after_the_end_reading_says_the_end_again(folder: Path, stdout: Stdout) -> None:
     async def main() -> None:
         process = await Process.start(
-            ["true"], cwd=folder, env=os.environ, stdout=stdout, scratch=folder
+            ProcessSpec(["true"], cwd=folder, env=os.environ, stdout=stdout, scratch=folder)
         )
         assert [await process.read() for _ in range(3)] == [b"", b"", b""]
         assert process.exit == Exit(0, None) == await process.wait()
@@ -123,13 +123,15 @@ def test_stdin_that_nobody_reads_holds_up_nothing(folder: Path) -> None:
 def test_a_conversation_goes_both_ways(folder: Path, stdout: Stdout) -> None:
     async def main() -> None:
         process = await Process.start(
-            ECHO,
-            cwd=folder,
-            env=os.environ,
-            stdin=b"first\n",
-            keep_stdin_open=True,
-            stdout=stdout,
-            scratch=folder,
+            ProcessSpec(
+                ECHO,
+                cwd=folder,
+                env=os.environ,
+                stdin=b"first\n",
+                keep_stdin_open=True,
+                stdout=stdout,
+                scratch=folder,
+            )
         )
         assert await process.read() == b"FIRST\n"
         for word in (b"one", b"two"):
@@ -145,7 +147,7 @@ def test_a_conversation_goes_both_ways(folder: Path, stdout: Stdout) -> None:
 def test_what_is_queued_is_written_before_stdin_closes(folder: Path) -> None:
     async def main() -> int:
         process = await Process.start(
-            ["wc", "-c"], cwd=folder, env=os.environ, keep_stdin_open=True
+            ProcessSpec(["wc", "-c"], cwd=folder, env=os.environ, keep_stdin_open=True)
         )
         for _ in range(50):
             process.write(b"x" * 100_000)
@@ -161,7 +163,9 @@ def test_what_is_queued_is_written_before_stdin_closes(folder: Path) -> None:
 
 def test_writing_to_a_program_that_is_gone_is_no_error(folder: Path) -> None:
     async def main() -> None:
-        process = await Process.start(["true"], cwd=folder, env=os.environ, keep_stdin_open=True)
+        process = await Process.start(
+            ProcessSpec(["true"], cwd=folder, env=os.environ, keep_stdin_open=True)
+        )
         process.write(b"x" * 1_000_000)
         await process.drain()
         await process.wait()
@@ -177,11 +181,13 @@ def test_the_last_of_stderr_is_kept_without_colours(folder: Path) -> None:
     async def main() -> tuple[str, int]:
         heard: list[bytes] = []
         process = await Process.start(
-            sh(r"seq 1 100000 >&2; printf '\033[31mred\033[0m \377\n' >&2"),
-            cwd=folder,
-            env=os.environ,
-            on_stderr=heard.append,
-            stderr_tail=1_000,
+            ProcessSpec(
+                sh(r"seq 1 100000 >&2; printf '\033[31mred\033[0m \377\n' >&2"),
+                cwd=folder,
+                env=os.environ,
+                on_stderr=heard.append,
+                stderr_tail=1_000,
+            )
         )
         await process.wait()
         kept = process.stderr
@@ -196,7 +202,9 @@ def test_the_last_of_stderr_is_kept_without_colours(folder: Path) -> None:
 
 def test_stderr_is_drained_while_nobody_reads_stdout(folder: Path) -> None:
     async def main() -> None:
-        process = await Process.start(sh("seq 1 300000 >&2"), cwd=folder, env=os.environ)
+        process = await Process.start(
+            ProcessSpec(sh("seq 1 300000 >&2"), cwd=folder, env=os.environ)
+        )
         assert await process.wait() == Exit(0, None)
         await process.end()
 
@@ -211,7 +219,7 @@ def test_a_failing_listener_does_not_stop_the_draining(folder: Path) -> None:
         failures: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
         process = await Process.start(
-            sh("seq 1 300000 >&2"), cwd=folder, env=os.environ, on_stderr=fail
+            ProcessSpec(sh("seq 1 300000 >&2"), cwd=folder, env=os.environ, on_stderr=fail)
         )
         assert await process.wait() == Exit(0, None)
         await process.end()
@@ -227,7 +235,7 @@ def test_a_failing_listener_does_not_stop_the_clearing_up(folder: Path) -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
         process = await Process.start(
-            sh("echo last words >&2"), cwd=folder, env=os.environ, on_stderr=fail
+            ProcessSpec(sh("echo last words >&2"), cwd=folder, env=os.environ, on_stderr=fail)
         )
         # Without the loop, so that the words are still in the pipe when it is closed.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -241,11 +249,13 @@ def test_a_failing_listener_does_not_stop_the_clearing_up(folder: Path) -> None:
 def test_a_flood_that_nobody_reads_takes_no_memory(folder: Path, stdout: Stdout) -> None:
     async def main() -> int:
         process = await Process.start(
-            sh("yes | head -c 40000000"),
-            cwd=folder,
-            env=os.environ,
-            stdout=stdout,
-            scratch=folder,
+            ProcessSpec(
+                sh("yes | head -c 40000000"),
+                cwd=folder,
+                env=os.environ,
+                stdout=stdout,
+                scratch=folder,
+            )
         )
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         total = 0
@@ -265,11 +275,13 @@ def test_a_grandchild_that_holds_stdout_does_not_hold_up_the_end(
 ) -> None:
     async def main() -> float:
         process = await Process.start(
-            sh("sleep 50 & echo mine"),
-            cwd=folder,
-            env=os.environ,
-            stdout=stdout,
-            scratch=folder,
+            ProcessSpec(
+                sh("sleep 50 & echo mine"),
+                cwd=folder,
+                env=os.environ,
+                stdout=stdout,
+                scratch=folder,
+            )
         )
         started = time.monotonic()
         assert await read_all(process) == b"mine\n"
@@ -299,12 +311,14 @@ def test_what_node_has_not_flushed_at_exit_is_lost_in_a_pipe_and_kept_in_a_file(
 def test_the_output_file_has_no_name_and_gives_read_blocks_back(folder: Path) -> None:
     async def main() -> None:
         process = await Process.start(
-            sh("yes | head -c 64000000; read wait"),
-            cwd=folder,
-            env=os.environ,
-            keep_stdin_open=True,
-            stdout="file",
-            scratch=folder,
+            ProcessSpec(
+                sh("yes | head -c 64000000; read wait"),
+                cwd=folder,
+                env=os.environ,
+                keep_stdin_open=True,
+                stdout="file",
+                scratch=folder,
+            )
         )
         total = 0
         while total < 64_000_000:
@@ -324,12 +338,14 @@ def test_output_that_a_program_truncates_goes_on_from_the_start(folder: Path) ->
 
     async def main() -> bytes:
         process = await Process.start(
-            sh(script),
-            cwd=folder,
-            env=os.environ,
-            keep_stdin_open=True,
-            stdout="file",
-            scratch=folder,
+            ProcessSpec(
+                sh(script),
+                cwd=folder,
+                env=os.environ,
+                keep_stdin_open=True,
+                stdout="file",
+                scratch=folder,
+            )
         )
         assert await process.read() == b"a longer line\n"
         process.write(b"go\n")
@@ -346,13 +362,15 @@ def test_a_file_is_followed_without_the_kernels_notes(
     def refuse() -> int:
         raise OSError("no inotify here")
 
-    monkeypatch.setattr(descriptors, "inotify_open", refuse)
+    monkeypatch.setattr(platform, "inotify_open", refuse)
     test_a_conversation_goes_both_ways(folder, "file")
 
 
 def test_a_cancelled_read_loses_nothing(folder: Path) -> None:
     async def main() -> None:
-        process = await Process.start(ECHO, cwd=folder, env=os.environ, keep_stdin_open=True)
+        process = await Process.start(
+            ProcessSpec(ECHO, cwd=folder, env=os.environ, keep_stdin_open=True)
+        )
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
@@ -366,7 +384,9 @@ def test_a_cancelled_read_loses_nothing(folder: Path) -> None:
 
 def test_the_program_gets_this_environment_and_no_other(folder: Path) -> None:
     async def main() -> bytes:
-        process = await Process.start(["/usr/bin/env"], cwd=folder, env={"ONLY": "this"})
+        process = await Process.start(
+            ProcessSpec(["/usr/bin/env"], cwd=folder, env={"ONLY": "this"})
+        )
         output = await read_all(process)
         await process.end()
         return output

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from corral.system.process.process import Exit, Process
+from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessTree
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -101,7 +101,7 @@ def run(main: Coroutine[Any, Any, T], *, seconds: float = 30) -> T:
 
 
 async def ready(kind: str, token: str) -> Process:
-    process = await Process.start(family(kind, token), cwd="/", env=os.environ)
+    process = await Process.start(ProcessSpec(family(kind, token), cwd="/", env=os.environ))
     assert (await process.read()).startswith(b"ready\n")
     return process
 
@@ -141,7 +141,7 @@ def test_a_relative_that_died_unseen_leaves_no_zombie() -> None:
 
     async def main() -> None:
         process = await Process.start(
-            ["sh", "-c", script], cwd="/", env=os.environ, keep_stdin_open=True
+            ProcessSpec(["sh", "-c", script], cwd="/", env=os.environ, keep_stdin_open=True)
         )
         before = our_children()
         process.write(b"go\n")
@@ -189,7 +189,7 @@ TIDY = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do slee
 
 def test_a_program_may_tidy_up_in_its_grace() -> None:
     async def main() -> None:
-        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        process = await Process.start(ProcessSpec(["sh", "-c", TIDY], cwd="/", env=os.environ))
         assert await process.read() == b"ready\n"
         reading = asyncio.ensure_future(process.read())
         assert await process.end() == Exit(9, None)
@@ -200,7 +200,7 @@ def test_a_program_may_tidy_up_in_its_grace() -> None:
 
 def test_cancelling_the_end_neither_stops_it_nor_cuts_its_grace_short() -> None:
     async def main() -> None:
-        process = await Process.start(["sh", "-c", TIDY], cwd="/", env=os.environ)
+        process = await Process.start(ProcessSpec(["sh", "-c", TIDY], cwd="/", env=os.environ))
         assert await process.read() == b"ready\n"
         ending = asyncio.ensure_future(process.end())
         for _ in range(3):
@@ -381,11 +381,13 @@ def test_a_hundred_at_once_half_of_them_cancelled_leave_nothing(folder: Path) ->
     async def one(number: int) -> None:
         kind = kinds[number % len(kinds)]
         process = await Process.start(
-            family(kind, token),
-            cwd="/",
-            env=os.environ,
-            stdout="file" if number % 2 else "pipe",
-            scratch=folder,
+            ProcessSpec(
+                family(kind, token),
+                cwd="/",
+                env=os.environ,
+                stdout="file" if number % 2 else "pipe",
+                scratch=folder,
+            )
         )
         try:
             assert await process.read() == b"ready\n"

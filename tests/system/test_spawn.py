@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from corral import errors
-from corral.system.process import platform
+from corral.system import platform
 from corral.system.process import spawn as spawning
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 
 LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 
@@ -23,12 +23,14 @@ def start(
 ) -> None:
     async def main() -> None:
         process = await Process.start(
-            argv,
-            cwd=cwd,
-            env=os.environ,
-            stdin=stdin,
-            stdout="file" if scratch else "pipe",
-            scratch=scratch,
+            ProcessSpec(
+                argv,
+                cwd=cwd,
+                env=os.environ,
+                stdin=stdin,
+                stdout="file" if scratch else "pipe",
+                scratch=scratch,
+            )
         )
         await process.end()
 
@@ -87,7 +89,7 @@ def test_out_of_descriptors_is_told_with_a_remedy_and_nothing_is_left(tmp_path: 
         used = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + descriptors, hard))
         try:
-            process = await Process.start(["true"], cwd=tmp_path, env=os.environ)
+            process = await Process.start(ProcessSpec(["true"], cwd=tmp_path, env=os.environ))
         except errors.ProcessFailed as error:
             return error.hint
         finally:
@@ -132,7 +134,7 @@ def test_a_right_that_removes_the_stamp_is_taken_from_the_program_for_good(
 
     async def status() -> str:
         argv = ["cat", "/proc/self/status"]
-        process = await Process.start(argv, cwd=tmp_path, env=os.environ)
+        process = await Process.start(ProcessSpec(argv, cwd=tmp_path, env=os.environ))
         out = b""
         while chunk := await process.read():
             out += chunk

@@ -63,8 +63,8 @@ from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
 from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
+from corral.system import platform
 from corral.system.environment import SecretRedactor
-from corral.system.process import platform
 
 IDLE = 300.0
 """Seconds after which an idle process is ended."""

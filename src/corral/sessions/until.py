@@ -34,8 +34,8 @@ from corral.result import Result
 from corral.sessions.structured_output import RunTurn, combine_results
 from corral.sessions.tools.tools import in_thread
 from corral.system.environment import SecretRedactor, for_commands, named_secrets
-from corral.system.process.platform import WINDOWS
-from corral.system.process.process import Exit, Process
+from corral.system.platform import WINDOWS
+from corral.system.process.process import Exit, Process, ProcessSpec
 
 CheckResult = str | bool | None
 """None or True: done. A text: what is wrong. False: something is."""
@@ -123,7 +123,7 @@ async def _run_command(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, redactor: SecretRedactor
 ) -> tuple[Exit | None, str]:
     """How it exited (None: not in time), and the end of its output, redacted."""
-    process = await Process.start(argv, cwd=cwd, env=env, stderr_tail=TAIL)
+    process = await Process.start(ProcessSpec(argv, cwd=cwd, env=env, stderr_tail=TAIL))
     out, is_cut = b"", False
     exited: Exit | None = None
     limit = asyncio.timeout(timeout)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 from pathlib import Path
 from types import TracebackType
 
-from corral.system import descriptors
+from corral.system import platform
 
 _FOLDER_ITSELF = 0x400 | 0x800 | 0x8000
 """The folder was removed, moved away, or can no longer be watched."""
@@ -42,8 +41,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         with contextlib.suppress(OSError):  # not available: checks from time to time must do
-            self._fd = descriptors.inotify_open()
-            descriptors.inotify_saves(self._fd, self._folder)
+            self._fd = platform.inotify_open()
+            platform.inotify_saves(self._fd, self._folder)
             self._loop.add_reader(self._fd, self._ready.set)
         return self
 
@@ -73,12 +72,6 @@ class Watch:
     def _has_our_file(self) -> bool:
         """Whether the reports of the kernel, all of which are read, are about our file."""
         found = False
-        with contextlib.suppress(BlockingIOError):
-            while notes := os.read(self._fd, 65_536):
-                at = 0
-                while at < len(notes):
-                    _, mask, _, length = struct.unpack_from("iIII", notes, at)
-                    name = notes[at + 16 : at + 16 + length].rstrip(b"\0")
-                    found = found or name == self._name or bool(mask & _FOLDER_ITSELF)
-                    at += 16 + length
+        for _, mask, name in platform.inotify_events(self._fd):
+            found = found or name == self._name or bool(mask & _FOLDER_ITSELF)
         return found

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
 
 how, folder, *argv = sys.argv[1:]
@@ -16,7 +16,7 @@ how, folder, *argv = sys.argv[1:]
 
 async def start() -> Process:
     process = await Process.start(
-        argv, cwd="/", env=os.environ, registry=ProcessRegistry(Path(folder))
+        ProcessSpec(argv, cwd="/", env=os.environ, registry=ProcessRegistry(Path(folder)))
     )
     assert (await process.read()).startswith(b"ready\n")
     print("started", flush=True)

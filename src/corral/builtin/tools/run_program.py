@@ -10,7 +10,7 @@ import msgspec
 
 from corral.builtin.tools.workspace import Workspace
 from corral.system import paths
-from corral.system.process.process import Exit, Process
+from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
 
 GRACE = 2.0
@@ -44,12 +44,14 @@ async def run_program(
     ends it.
     """
     process = await Process.start(
-        argv,
-        cwd=cwd,
-        env=workspace.child_env(),
-        stdin=stdin,
-        scratch=workspace.scratch,
-        registry=ProcessRegistry(paths.process_registry(), owner),
+        ProcessSpec(
+            argv,
+            cwd=cwd,
+            env=workspace.child_env(),
+            stdin=stdin,
+            scratch=workspace.scratch,
+            registry=ProcessRegistry(paths.process_registry(), owner),
+        )
     )
 
     async def read_output() -> None:

@@ -94,7 +94,7 @@ from corral.sessions.prompt_options import needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.system import paths
 from corral.system.environment import SecretRedactor
-from corral.system.process.process import Process
+from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
 from corral.values import AgentSession, McpServer
 from corral.version import __version__
@@ -147,14 +147,16 @@ class Connection:
         self.notes = launch.notes
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
         self._process = await Process.start(
-            launch.argv,
-            cwd=launch.cwd or prepared.cwd,
-            env=prepared.env(launch),
-            keep_stdin_open=True,
-            stdout="pipe",
-            scratch=record.tmp,
-            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-            on_stderr=self._stderr_reader.feed,
+            ProcessSpec(
+                launch.argv,
+                cwd=launch.cwd or prepared.cwd,
+                env=prepared.env(launch),
+                keep_stdin_open=True,
+                stdout="pipe",
+                scratch=record.tmp,
+                registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
+                on_stderr=self._stderr_reader.feed,
+            )
         )
         run = prepared.run
         try:

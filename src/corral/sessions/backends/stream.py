@@ -26,7 +26,7 @@ from corral.sessions.private_home import write_private_home
 from corral.sessions.store import SessionRecord, no_conversation
 from corral.system import paths
 from corral.system.environment import SecretRedactor
-from corral.system.process.process import Exit, Process
+from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
 
 if TYPE_CHECKING:
@@ -109,15 +109,17 @@ class StreamBackend:
             raise RuntimeError("prepare first")
         self._fail = fail
         self._process = await Process.start(
-            launch.argv,
-            cwd=prepared.cwd,
-            env=prepared.env(launch),
-            stdin=self._stdin,
-            keep_stdin_open=self._control is not None,
-            stdout=self._transport.stdout,
-            scratch=self._record.tmp,
-            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-            on_stderr=self._stderr_reader.feed,
+            ProcessSpec(
+                launch.argv,
+                cwd=prepared.cwd,
+                env=prepared.env(launch),
+                stdin=self._stdin,
+                keep_stdin_open=self._control is not None,
+                stdout=self._transport.stdout,
+                scratch=self._record.tmp,
+                registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
+                on_stderr=self._stderr_reader.feed,
+            )
         )
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:

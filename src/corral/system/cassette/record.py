@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import cast
 
 from corral.errors import CorralError, StorageFailed
-from corral.system import descriptors
+from corral.system import platform
 from corral.system.cassette import format
 from corral.system.cassette.format import Head, Writer
 from corral.system.environment import SecretRedactor, named_secrets
@@ -35,7 +35,8 @@ PIPE_SIZE = 1024 * 1024
 """A program that exits without flushing loses what does not fit into its pipe."""
 POLL = 0.01
 QUIET, LINGER = 0.25, 2.0
-"""Seconds that others may keep the output open after the program's exit, as in ``child``."""
+"""Seconds that others may keep the output open after the program has exited, as in
+``corral.system.process.process``."""
 
 RUN = "CORRAL_CASSETTE_RUN"
 """The run of a take: takes of one run share a file."""
@@ -124,7 +125,7 @@ class _Middle:
         if self._tail is not None:
             pumps.append(threading.Thread(target=self._follow, args=(self._tail,)))
         elif popen.stdout is not None:
-            descriptors.grow_pipe(popen.stdout.fileno(), PIPE_SIZE)
+            platform.grow_pipe(popen.stdout.fileno(), PIPE_SIZE)
             pumps.append(threading.Thread(target=self._answer, args=(popen.stdout.fileno(),)))
         for pump in pumps:
             pump.daemon = True  # whoever holds the output open does not hold us
@@ -209,7 +210,7 @@ class _Tail:
 
     def __init__(self) -> None:
         folder = Path(tempfile.gettempdir())
-        self._fd, self.child_fd, _ = descriptors.scratch_file(folder)
+        self._fd, self.child_fd, _ = platform.scratch_file(folder)
 
     def read(self) -> bytes:
         return os.read(self._fd, CHUNK)

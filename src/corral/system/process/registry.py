@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.system import fs, paths
-from corral.system.process import platform
+from corral.system import fs, paths, platform
 from corral.system.process.tree import ProcessTree
 
 REAPING = 2.0

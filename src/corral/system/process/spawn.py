@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from corral import errors
-from corral.system import version_cache
-from corral.system.process import platform
+from corral.system import platform, version_cache
 
 _EXHAUSTED = {
     errno.EAGAIN: "too many processes: raise `ulimit -u` or run fewer at a time",
@@ -24,8 +23,8 @@ _EXHAUSTED = {
 }
 
 _LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
-"""Options of setpriv. Without this capability nobody, not even root, can raise a hard limit again.
-So no descendant can remove the stamp, which is a hard limit."""
+"""Options of setpriv. Without this capability no process, not even one of root, can raise a hard
+limit again. So no descendant can remove the stamp, which is a hard limit."""
 
 
 def spawn(

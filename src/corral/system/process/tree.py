@@ -26,7 +26,7 @@ States of a tree:
 - gone: ``gone`` is true if the last attempt to end the run left nothing.
 - reaped: the root has been waited for. Its pid may belong to another process from here on.
 
-Who calls: ``child.Child`` from the event loop, for one run each. ``registry.ProcessRegistry`` for
+Who calls: ``process.Child`` from the event loop, for one run each. ``registry.ProcessRegistry`` for
 runs whose owner died (``left_behind``): these are not our descendants, so only the mark, the stamp
 and the start time identify them. All calls block only briefly; ``kill`` blocks for its patience.
 
@@ -52,7 +52,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-from corral.system.process import platform
+from corral.system import platform
 
 FINAL = 3.0
 """Seconds of pauses after KILL. Only a process that is stuck in the kernel takes longer. Only the
@@ -82,7 +82,7 @@ class ProcessTree:
         self.number = number
         platform.apply_stamp(root, number)
         self.root_exited = False
-        """Set by whoever watches the root; saves a look at it."""
+        """Set by the watcher of the root; saves a look at it."""
         self.gone = False
         """Whether the last attempt to end the run left nothing of it."""
         self.reaped = False

@@ -1,8 +1,8 @@
-"""Every difference between operating systems in handling processes.
+"""Every difference between operating systems in processes, pipes, files and file watching.
 
-Linux is the measured case: pidfds, ``/proc``, sub-reaping. macOS lists processes with ``ps``.
-Windows ends trees with ``taskkill``. ``corral.system.descriptors`` has files and pipes. Nothing
-here keeps the state of a run: see ``tree`` and ``process``.
+Linux is the tested case: pidfds, ``/proc``, sub-reaping, inotify. macOS lists processes with
+``ps``. Windows ends trees with ``taskkill``. Nothing here keeps the state of a run: see
+``corral.system.process``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import functools
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -353,3 +355,115 @@ def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None]
     if code is None:
         return None
     return (None, -code) if code < 0 and not WINDOWS else (code, None)
+
+
+def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
+    """Create a private file. Return a descriptor that reads, one that appends, and the path if the
+    file must be removed afterwards. On POSIX the file has no name, so there is no path."""
+    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # some file systems have no files without a name
+            appends = os.open(folder, flags | os.O_TMPFILE, 0o600)
+            try:
+                return os.open(f"/proc/self/fd/{appends}", os.O_RDWR), appends, None
+            except OSError:
+                os.close(appends)
+                raise
+    path = folder / f"stdout-{os.urandom(8).hex()}"
+    appends = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        reads = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    except OSError:
+        os.close(appends)
+        raise
+    finally:
+        if sys.platform != "win32":
+            path.unlink(missing_ok=True)
+    return reads, appends, path if sys.platform == "win32" else None
+
+
+def memory_file() -> int:
+    """Return a descriptor of a file without a name, from which a child reads its stdin."""
+    if sys.platform == "linux":
+        return os.memfd_create("corral-stdin")
+    import tempfile  # slow to load, and not needed on Linux
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def punch_hole(fd: int, start: int, length: int) -> bool:
+    """Release a part of a file to the disk. Return False if the system cannot do that."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    keep_size_and_punch = 0x01 | 0x02
+    offsets = ctypes.c_int64(start), ctypes.c_int64(length)
+    system = libc()
+    fallocate = getattr(system, "fallocate64", None) or system.fallocate
+    return bool(fallocate(fd, keep_size_and_punch, *offsets) == 0)
+
+
+def grow_pipe(fd: int, size: int) -> bool:
+    """Enlarge the buffer of a pipe. Return False if the system cannot do that."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size) >= size
+    except OSError:
+        return False
+
+
+def inotify_open() -> int:
+    """Return a descriptor that becomes readable when a watched file is written. Raises
+    ``OSError``."""
+    if sys.platform != "linux":
+        raise OSError("this system has no inotify")
+    import ctypes
+
+    fd = int(libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return fd
+
+
+def inotify_once(inotify: int, fd: int) -> int:
+    """Watch an open file for one write. Return the number that its report will have."""
+    import ctypes
+
+    modify_oneshot = 0x2 | 0x80000000
+    path = f"/proc/self/fd/{fd}".encode()
+    watch = int(libc().inotify_add_watch(inotify, path, ctypes.c_uint32(modify_oneshot)))
+    if watch < 0:
+        raise OSError(ctypes.get_errno(), "inotify_add_watch")
+    return watch
+
+
+def inotify_saves(inotify: int, folder: Path) -> None:
+    """Watch a folder: report files that were closed after writing or moved into it, and the removal
+    of the folder."""
+    import ctypes
+
+    close_write, moved_to, delete_self, move_self = 0x8, 0x80, 0x400, 0x800
+    mask = ctypes.c_uint32(close_write | moved_to | delete_self | move_self)
+    if int(libc().inotify_add_watch(inotify, os.fsencode(folder), mask)) < 0:
+        raise OSError(ctypes.get_errno(), "inotify_add_watch")
+
+
+def inotify_events(inotify: int) -> list[tuple[int, int, bytes]]:
+    """Read reports of the kernel: the number of the watch, what happened, and the name of the file
+    in a watched folder. The number is -1 if reports were lost. Empty if there are none."""
+    try:
+        reports = os.read(inotify, 65_536)
+    except BlockingIOError:
+        return []
+    events: list[tuple[int, int, bytes]] = []
+    at = 0
+    while at < len(reports):
+        watch, mask, _, length = struct.unpack_from("iIII", reports, at)
+        events.append((watch, mask, reports[at + 16 : at + 16 + length].rstrip(b"\0")))
+        at += 16 + length
+    return events

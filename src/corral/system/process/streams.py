@@ -1,8 +1,9 @@
-"""The output of a child: read from a pipe, or from a file that the child appends to.
+"""The standard streams of a child, without threads.
 
-``take()`` of a source returns bytes, ``b""`` at the end, or None if there is nothing now. Nothing
-is read ahead. So a slow reader makes the child wait (pipe) or leaves the bytes on the disk (file),
-and memory is bounded.
+Input is a complete text that is given at the start, or a pipe that stays open. Output is read from
+a pipe, or from a file that the child appends to. ``take()`` of a source returns bytes, ``b""`` at
+the end, or None if there is nothing now. Nothing is read ahead. So a slow reader makes the child
+wait (pipe) or leaves the bytes on the disk (file), and memory is bounded.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import asyncio
 import contextlib
 import os
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from corral.system import descriptors
+from corral import errors
+from corral.system import platform
 
 CHUNK = 262_144
 PIPE_SIZE = 1_048_576
@@ -28,6 +29,98 @@ HOLE = 4 * 1_048_576
 """Parts of a file that were read are released to the disk in pieces of this size."""
 
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+
+
+def stdin_file(stdin: bytes | Path | None) -> int:
+    """A descriptor from which the child reads all of the input, then the end. It is a file, so a
+    child that does not read blocks nobody."""
+    if stdin is None:
+        return os.open(os.devnull, os.O_RDONLY)
+    if isinstance(stdin, Path):
+        try:
+            return os.open(stdin, os.O_RDONLY)
+        except OSError as error:
+            reason = f"cannot read {stdin}: {error.strerror}"
+            raise errors.PromptError(reason, phase="spawn") from error
+    fd = platform.memory_file()
+    try:
+        rest = memoryview(stdin)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class StdinPipe:
+    """The writing end of a pipe. A child that stops reading is not an error: the rest is dropped,
+    and the exit code of the child says why."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.child_fd, self._fd = os.pipe()
+        os.set_blocking(self._fd, False)
+        self._waiting = bytearray()
+        self._closing = False
+        self._drained: list[asyncio.Future[None]] = []
+
+    def write_initial(self, stdin: bytes | Path | None) -> None:
+        """Queue what the child reads first."""
+        self.write(stdin.read_bytes() if isinstance(stdin, Path) else stdin or b"")
+
+    def write(self, data: bytes) -> None:
+        if self._fd < 0 or self._closing:
+            return
+        idle = not self._waiting
+        self._waiting += data
+        if idle:
+            self._push()
+            if self._waiting:
+                self._loop.add_writer(self._fd, self._push)
+
+    def _push(self) -> None:
+        try:
+            del self._waiting[: os.write(self._fd, self._waiting)]
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads any more
+            self.close()
+        if not self._waiting:
+            self._on_drained()
+
+    def _on_drained(self) -> None:
+        if self._fd >= 0 and not self._loop.is_closed():
+            self._loop.remove_writer(self._fd)
+        for drained in self._drained:
+            if not drained.done():
+                drained.set_result(None)
+        self._drained.clear()
+        if self._closing:
+            self.close()
+
+    async def drain(self) -> None:
+        """Wait until the child has read everything, or has stopped reading."""
+        if self._waiting:
+            drained = self._loop.create_future()
+            self._drained.append(drained)
+            await drained
+
+    def finish(self) -> None:
+        """Close the pipe after what is queued has been written."""
+        self._closing = True
+        if not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        self._waiting.clear()
+        self._closing = False
+        self._on_drained()
+        os.close(self._fd)
+        self._fd = -1
 
 
 class Source(Protocol):
@@ -53,7 +146,7 @@ class Pipe:
         self._loop = loop
         self._fd, self.child_fd = os.pipe()
         os.set_blocking(self._fd, False)
-        self._grown = big and Pipe._big < BIG_PIPES and descriptors.grow_pipe(self._fd, PIPE_SIZE)
+        self._grown = big and Pipe._big < BIG_PIPES and platform.grow_pipe(self._fd, PIPE_SIZE)
         Pipe._big += self._grown
         self._wake: Callable[[], None] | None = None
         self._listening = False
@@ -106,7 +199,7 @@ class FollowedFile:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self._loop = loop
-        self._fd, self.child_fd, self._path = descriptors.scratch_file(folder)
+        self._fd, self.child_fd, self._path = platform.scratch_file(folder)
         self._offset = 0
         self._punched: int | None = 0
         self._notes = _WriteEvents.of(loop)
@@ -126,7 +219,7 @@ class FollowedFile:
         self._offset += len(data)
         self._pause = FollowedFile.POLL[0]
         if self._punched is not None and self._offset - self._punched >= HOLE:
-            done = descriptors.punch_hole(self._fd, self._punched, HOLE)
+            done = platform.punch_hole(self._fd, self._punched, HOLE)
             self._punched = self._punched + HOLE if done else None
         return data
 
@@ -164,7 +257,7 @@ class FollowedFile:
 
 class _WriteEvents:
     """Reports of writes from the kernel, for all followed files of one loop: a user has only a few
-    hundred inotify descriptors."""
+    hundred inotify platform."""
 
     _open: ClassVar[dict[asyncio.AbstractEventLoop, _WriteEvents]] = {}
 
@@ -184,11 +277,11 @@ class _WriteEvents:
         self._loop = loop
         self._users = 0
         self._expected: dict[int, Callable[[], None]] = {}
-        self._fd = descriptors.inotify_open()
+        self._fd = platform.inotify_open()
         loop.add_reader(self._fd, self._readable)
 
     def expect(self, fd: int, wake: Callable[[], None]) -> int:
-        watch = descriptors.inotify_once(self._fd, fd)
+        watch = platform.inotify_once(self._fd, fd)
         self._expected[watch] = wake
         return watch
 
@@ -197,16 +290,11 @@ class _WriteEvents:
         self._expected.pop(watch, None)
 
     def _readable(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            notes = os.read(self._fd, 65_536)
-            at = 0
-            while at < len(notes):
-                watch, _, _, name_length = struct.unpack_from("iIII", notes, at)
-                at += 16 + name_length
-                # -1: events were lost, so every file must be checked.
-                for number in list(self._expected) if watch == -1 else [watch]:
-                    if wake := self._expected.pop(number, None):
-                        wake()
+        for watch, _, _ in platform.inotify_events(self._fd):
+            # -1: events were lost, so every file must be checked.
+            for number in list(self._expected) if watch == -1 else [watch]:
+                if wake := self._expected.pop(number, None):
+                    wake()
 
     def release(self) -> None:
         self._users -= 1
