@@ -28,8 +28,8 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.acp.client import AcpClient
-from corral.protocol.acp.commands import (
+from corral.protocol.acp.client import (
+    AcpClient,
     AcpPermissionRequest,
     CallFinished,
     Command,
@@ -39,9 +39,7 @@ from corral.protocol.acp.commands import (
     Send,
 )
 from corral.protocol.acp.frames import PermissionOption
-from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.acp.replies import read_initialize, read_session
-from corral.protocol.acp.requests import (
+from corral.protocol.acp.methods import (
     AudioBlock,
     ImageBlock,
     LinkBlock,
@@ -50,7 +48,10 @@ from corral.protocol.acp.requests import (
     ResourceBlock,
     TextBlock,
     mcp_server,
+    read_initialize,
+    read_session,
 )
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, Json, McpServer, Usage
 

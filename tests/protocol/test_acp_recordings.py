@@ -18,8 +18,8 @@ from support.stream_checks import check_stream
 
 from corral.errors import StreamBroken
 from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
-from corral.protocol.acp.client import AcpClient
-from corral.protocol.acp.commands import (
+from corral.protocol.acp.client import (
+    AcpClient,
     AcpPermissionRequest,
     CallFinished,
     Command,
@@ -29,9 +29,8 @@ from corral.protocol.acp.commands import (
     Send,
 )
 from corral.protocol.acp.frames import PASSED_THROUGH
+from corral.protocol.acp.methods import Block, Offer, read_initialize, read_session
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.replies import read_initialize, read_session
-from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import McpServer

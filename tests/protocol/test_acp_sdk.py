@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
-from corral.protocol.acp.client import AcpClient, SentCall
-from corral.protocol.acp.commands import (
+from corral.protocol.acp.client import (
+    AcpClient,
     AcpPermissionRequest,
     CallFinished,
     Command,
     Emit,
     FileRequest,
     Send,
+    SentCall,
 )
-from corral.protocol.acp.replies import read_initialize, read_session
-from corral.protocol.acp.requests import Offer, TextBlock
+from corral.protocol.acp.methods import Offer, TextBlock, read_initialize, read_session
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
 

@@ -51,39 +51,95 @@ the caller knows the exit code and reports the failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Error, Log, Unknown, Vendor
+from corral.events import Decision, Error, Log, ToolUse, Unknown, Vendor
 from corral.protocol import jsonrpc
-from corral.protocol.acp import requests
-from corral.protocol.acp.commands import (
-    AcpPermissionRequest,
-    CallFinished,
-    Command,
-    FileRequest,
-    PermissionWithdrawn,
-    Send,
-    session_events,
-    without_empty_emits,
-)
+from corral.protocol.acp import methods
 from corral.protocol.acp.conversation import AcpConversation
-from corral.protocol.acp.frames import PermissionParams, SessionUpdate
+from corral.protocol.acp.frames import PermissionOption, PermissionParams, SessionUpdate, Update
+from corral.protocol.acp.methods import Block, Offer
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.acp.requests import Block, Offer
 from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
 from corral.protocol.lines import MAX_LINE_SIZE
 from corral.protocol.ndjson import RawEvent
-from corral.values import Json, McpServer
+from corral.values import Json, JsonObject, McpServer
 
 FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
 RESOURCE_NOT_FOUND = -32002
 
 
 SentCall: TypeAlias = tuple[int, bytes]
+"""The id of a call to the agent, and the bytes to write."""
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Write these bytes to the agent's stdin."""
+
+    data: bytes
+
+
+class Emit(msgspec.Struct, frozen=True):
+    session_id: str | None
+    events: list[RawEvent]
+    """In order, all that came in one read."""
+
+
+class AcpPermissionRequest(msgspec.Struct, frozen=True):
+    session_id: str
+    request_id: Id
+    call: ToolUse
+    """The call that needs permission. Its ``tool_use`` event was emitted before."""
+    options: tuple[PermissionOption, ...]
+    command: str | None = None
+    """The shell command of the call, if it has one."""
+
+    def option_for(self, decision: Decision) -> str | None:
+        """The id of the option that means this decision; ``None`` means cancel.
+
+        Never grants more than was decided: without an ``allow_once`` option, ``allow_once``
+        cancels. With several ``allow_always`` options none is used: their scopes are unknown.
+        """
+        found = {option.kind: option.option_id for option in reversed(self.options)}
+        always = sum(option.kind == "allow_always" for option in self.options)
+        match decision:
+            case "allow_session" if always == 1:
+                return found["allow_always"]
+            case "allow_session" | "allow_once":
+                return found.get("allow_once")
+            case "deny":
+                return found.get("reject_once") or found.get("reject_always")
+            case "cancel":
+                return None
+
+
+class PermissionWithdrawn(msgspec.Struct, frozen=True):
+    session_id: str
+    request_id: Id
+
+
+class FileRequest(msgspec.Struct, frozen=True):
+    session_id: str | None
+    request_id: Id
+    method: str
+    params: Json
+
+
+class CallFinished(msgspec.Struct, frozen=True):
+    id: int
+    method: str
+    session_id: str | None
+    result: Json = None
+    error: Failure | None = None
+
+
+Command: TypeAlias = (
+    Send | Emit | AcpPermissionRequest | PermissionWithdrawn | FileRequest | CallFinished
+)
 
 
 class AcpClient:
@@ -121,18 +177,18 @@ class AcpClient:
 
     def initialize(self, offer: Offer, *, name: str = "corral", version: str = "0") -> SentCall:
         self._offer = offer
-        return self._peer.call("initialize", requests.initialize(offer, name, version))
+        return self._peer.call("initialize", methods.initialize_params(offer, name, version))
 
-    def authenticate(self, method_id: str, meta: dict[str, Json] | None = None) -> SentCall:
-        return self._peer.call("authenticate", requests.authenticate(method_id, meta))
+    def authenticate(self, method_id: str, meta: JsonObject | None = None) -> SentCall:
+        return self._peer.call("authenticate", methods.authenticate_params(method_id, meta))
 
     def new_session(self, cwd: str, servers: Iterable[McpServer] = ()) -> SentCall:
         return self._peer.call("session/new", self._session_params(cwd, servers))
 
     def _session_params(
         self, cwd: str, servers: Iterable[McpServer], session_id: str = ""
-    ) -> dict[str, Json]:
-        params = requests.session(cwd, servers, session_id)
+    ) -> JsonObject:
+        params = methods.session_params(cwd, servers, session_id)
         return {**params, "_meta": dict(self.session_meta)} if self.session_meta else params
 
     def load_session(
@@ -162,14 +218,14 @@ class AcpClient:
 
     def set_model(self, session_id: str, model: str) -> SentCall:
         """Raises ``ConfigError`` if the agent cannot choose a model per session."""
-        chosen = requests.choose_model(self.quirks, session_id, model)
+        chosen = methods.model_params(self.quirks, session_id, model)
         if chosen is None:
             raise ConfigError("the agent cannot choose a model for a session")
         method, params = chosen
         return self.call(method, session_id, params)
 
     def set_option(self, session_id: str, config_id: str, value: str) -> SentCall:
-        params = requests.config_option(session_id, config_id, value)
+        params = methods.config_option_params(session_id, config_id, value)
         return self.call("session/set_config_option", session_id, params)
 
     def set_mode(self, session_id: str, mode: str) -> SentCall:
@@ -178,7 +234,7 @@ class AcpClient:
     def prompt(self, session_id: str, blocks: Sequence[Block]) -> SentCall:
         """Start a turn. It ends with a ``TurnEnd`` event of the session, then ``CallFinished``.
         Raises ``PromptError`` for an empty prompt."""
-        params = requests.prompt(self.quirks, session_id, blocks)
+        params = methods.prompt_params(self.quirks, session_id, blocks)
         self._conversation(session_id).start_turn()
         return self.call("session/prompt", session_id, params)
 
@@ -206,15 +262,15 @@ class AcpClient:
         if option_id is not None and option_id not in kinds:
             raise ValueError(f"not among the options: {option_id!r} (offered: {[*kinds]})")
         del self._permission_requests[request_id]
-        outcome: dict[str, Json] = {"outcome": "cancelled"}
+        outcome: JsonObject = {"outcome": "cancelled"}
         if option_id is not None:
             outcome = {"outcome": "selected", "optionId": option_id}
         out: list[Command] = [Send(jsonrpc.result(request_id, {"outcome": outcome}))]
         if option_id is None or not kinds[option_id].startswith("allow"):
-            items = session_events(out, ask.session_id)
+            items = _session_events(out, ask.session_id)
             fate: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
             self._conversation(ask.session_id).deny_call(ask.call.call_id, fate, items)
-        return without_empty_emits(out)
+        return _without_empty_emits(out)
 
     def answer_file_request(self, request_id: Id, result: Json) -> list[Command]:
         """Reply to a ``FileRequest``. A second reply is ignored."""
@@ -255,7 +311,7 @@ class AcpClient:
         """The agent has exited: every pending call fails, and all requests are withdrawn."""
         out = self._handle_messages(self._peer.end())
         for conversation in self._conversations.values():
-            conversation.abandon_turn(session_events(out, conversation.session_id))
+            conversation.abandon_turn(_session_events(out, conversation.session_id))
         out += [
             PermissionWithdrawn(ask.session_id, ask.request_id)
             for ask in self._permission_requests.values()
@@ -265,7 +321,7 @@ class AcpClient:
         for failure in self._peer.fail_pending(message):
             session_id = self._call_sessions.pop(failure.id, None)
             out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
-        return without_empty_emits(out)
+        return _without_empty_emits(out)
 
     def _conversation(self, session_id: str) -> AcpConversation:
         found = self._conversations.get(session_id)
@@ -281,7 +337,7 @@ class AcpClient:
     def _handle_messages(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
         out: list[Command] = []
         session_id: str | None = None
-        take: Callable[[Any, list[RawEvent]], None] | None = None
+        take: Callable[[Update, list[RawEvent]], None] | None = None
         items: list[RawEvent] = []
         for message in messages:
             if isinstance(message, SessionUpdate):  # the hot path: text, by the hundred thousand
@@ -289,12 +345,12 @@ class AcpClient:
                 if take is None or params.session_id != session_id:
                     session_id = params.session_id
                     take = self._count_update(session_id).handle_update
-                    items = session_events(out, session_id)
+                    items = _session_events(out, session_id)
                 take(params.update, items)
             else:
                 take = None
                 self._handle_message(message, out)
-        return without_empty_emits(out)
+        return _without_empty_emits(out)
 
     def _handle_message(self, message: Message, out: list[Command]) -> None:
         match message:
@@ -307,7 +363,7 @@ class AcpClient:
             case Notification():
                 self._handle_notification(message, out)
             case Log() | Error() | Unknown():
-                session_events(out, None).append(message)
+                _session_events(out, None).append(message)
             case _:
                 assert_never(message)
 
@@ -316,7 +372,7 @@ class AcpClient:
         if session_id is not None and reply.method == "session/prompt":
             self._withdraw_permissions(session_id, out)
             self._conversation(session_id).finish_turn(
-                reply.result, session_events(out, session_id)
+                reply.result, _session_events(out, session_id)
             )
         if session_id is not None and reply.method == "session/close":
             self._conversations.pop(session_id, None)
@@ -326,7 +382,7 @@ class AcpClient:
         session_id = self._call_sessions.pop(failure.id, None)
         if session_id is not None and failure.method == "session/prompt":
             self._withdraw_permissions(session_id, out)
-            items = session_events(out, session_id)
+            items = _session_events(out, session_id)
             conversation = self._conversation(session_id)
             conversation.fail_turn(failure.code, failure.message, failure.data, items)
         if session_id is not None and failure.method in ("session/load", "session/resume"):
@@ -346,7 +402,7 @@ class AcpClient:
             # The reply could not be told apart from the reply to the first request.
             message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
-            session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
+            _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
         elif call.method == "session/request_permission":
             self._handle_permission_request(call, out)
         elif call.method in FILE_METHODS and (
@@ -357,7 +413,7 @@ class AcpClient:
         else:
             out.append(Send(jsonrpc.method_not_found(call.id, call.method)))
             rejected: Json = {"method": call.method, "params": call.params}
-            session_events(out, _session_id_in(call.params)).append(
+            _session_events(out, _session_id_in(call.params)).append(
                 Vendor("refused_call", rejected)
             )
 
@@ -366,11 +422,11 @@ class AcpClient:
             params = msgspec.convert(call.params, PermissionParams)
         except msgspec.ValidationError as error:
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
-            session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
+            _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
             return
         session_id = params.session_id
         use = self._count_update(session_id).add_permission_request(
-            params.tool_call, session_events(out, session_id)
+            params.tool_call, _session_events(out, session_id)
         )
         command = shell_command(use)
         ask = AcpPermissionRequest(session_id, call.id, use, tuple(params.options), command)
@@ -379,7 +435,7 @@ class AcpClient:
 
     def _handle_notification(self, note: Notification, out: list[Command]) -> None:
         session_id = _session_id_in(note.params)
-        items = session_events(out, session_id)
+        items = _session_events(out, session_id)
         match note.method, note.params:
             case "session/update", {"update": update} if session_id is not None:
                 self._count_update(session_id).handle_untyped_update(update, items)
@@ -395,3 +451,17 @@ def _session_id_in(params: Json) -> str | None:
             return session_id
         case _:
             return None
+
+
+def _session_events(out: list[Command], session_id: str | None) -> list[RawEvent]:
+    """The list to which the next events of this session are appended. Commands stay in order."""
+    last = out[-1] if out else None
+    if not isinstance(last, Emit) or last.session_id != session_id:
+        last = Emit(session_id, [])
+        out.append(last)
+    return last.events
+
+
+def _without_empty_emits(out: list[Command]) -> list[Command]:
+    """The commands without those ``Emit`` that have no events."""
+    return [command for command in out if type(command) is not Emit or command.events]

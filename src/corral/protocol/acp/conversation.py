@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.acp import replies
+from corral.protocol.acp import methods
 from corral.protocol.acp.frames import (
     PASSED_THROUGH,
     CostAmount,
@@ -42,7 +42,7 @@ from corral.protocol.acp.frames import (
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenCall
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, Json, Usage, subtract_by_model
+from corral.values import Cost, Json, Usage, as_object, subtract_by_model
 
 MAX_CLOSED_IDS = 1024
 """Ids of closed calls that are remembered, to tell a late update from a new call."""
@@ -61,7 +61,7 @@ class AcpConversation:
         self._error_chunk: str | None = None
         self._reported_usage = Usage()
         self._reported_by_model: dict[str, Usage] = {}
-        """Usage of earlier turns, for agents whose reply counts the session_total session."""
+        """Usage of earlier turns, for agents whose reply counts the entire session."""
         self._replaying = replaying
         self._cancelling = False
         self._message_id: str | None = None
@@ -149,7 +149,7 @@ class AcpConversation:
 
     def finish_turn(self, result: Json, items: list[RawEvent]) -> None:
         self._close_all_calls(items)
-        ended = replies.turn_end(result, self._quirks, self._usage, self._cost_so_far())
+        ended = methods.turn_end(result, self._quirks, self._usage, self._cost_so_far())
         if self._quirks.usage == "session" and (session_total := ended.usage) != Usage():
             by_model = ended.usage_by_model
             ended = msgspec.structs.replace(
@@ -173,7 +173,7 @@ class AcpConversation:
 
     def fail_turn(self, code: int, message: str, data: Json, items: list[RawEvent]) -> None:
         self._close_all_calls(items)
-        items.append(replies.failed_turn_end(code, message, data))
+        items.append(methods.failed_turn_end(code, message, data))
 
     def abandon_turn(self, items: list[RawEvent]) -> None:
         """The agent has exited: open calls are reported. There is no ``TurnEnd``."""
@@ -307,7 +307,7 @@ class AcpConversation:
             items.append(Unknown(meta))
             return
         if tokens is not None:
-            self._usage = self._usage + replies.usage_from_tokens(tokens)
+            self._usage = self._usage + methods.usage_from_tokens(tokens)
             items.append(UsageReport(self._usage))
 
     def _record_cost(self, money: CostAmount | None) -> None:
@@ -324,5 +324,4 @@ class AcpConversation:
 
 
 def _without_tag(update: Json) -> Json:
-    members = cast("dict[str, Json]", update)
-    return {key: value for key, value in members.items() if key != "sessionUpdate"}
+    return {key: value for key, value in as_object(update).items() if key != "sessionUpdate"}

@@ -6,10 +6,10 @@ agents omit, add and null fields, and an unknown status or kind must not lose a 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from corral.values import Json, JsonObject
 
 
 class Frame(msgspec.Struct, rename="camel"):
@@ -28,7 +28,7 @@ class ToolContent(Frame):
     """One of ``content`` (a block), ``diff`` and ``terminal``."""
 
     type: str = ""
-    content: Any = None
+    content: Json = None
     path: str = ""
     old_text: str | None = None
     new_text: str | None = None
@@ -42,15 +42,15 @@ class ToolFields(Frame):
     status: str | None = None
     content: list[ToolContent] | None = None
     locations: list[Location] | None = None
-    raw_input: Any = None
-    raw_output: Any = None
-    meta: Any = msgspec.field(default=None, name="_meta")
+    raw_input: Json = None
+    raw_output: Json = None
+    meta: Json = msgspec.field(default=None, name="_meta")
 
 
 class MessageChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
     content: Text
     message_id: str | None = None
-    meta: Any = msgspec.field(default=None, name="_meta")
+    meta: Json = msgspec.field(default=None, name="_meta")
 
 
 class ThoughtChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
@@ -199,7 +199,7 @@ class AgentCapabilities(Frame):
     load_session: bool = False
     prompt_capabilities: PromptCapabilities | None = None
     mcp_capabilities: McpCapabilities | None = None
-    session_capabilities: dict[str, Any] | None = None
+    session_capabilities: JsonObject | None = None
 
 
 class AuthMethod(Frame):
@@ -238,8 +238,8 @@ class Modes(Frame):
 class ConfigOption(Frame):
     id: str
     category: str | None = None
-    current_value: Any = None
-    options: list[Any] | None = None
+    current_value: Json = None
+    options: list[Json] | None = None
 
 
 class SessionResult(Frame):

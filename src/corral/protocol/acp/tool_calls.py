@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from corral.events import ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.tool_fields import unavailable_message
-from corral.values import Json
+from corral.values import Json, JsonObject, as_object, as_texts
 
 KINDS: dict[str, ToolKind] = {
     "read": "read",
@@ -88,7 +88,7 @@ class OpenCall:
             kind = "edit"
         input = mine.raw_input or _input_from_content(mine.content or ())
         if kind == "execute" and quirks.title_is_command and not mine.raw_input and mine.title:
-            input = {**(input or {}), "command": mine.title}
+            input = {**as_object(input), "command": mine.title}
         paths = [location.path for location in mine.locations or ()]
         paths += [part.path for part in mine.content or () if part.type == "diff"]
         paths += _values_of_key(quirks.path_key, mine.raw_input) if quirks.path_key else ()
@@ -157,9 +157,9 @@ def shell_command(call: ToolUse) -> str | None:
         case {"command": [str(program), "-c" | "-lc", str(command)]} if _is_shell(program):
             return command
         case {"command": list(words)} if words and all(isinstance(word, str) for word in words):
-            return shlex.join(cast("list[str]", words))
+            return shlex.join(as_texts(words))
         case {"commands": list(lines)} if lines and all(isinstance(line, str) for line in lines):
-            return "\n".join(cast("list[str]", lines))
+            return "\n".join(as_texts(lines))
         case _:
             return None
 
@@ -171,9 +171,9 @@ def _is_shell(program: str) -> bool:
 def _name_from_fields(fields: ToolFields, quirks: AcpQuirks) -> str | None:
     if fields.name:
         return fields.name
-    found: object = fields.meta if quirks.name_from_meta else None
+    found = fields.meta if quirks.name_from_meta else None
     for key in quirks.name_from_meta:
-        found = cast("dict[str, object]", found).get(key) if isinstance(found, dict) else None
+        found = as_object(found).get(key)
     if isinstance(found, str) and found:
         return found
     if quirks.name_from_id and quirks.name_from_id in fields.tool_call_id:
@@ -194,7 +194,7 @@ def _values_of_key(key: str, input: Json) -> Iterator[str]:
                 yield from _values_of_key(key, each)
 
 
-def _input_from_content(content: Iterable[ToolContent]) -> dict[str, Json] | None:
+def _input_from_content(content: Iterable[ToolContent]) -> JsonObject | None:
     """An input made from the content, for a call whose input was not sent."""
     changes: list[Json] = [
         {"path": part.path, "old_text": part.old_text, "new_text": part.new_text}
@@ -210,7 +210,7 @@ def _input_from_content(content: Iterable[ToolContent]) -> dict[str, Json] | Non
 def _content_text(content: Iterable[ToolContent]) -> str:
     found: list[str] = []
     for part in content:
-        match cast("Json", part.content):
+        match part.content:
             case {"text": str(text)} | {"resource": {"text": str(text)}}:
                 found.append(text)
             case _:
@@ -219,7 +219,7 @@ def _content_text(content: Iterable[ToolContent]) -> str:
 
 
 def _output_code(fields: ToolFields) -> str | None:
-    match cast("Json", fields.raw_output):
+    match fields.raw_output:
         case {"code": str(code)}:
             return code
         case _:
@@ -228,7 +228,7 @@ def _output_code(fields: ToolFields) -> str | None:
 
 def _result_text(fields: ToolFields) -> str | None:
     """The text of the result. Raw output is preferred: content is formatted for display."""
-    raw = cast("Json", fields.raw_output)
+    raw = fields.raw_output
     shown = _content_text(fields.content or ())
     match raw:
         case str(text) if text:

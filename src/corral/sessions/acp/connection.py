@@ -62,8 +62,8 @@ from corral.errors import (
 )
 from corral.events import Text, Thinking, Vendor
 from corral.options import RunOptions
-from corral.protocol.acp.client import AcpClient
-from corral.protocol.acp.commands import (
+from corral.protocol.acp.client import (
+    AcpClient,
     AcpPermissionRequest,
     CallFinished,
     Command,
@@ -72,16 +72,17 @@ from corral.protocol.acp.commands import (
     PermissionWithdrawn,
     Send,
 )
-from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.replies import (
+from corral.protocol.acp.methods import (
     AgentFeatures,
+    Block,
+    Offer,
     SessionInfo,
     failed_turn_end,
     read_initialize,
     read_session,
     read_session_list,
 )
-from corral.protocol.acp.requests import Block, Offer
+from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.jsonrpc import Failure
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.acp.client_files import ClientFiles

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from corral.events import FileChange, PermissionDecision, PermissionRequest, ToolUse
 from corral.policy import Action
-from corral.protocol.acp.client import AcpClient
-from corral.protocol.acp.commands import (
+from corral.protocol.acp.client import (
+    AcpClient,
     AcpPermissionRequest,
     Command,
     FileRequest,

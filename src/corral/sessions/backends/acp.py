@@ -12,7 +12,7 @@ from corral import errors
 from corral.agents.spec import Ending, acp_transport
 from corral.errors import CorralError
 from corral.events import Error, Thinking
-from corral.protocol.acp.requests import (
+from corral.protocol.acp.methods import (
     AudioBlock,
     Block,
     ImageBlock,

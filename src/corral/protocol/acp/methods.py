@@ -1,12 +1,13 @@
-"""Reads an agent's replies: its features, what a session offers, how a turn ended."""
+"""The protocol's methods: the parameters that the client sends, and how it reads the replies."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from corral.errors import InvalidRequest, StreamBroken
+from corral.errors import InvalidRequest, PromptError, StreamBroken
 from corral.protocol.acp.frames import (
     InitializeResult,
     ListResult,
@@ -17,10 +18,20 @@ from corral.protocol.acp.frames import (
     Tokens,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.requests import PROTOCOL_VERSION
 from corral.protocol.ndjson import TurnEnd
-from corral.values import AgentSession, Cost, Json, Usage
+from corral.values import (
+    AgentSession,
+    Cost,
+    Json,
+    JsonObject,
+    McpServer,
+    Usage,
+    as_list,
+    text_or_none,
+)
 
+PROTOCOL_VERSION = 1
+"""If we offer 2, some agents switch to another schema and reject our parameters."""
 MAX_DETAIL = 500
 """Characters of an error's ``data`` that are copied into the message."""
 
@@ -31,6 +42,128 @@ MESSAGES = {
     "cancelled": "the turn was cancelled",
 }
 R = TypeVar("R")
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ImageBlock(msgspec.Struct, frozen=True, tag_field="type", tag="image", rename="camel"):
+    data: str
+    """Base64."""
+    mime_type: str
+
+
+class AudioBlock(msgspec.Struct, frozen=True, tag_field="type", tag="audio", rename="camel"):
+    data: str
+    mime_type: str
+
+
+class Resource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    uri: str
+    text: str | None = None
+    blob: str | None = None
+    mime_type: str | None = None
+
+
+class ResourceBlock(msgspec.Struct, frozen=True, tag_field="type", tag="resource"):
+    """A file with its content, for agents that offer ``embeddedContext``."""
+
+    resource: Resource
+
+
+class LinkBlock(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="type",
+    tag="resource_link",
+    rename="camel",
+):
+    """A file by its URI. The agent reads it."""
+
+    uri: str
+    name: str
+    mime_type: str | None = None
+    size: int | None = None
+
+
+Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceBlock | LinkBlock
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What this client does for the agent. A call of any other method is rejected."""
+
+    read_files: bool = False
+    write_files: bool = False
+
+    def covers(self, method: str) -> bool:
+        return (self.read_files and method == "fs/read_text_file") or (
+            self.write_files and method == "fs/write_text_file"
+        )
+
+
+def initialize_params(offer: Offer, name: str, version: str) -> JsonObject:
+    return {
+        "protocolVersion": PROTOCOL_VERSION,
+        "clientCapabilities": {
+            "fs": {"readTextFile": offer.read_files, "writeTextFile": offer.write_files},
+            "terminal": False,
+        },
+        "clientInfo": {"name": name, "version": version},
+    }
+
+
+def authenticate_params(method_id: str, meta: JsonObject | None = None) -> JsonObject:
+    return {"methodId": method_id, **({"_meta": meta} if meta else {})}
+
+
+def session_params(cwd: str, servers: Iterable[McpServer], session_id: str = "") -> JsonObject:
+    """Parameters of ``session/new``; with an id of ``session/load`` and ``session/resume``."""
+    named: JsonObject = {"sessionId": session_id} if session_id else {}
+    return {**named, "cwd": cwd, "mcpServers": [mcp_server(server) for server in servers]}
+
+
+def mcp_server(server: McpServer) -> JsonObject:
+    if server.url is not None:
+        headers = _pairs(server.headers)
+        return {"type": "http", "name": server.name, "url": server.url, "headers": headers}
+    program, *args = server.command or ("",)
+    return {
+        "name": server.name,
+        "command": program,
+        "args": list(args),
+        "env": _pairs(server.env),
+    }
+
+
+def model_params(quirks: AcpQuirks, session_id: str, model: str) -> tuple[str, JsonObject] | None:
+    """The method and its parameters; ``None`` if the agent cannot choose a model."""
+    match quirks.set_model:
+        case "session/set_model":
+            return "session/set_model", {"sessionId": session_id, "modelId": model}
+        case "session/set_config_option":
+            return "session/set_config_option", config_option_params(session_id, "model", model)
+        case None:
+            return None
+
+
+def config_option_params(session_id: str, config_id: str, value: str) -> JsonObject:
+    return {"sessionId": session_id, "configId": config_id, "value": value}
+
+
+def prompt_params(quirks: AcpQuirks, session_id: str, blocks: Sequence[Block]) -> dict[str, object]:
+    """Raises ``PromptError`` for an empty prompt: some agents hang after one."""
+    if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
+        raise PromptError("the prompt is empty", hint="Describe the task.")
+    first, *rest = blocks
+    if isinstance(first, TextBlock) and first.text.startswith(quirks.command_prefixes):
+        first = TextBlock(quirks.command_escape + first.text)
+    return {"sessionId": session_id, "prompt": [first, *rest]}
+
+
+def _pairs(values: dict[str, str]) -> list[Json]:
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 class AgentFeatures(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +244,10 @@ def read_session(result: Json, session_id: str = "") -> SessionInfo:
         session_id=reply.session_id or session_id,
         models=tuple(models or (_option_values(model.options) if model else ())),
         model=(reply.models.current_model_id if reply.models else None)
-        or (_text_or_none(model.current_value) if model else None),
+        or (text_or_none(model.current_value) if model else None),
         modes=tuple(modes or (_option_values(mode.options) if mode else ())),
         mode=(reply.modes.current_mode_id if reply.modes else None)
-        or (_text_or_none(mode.current_value) if mode else None),
+        or (text_or_none(mode.current_value) if mode else None),
         config=tuple(config),
     )
 
@@ -246,19 +379,15 @@ def _error_detail(data: Json) -> str:
             return ""
 
 
-def _option_values(options: list[Any] | None) -> list[str]:
+def _option_values(options: list[Json] | None) -> list[str]:
     """The values of a choice. Its options may be grouped."""
     found: list[str] = []
     for option in options or ():
         match option:
             case {"value": str(value)}:
                 found.append(value)
-            case {"options": list()}:
-                found += _option_values(cast("dict[str, list[Any]]", option)["options"])
+            case {"options": group}:
+                found += _option_values(as_list(group))
             case _:
                 pass
     return found
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
