@@ -552,7 +552,7 @@ async def test_a_question_that_fails_is_a_refusal(workspace: Path) -> None:
     def ask(_request: PermissionRequest) -> Decision:
         raise RuntimeError("the page is gone")
 
-    events = await events_of(workspace, "ask execute\ntext went on", ask=ask, timeout=5)
+    events = await events_of(workspace, "ask execute\ntext went on", ask=ask)
     assert corral.result_from_events(events).text == "[c-no]went on"
     assert [e.rule for e in events if isinstance(e, PermissionDecision)] == [
         "the question failed: the page is gone"
@@ -601,7 +601,7 @@ async def test_a_question_open_at_the_end_is_withdrawn_and_its_asker_told(
         async for event in turn:
             events.append(event)
             if isinstance(event, PermissionRequest):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     await asked.wait()
                 turn.cancel()
         assert gone == ["gone"]
@@ -783,11 +783,11 @@ async def test_cancel_is_heard_at_every_stage(workspace: Path, stage: str) -> No
     async with corral.session(command, **scripted(workspace, grace=0.2)) as session:
         turn = session.prompt("text x")
         reading = asyncio.create_task(turn.collect())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not child_pids():
                 await asyncio.sleep(0.01)
         turn.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             result = await reading
     assert result.status == "interrupted"
     assert child_pids() == []
@@ -816,7 +816,7 @@ async def test_death_in_the_middle_keeps_what_was_said(
 
 
 async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
-    result = await result_of(workspace, "text x\nhang", idle_timeout=0.3)
+    result = await result_of(workspace, "text x\nhang", idle_timeout=2)
     assert result.status == "timeout"
     assert code(result) == "idle_timeout"
     assert result.text == "x"
@@ -825,34 +825,35 @@ async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> N
 async def test_an_agent_that_shook_hands_and_thinks_long_is_not_late_to_start(
     workspace: Path,
 ) -> None:
-    orders = "sleep 1\ntext x"
-    result = await result_of(workspace, orders, startup_timeout=0.7, idle_timeout=20)
+    orders = "sleep 4\ntext x"
+    result = await result_of(workspace, orders, startup_timeout=3, idle_timeout=20)
     assert result.ok
-    silent = await result_of(workspace, "hang", idle_timeout=0.3)
+    silent = await result_of(workspace, "hang", idle_timeout=2)
     assert code(silent) == "idle_timeout"
 
 
 async def test_an_agent_that_waits_for_a_person_is_not_idle(workspace: Path) -> None:
     async def ask(_request: PermissionRequest) -> Decision:
-        await asyncio.sleep(1)  # longer than the agent may be silent for
+        await asyncio.sleep(4)  # longer than the agent may be silent for
         return "allow_once"
 
-    result = await result_of(workspace, "ask execute", ask=ask, idle_timeout=0.3)
+    result = await result_of(workspace, "ask execute", ask=ask, idle_timeout=2)
     assert result.ok
     assert result.text == "[b-once]"
 
 
 async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
-    async with corral.session(agent(), **scripted(workspace, idle_timeout=0.2)) as session:
+    async with corral.session(agent(), **scripted(workspace, idle_timeout=1.5)) as session:
         events: list[corral.Event] = []
         async for event in session.prompt("text a\nsleep 0.05\ntext b"):
-            await asyncio.sleep(0.3)
+            if not events:
+                await asyncio.sleep(2)
             events.append(event)
     assert corral.result_from_events(events).text == "ab"
 
 
 async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspace: Path) -> None:
-    async with corral.session(agent(), **scripted(workspace, idle_timeout=0.3)) as session:
+    async with corral.session(agent(), **scripted(workspace, idle_timeout=2)) as session:
         late = await session.run("pid\nhang")
         again = await session.run("pid")
     assert late.status == "timeout"
@@ -860,7 +861,7 @@ async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspac
 
 
 async def test_a_reply_that_never_comes_ends_by_the_total_deadline(workspace: Path) -> None:
-    result = await result_of(workspace, "text x\nnever", timeout=1, grace=0.2)
+    result = await result_of(workspace, "text x\nnever", timeout=3, grace=0.2)
     assert code(result) == "total_timeout"
 
 
@@ -868,7 +869,7 @@ async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: P
     async with corral.session(agent(), **scripted(workspace, grace=0.3)) as session:
         turn = session.prompt("ignore-cancel\ndaemon\ntext x\nhang")
         events: list[corral.Event] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for event in turn:
                 events.append(event)
                 if isinstance(event, Text):
@@ -911,7 +912,7 @@ async def test_a_cancelled_task_takes_the_whole_tree_along(workspace: Path) -> N
 
     orders = "child\ndaemon\ntext x\nhang"
     run = asyncio.ensure_future(corral.run(agent(), orders, on_event=hear, **scripted(workspace)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await spoke.wait()
     run.cancel()
     await asyncio.wait([run])
@@ -927,7 +928,7 @@ async def test_a_task_cancelled_during_the_handshake_leaves_nothing(
     before = open_descriptors()
     command = agent("--fails", stage, "silence")
     run = asyncio.ensure_future(corral.run(command, "x", **scripted(workspace)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not child_pids():
             await asyncio.sleep(0.01)
     run.cancel()
@@ -950,7 +951,7 @@ async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(
                 break
         assert child_pids()
         del session
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while child_pids():
                 gc.collect()
                 await asyncio.sleep(0.01)  # the loop still has to drop the iterator
@@ -973,15 +974,15 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
     async for event in session.prompt("child\nask execute"):
         if isinstance(event, PermissionRequest):
             break
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asked.wait()
     del session
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while child_pids():
             gc.collect()
             await asyncio.sleep(0.01)  # the loop still has to drop the iterator
     released.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not answered:
             await asyncio.sleep(0.01)
 

@@ -131,7 +131,7 @@ async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put
     await asyncio.to_thread(str)
     assert asked == ["question 1"]
     one.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await two).decision == "allow_once"
     assert one.cancelled()
     assert asked == ["question 1", "question 2"]
@@ -139,9 +139,9 @@ async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put
 
 async def test_the_time_of_a_question_begins_when_it_is_put() -> None:
     async def ask(_request: PermissionRequest) -> Decision:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
         return "allow_once"
 
-    broker = PermissionBroker(Policy(), ask, timeout=0.5)
+    broker = PermissionBroker(Policy(), ask, timeout=1.5)
     answers = await asyncio.gather(*(broker.ask_person(request(n)) for n in range(4)))
     assert [answer.decision for answer in answers] == ["allow_once"] * 4

@@ -128,7 +128,7 @@ def test_hostile_text_costs_little(text: str) -> None:
     begin = time.monotonic()
     with pytest.raises(errors.SchemaNotMet):
         extract(text, REPORT)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 def test_the_instructions_hold_the_schema_and_the_repair_the_complaints() -> None:

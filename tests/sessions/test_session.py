@@ -133,7 +133,7 @@ async def test_silence_at_the_start_ends_by_its_own_deadline(workspace: Path) ->
 
 
 async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
-    result = await result_of(workspace, "init\ntext x\nhang", idle_timeout=0.3)
+    result = await result_of(workspace, "init\ntext x\nhang", idle_timeout=2)
     assert result.error is not None
     assert result.error.code == "idle_timeout"
     assert result.text == "x"
@@ -148,11 +148,12 @@ async def test_the_total_deadline_ends_a_busy_agent(workspace: Path) -> None:
 
 
 async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
-    options = scripted_options(workspace, idle_timeout=0.2)
+    options = scripted_options(workspace, idle_timeout=1.5)
     async with corral.session("gemini-cli", **options) as session:
         events: list[corral.Event] = []
         async for event in session.prompt("init\ntext a\nsleep 0.05\ntext b\nresult"):
-            await asyncio.sleep(0.3)
+            if not events:
+                await asyncio.sleep(2)
             events.append(event)
     assert corral.result_from_events(events).ok
 
@@ -232,7 +233,7 @@ async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(worksp
                 break
         assert child_pids()
         del session
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while child_pids():
                 gc.collect()
                 await asyncio.sleep(0.01)  # the loop still has to drop the iterator
@@ -465,7 +466,7 @@ async def test_a_turn_that_ended_well_stays_a_success_whatever_follows(workspace
 
 
 async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=1.5)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=3)) as session:
         first = await session.run("init abc\nhang")
         second = await session.run(f"argv argv.json\n{GOOD}")
     assert (first.status, first.resume_token) == ("timeout", second.resume_token)
@@ -474,7 +475,7 @@ async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspa
 
 
 async def test_a_turn_without_a_session_is_not_begun_anew_without_a_word(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=1.5)) as session:
+    async with corral.session("gemini-cli", **scripted_options(workspace, timeout=3)) as session:
         first = await session.run("hang")
         with pytest.raises(errors.ResumeLost, match="its first turn timed out"):
             await session.run(GOOD)

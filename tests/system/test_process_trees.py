@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from corral.system.process import tree as tree_module
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessTree
 
@@ -182,6 +183,23 @@ def test_whoever_looks_late_at_the_end_still_kills_and_waits_for_it() -> None:
         assert tree.gone
         assert [pid for pid in relatives(token) if not is_zombie(str(pid))] == []
         tree.reap()
+
+
+def test_a_dropped_run_that_dies_late_is_reaped_by_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tree_module, "KILL_PATIENCE", 0.0)  # as on a busy machine
+
+    async def main() -> None:
+        before = our_children()
+        process = await ready("deaf-daemon", secrets.token_hex())
+        del process
+        assert our_children() - before
+        async with asyncio.timeout(60):
+            while our_children() - before:
+                await asyncio.sleep(0.01)
+
+    run(main())
 
 
 TIDY = "trap 'sleep 0.3; echo tidied; exit 9' TERM; echo ready; while :; do sleep 0.1; done"

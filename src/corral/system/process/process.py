@@ -57,7 +57,7 @@ from corral.system import platform
 from corral.system.process import spawn
 from corral.system.process.registry import ProcessRegistry
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
-from corral.system.process.tree import ProcessTree
+from corral.system.process.tree import ProcessTree, reap_leftovers
 
 MARK = "CORRAL_RUN_MARK"
 """In the environment of everything a run starts. A run inside a run appends its own."""
@@ -67,6 +67,9 @@ LINGER = 2.0
 until nothing came for QUIET seconds, at most for LINGER seconds."""
 YIELD = 0.02
 """Seconds of continuous reading after which other tasks of the loop run."""
+REAP_PAUSES = (0.02, 2.0)
+"""Seconds between two attempts to reap what was killed and has not died yet, growing from the first
+value to the second."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -433,6 +436,18 @@ class Child:
             if not self._ended.done():
                 self._ended.set_result(None)
             self._wake()
+            if not self.tree.reaped:
+                _reap_later(self.loop, REAP_PAUSES[0])
+
+
+def _reap_later(loop: asyncio.AbstractEventLoop, pause: float) -> None:
+    """Without this, what dies after the wait for it would stay a zombie until another run ends."""
+
+    def reap() -> None:
+        if reap_leftovers():
+            _reap_later(loop, min(pause * 1.5, REAP_PAUSES[1]))
+
+    loop.call_later(pause, reap)
 
 
 async def _wait_uncancelled(future: asyncio.Future[None]) -> bool:

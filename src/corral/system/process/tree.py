@@ -24,6 +24,8 @@ States of a tree:
 - ending: ``end_steps`` sends TERM to every process once, waits until the deadline of
   ``set_deadline``, then sends KILL until nothing is left or ``FINAL`` seconds of pauses passed.
 - gone: ``gone`` is true if the last attempt to end the run left nothing.
+- dying: KILL was sent, and the wait ended before everything had died. On a busy machine, or for a
+  process that is stuck in the kernel, this takes a while. ``reap_leftovers`` looks again.
 - reaped: the root has been waited for. Its pid may belong to another process from here on.
 
 Who calls: ``process.Child`` from the event loop, for one run each. ``registry.ProcessRegistry`` for
@@ -57,6 +59,8 @@ from corral.system import platform
 FINAL = 3.0
 """Seconds of pauses after KILL. Only a process that is stuck in the kernel takes longer. Only the
 pauses count, not the clock: on a busy machine the processes need more time too."""
+KILL_PATIENCE = 0.25
+"""Seconds that ``kill`` waits for the end of what it killed. It blocks the event loop."""
 PAUSES = (0.001, 0.1)
 """Seconds between two looks, growing from the first value to the second."""
 ZOMBIE_LOOKS = 5
@@ -67,8 +71,9 @@ list is read can be missed. Our own children cannot be missed."""
 
 _roots: dict[int, int | None] = {}
 """Roots that are not reaped yet, with their stamps. They are never orphans of another run."""
-_unreaped: set[int] = set()
-"""Roots that were killed and had not died when the wait ended."""
+_dying: dict[ProcessTree, int] = {}
+"""Runs that were killed and had not died when the wait ended, with the pid of the process that
+started them: a fork has a copy of this."""
 
 
 class ProcessTree:
@@ -206,9 +211,10 @@ class ProcessTree:
                 with contextlib.suppress(OSError):
                     platform.send_signal(proc, sig)
 
-    def kill(self, patience: float = 0.25) -> None:
-        """Send KILL to everything and wait a moment until it is gone. Blocks."""
-        until = time.monotonic() + patience
+    def kill(self, patience: float | None = None) -> None:
+        """Send KILL to everything and wait until it is gone, at most ``patience`` seconds (by
+        default ``KILL_PATIENCE``). Blocks."""
+        until = time.monotonic() + (KILL_PATIENCE if patience is None else patience)
         looks = 0 if self._ours else SWEEPS
         while (living := self._look()) or looks:
             looks -= not living
@@ -219,20 +225,27 @@ class ProcessTree:
         self.gone = not living
 
     def reap(self) -> None:
-        """Reap the root. Its pid may belong to another process afterwards."""
+        """Reap the root. Its pid may belong to another process afterwards. A run that KILL has not
+        ended yet is reaped later, by ``reap_leftovers``."""
         reap_leftovers()
-        if not self.reaped:
-            self.reaped = True
-            if not _try_reap(self.root):
-                _unreaped.add(self.root)
+        if not self.reaped and not (self.gone and self._reap_root()):
+            _dying[self] = os.getpid()
+
+    def _reap_root(self) -> bool:
+        self.reaped = _try_reap(self.root)
+        if self.reaped:
             _roots.pop(self.root, None)
+        return self.reaped
 
 
-def reap_leftovers() -> None:
-    """Reap roots that took long to die."""
-    for pid in list(_unreaped):
-        if _try_reap(pid):
-            _unreaped.discard(pid)
+def reap_leftovers() -> bool:
+    """Reap the runs that took long to die. Whether some have still not died."""
+    for tree, owner in list(_dying.items()):
+        if owner == os.getpid():
+            tree.kill(patience=0.0)
+        if owner != os.getpid() or (tree.gone and tree._reap_root()):
+            _dying.pop(tree, None)
+    return bool(_dying)
 
 
 def _try_reap(pid: int) -> bool:
