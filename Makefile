@@ -22,10 +22,11 @@ help:
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
 	@echo "make lock       compile the lock files again"
 
-# Uses the pinned CLI, even if another one is on PATH.
-demo: .venv/ready
-	@gemini="$$($(BIN)/corral agents install --quiet gemini)" && \
-		PATH="$$(dirname "$$gemini"):$$PATH" $(BIN)/python examples/demo.py
+# Needs only corral's own dependencies. Uses the pinned CLI, even if another one is on PATH.
+RUNTIME := .cache/runtime/bin/python
+demo: .cache/runtime/ready
+	@gemini="$$(PYTHONPATH=src $(RUNTIME) -m corral agents install --quiet gemini)" && \
+		PYTHONPATH=src $(RUNTIME) -m corral demo --program "$$gemini"
 
 test: .venv/ready agents
 	$(BIN)/python tests/support/run_suite.py $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
@@ -70,20 +71,31 @@ agents: .venv/ready
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
 	else echo "npm not found: the real agents are left out"; fi
 
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+PIP_INSTALL = -m pip install -q --disable-pip-version-check
+
+.cache/runtime/ready: requirements/runtime.txt
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear .cache/runtime
+	$(RUNTIME) $(PIP_INSTALL) --require-hashes -r requirements/runtime.txt
+	@touch $@
+
 .venv/ready: requirements/dev.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 tools/%/node_modules/.ready: tools/%/package-lock.json
 	cd tools/$* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+COMPILE := $(BIN)/uv pip compile -q pyproject.toml --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-header
 lock: .venv/ready
-	$(BIN)/uv pip compile -q --upgrade pyproject.toml --group dev --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-header -o requirements/dev.txt
+	$(COMPILE) --upgrade --group dev -o requirements/dev.txt
+	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
 	for tool in pyright ripgrep; do (cd tools/$$tool && \
 		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 

@@ -20,6 +20,7 @@ from benchmarks.measure import tell
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 LOCKS = HERE / "peers"
+RUNTIME = HERE.parent / "requirements" / "runtime.txt"
 CACHE = HERE.parent / ".cache" / "bench"
 MANAGED = Path(os.environ.get("CORRAL_HOME") or HERE.parent / ".cache" / "corral")
 """Where ``make`` put the agents."""
@@ -225,6 +226,8 @@ def _padded(head: str, tail: str, size: int = 224) -> str:
 
 
 def _lock(name: str) -> Path:
+    if name == "corral":
+        return RUNTIME
     return LOCKS / name / "package-lock.json" if name == ACPX else LOCKS / f"{name}.txt"
 
 

@@ -56,7 +56,7 @@ NAMES = {name_of(path) for path in MODULES}
 
 def layer_of(module: str) -> int:
     parts = module.split(".")
-    if module in FACADES:
+    if module in FACADES or module == "corral.__main__":
         return 99
     if len(parts) == 2 and parts[1] not in LAYERS:
         return 0

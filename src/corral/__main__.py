@@ -1,0 +1,8 @@
+"""``python -m corral``: the command line."""
+
+from __future__ import annotations
+
+from corral.cli.main import main
+
+if __name__ == "__main__":
+    main()
