@@ -195,6 +195,11 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/private_home.py": ("clock file", "makes and removes an agent's private home"),
     "sessions/question_files.py": ("file", "questions and answers are files"),
     "sessions/recording.py": ("environment random", "the cassette that the user named"),
+    "sessions/warm/client.py": (
+        "clock file",
+        "connects to the background process and waits for it",
+    ),
+    "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/session.py": ("file", "whether the session's folder is still there"),
     "sessions/store.py": ("clock file random", "the records of sessions are files"),
     "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),

@@ -1,0 +1,1 @@
+"""Named sessions whose agent stays warm in a background process between calls of ``corral``."""

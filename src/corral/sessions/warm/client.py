@@ -1,0 +1,354 @@
+"""A named warm session, as its callers see it: send a prompt, read the events, stop it.
+
+A named session belongs to a folder and a name. Its agent runs in a background process (``server``)
+that answers on a Unix socket, so that the second prompt costs a prompt and not a start. The files
+are in corral's home, in ``warm/<digest>``, accessible to the owner only:
+
+* ``lock``: held by the background process as long as it lives;
+* ``socket``: where it listens; if that path is too long for a socket, it is in the folder for
+  temporary files, in a folder of the user's own;
+* ``session.json``: the name, the agent, the options and the id of the stored session. It stays when
+  the process ends: the next prompt starts another process, which resumes the session;
+* ``log``: stderr of the process.
+
+One connection carries one request, as a line of JSON, and its response:
+
+* ``Waiting`` while another prompt of this session runs;
+* ``Accepted`` when the prompt is about to be sent to the agent. Before it, a caller may repeat a
+  request whose connection was lost; after it, it must not;
+* events, each as ``corral.events.to_json`` writes it;
+* ``Question`` for each permission request, which the caller answers with an ``Answer``;
+* ``End``, with the error if the request was rejected.
+
+A caller cancels a prompt with ``Cancel`` or by closing the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from corral.errors import ConfigError, ProcessFailed, StorageFailed, from_event
+from corral.events import Decision, Error, Event, PermissionRequest, from_json
+from corral.system import file_lock, paths
+from corral.system.process import daemon
+from corral.values import Json
+
+MAX_NAME = 100
+"""Characters of a name."""
+MAX_SOCKET_PATH = 100
+"""Bytes of a socket's path: systems allow 104 or 108."""
+MAX_LINE = 1 << 28
+"""Bytes of one message."""
+START_SECONDS = 60.0
+"""How long the background process may take to answer on its socket."""
+STOP_SECONDS = 30.0
+"""How long the background process may take to end."""
+POLL_SECONDS = 0.01
+STARTS = 3
+"""How often a request is repeated if the process ends before it accepts it."""
+IDLE_SECONDS = 1800.0
+"""The default idle limit."""
+
+Ask = Callable[[PermissionRequest], Awaitable[Decision]]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first line that a caller sends."""
+
+    action: Literal["prompt", "stop"] = "prompt"
+    name: str = ""
+    agent: str | None = None
+    """None: the agent of the session."""
+    text: str | None = None
+    options: dict[str, Json] = {}
+    """Options that the caller gave. Others are those of the session."""
+    interactive: bool = False
+    """Whether permission requests can be answered."""
+
+
+class Waiting(msgspec.Struct, frozen=True, tag_field="type", tag="corral.waiting"):
+    """Another prompt of this session is running."""
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.accepted"):
+    session: str
+    """The id of the stored session."""
+    agent: str
+    notes: tuple[str, ...] = ()
+    denied_without_asking: tuple[str, ...] = ()
+    """Capabilities that the policy would ask about, if nobody can be asked."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.question"):
+    number: int
+    request: PermissionRequest
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.end"):
+    error: Error | None = None
+    failed: bool = False
+    """A deadline passed or the prompt was cancelled."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="answer"):
+    number: int
+    decision: Decision
+
+
+class Cancel(msgspec.Struct, frozen=True, tag_field="type", tag="cancel"):
+    pass
+
+
+Control = Waiting | Accepted | Question | End
+CONTROL_PREFIX = b'{"type":"corral.'
+"""How a line starts that is not an event."""
+control_decoder: msgspec.json.Decoder[Control] = msgspec.json.Decoder(Control)
+
+
+class StoredName(msgspec.Struct, kw_only=True):
+    """The content of ``session.json``."""
+
+    name: str
+    cwd: str
+    agent: str
+    session: str
+    options: dict[str, Json] = {}
+    interactive: bool = False
+    pid: int = 0
+
+
+class WarmFiles:
+    """The files of one named session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = folder / "lock"
+        self.meta = folder / "session.json"
+        self.log = folder / "log"
+
+    @classmethod
+    def of(cls, name: str, cwd: str) -> WarmFiles:
+        """``cwd`` is the resolved working directory. Raises ``ConfigError`` for an invalid name."""
+        if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+            raise ConfigError(
+                f"a session name has 1 to {MAX_NAME} printable characters, got: {name!r}"
+            )
+        digest = hashlib.blake2b(f"{cwd}\0{name}".encode(), digest_size=10).hexdigest()
+        return cls(root() / digest)
+
+    @property
+    def socket(self) -> str:
+        path = str(self.folder / "socket")
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+            return path
+        return str(_temporary_folder() / f"{self.folder.name}.socket")
+
+    def stored(self) -> StoredName | None:
+        try:
+            return msgspec.json.decode(self.meta.read_bytes(), type=StoredName)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise StorageFailed(f"{self.meta} is damaged: {error}", hint="Delete it.") from error
+
+    def is_warm(self) -> bool:
+        """Whether the background process runs."""
+        return file_lock.is_locked(self.lock)
+
+
+def root() -> Path:
+    return paths.home() / "warm"
+
+
+def all_names() -> list[tuple[WarmFiles, StoredName]]:
+    """All named sessions, by name."""
+    found: list[tuple[WarmFiles, StoredName]] = []
+    with contextlib.suppress(FileNotFoundError):
+        for folder in root().iterdir():
+            files = WarmFiles(folder)
+            stored = files.stored()
+            if stored is not None:
+                found.append((files, stored))
+    return sorted(found, key=lambda each: (each[1].name, each[1].cwd))
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"corral-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise StorageFailed(f"{folder} belongs to another user, or others can read it")
+    return folder
+
+
+class WarmTurn:
+    """One prompt to a named session. Iterate it for the events; ``cancel`` ends it early."""
+
+    def __init__(
+        self,
+        files: WarmFiles,
+        request: Request,
+        *,
+        ask: Ask | None = None,
+        idle: float = IDLE_SECONDS,
+        on_accepted: Callable[[Accepted], None] = lambda _: None,
+        on_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``ask`` answers permission requests. ``idle``: seconds without a prompt after which a
+        process that this call starts ends."""
+        self._files = files
+        self._request = request
+        self._ask = ask
+        self._idle = idle
+        self._on_accepted = on_accepted
+        self._on_waiting = on_waiting
+        self._writer: asyncio.StreamWriter | None = None
+        self._cancelled = False
+        self.accepted: Accepted | None = None
+        self.failed = False
+        """As ``Turn.failed``."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.accepted.notes if self.accepted is not None else ()
+
+    def cancel(self) -> None:
+        self._cancelled = self.failed = True
+        if self._writer is not None:
+            _send(self._writer, Cancel())
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for line in self.lines():
+            yield from_json(line)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The events as lines of JSON, without the line ends. Raises the error of a request that
+        was rejected, and ``ProcessFailed`` if the background process ended."""
+        for _ in range(STARTS):
+            try:
+                async for line in self._attempt():
+                    yield line
+                return
+            except ConnectionError:
+                # Not accepted: the process was about to end. Another one is started.
+                if self.accepted is not None:
+                    break
+        raise ProcessFailed(
+            "the background process of the session ended unexpectedly",
+            hint=f"See {self._files.log}. The next prompt starts another process.",
+        )
+
+    async def _attempt(self) -> AsyncIterator[bytes]:
+        reader, self._writer = await open_connection(self._files, self._idle)
+        try:
+            _send(self._writer, self._request)
+            if self._cancelled:
+                _send(self._writer, Cancel())
+            while True:
+                line = (await reader.readline()).removesuffix(b"\n")
+                if not line:
+                    raise ConnectionResetError
+                if not line.startswith(CONTROL_PREFIX):
+                    yield line
+                    continue
+                message = control_decoder.decode(line)
+                if isinstance(message, End):
+                    self.failed = self.failed or message.failed
+                    if message.error is not None:
+                        raise from_event(message.error)
+                    return
+                await self._on_control(message)
+        finally:
+            self._writer.close()
+            self._writer = None
+
+    async def _on_control(self, message: Control) -> None:
+        match message:
+            case Accepted():
+                self.accepted = message
+                self._on_accepted(message)
+            case Waiting():
+                self._on_waiting()
+            case Question():
+                decision: Decision = "deny"
+                if self._ask is not None:
+                    decision = await self._ask(message.request)
+                if self._writer is not None:
+                    _send(self._writer, Answer(number=message.number, decision=decision))
+            case _:
+                pass
+
+
+async def open_connection(
+    files: WarmFiles, idle: float
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the background process of a session; start it if it does not run."""
+    deadline = time.monotonic() + START_SECONDS
+    started = False
+    while True:
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return await asyncio.open_unix_connection(files.socket, limit=MAX_LINE)
+        if time.monotonic() > deadline:
+            raise ProcessFailed(
+                "the background process of the session does not answer", hint=f"See {files.log}."
+            )
+        if not files.is_warm():
+            if started:
+                raise ProcessFailed(
+                    "the background process of the session ended while it started",
+                    hint=f"See {files.log}.",
+                )
+            try:
+                paths.make_dir(files.folder)
+                started = daemon.start(
+                    "corral.sessions.warm.server",
+                    str(files.folder),
+                    repr(idle),
+                    lock=files.lock,
+                    log=files.log,
+                )
+            except OSError as error:
+                raise StorageFailed(f"cannot start the session's process: {error}") from error
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def stop(files: WarmFiles) -> bool:
+    """End the background process and its agent, and wait until they have ended. False if it does
+    not run. Raises ``ProcessFailed`` if it does not end in time."""
+    if not files.is_warm():
+        return False
+    with contextlib.suppress(FileNotFoundError, ConnectionError):
+        reader, writer = await asyncio.open_unix_connection(files.socket, limit=MAX_LINE)
+        try:
+            _send(writer, Request(action="stop"))
+            async with asyncio.timeout(STOP_SECONDS):
+                await reader.read()
+        except TimeoutError:
+            pass
+        finally:
+            writer.close()
+    deadline = time.monotonic() + STOP_SECONDS
+    while files.is_warm():
+        if time.monotonic() > deadline:
+            stored = files.stored()
+            pid = f" (process {stored.pid})" if stored is not None else ""
+            raise ProcessFailed(
+                f"the background process{pid} did not end", hint=f"See {files.log}."
+            )
+        await asyncio.sleep(POLL_SECONDS)
+    return True
+
+
+def _send(writer: asyncio.StreamWriter, message: Request | Answer | Cancel) -> None:
+    writer.write(msgspec.json.encode(message) + b"\n")
