@@ -14,7 +14,7 @@ import pytest
 from support import fast_selection
 from support.durable_processes import DurableProcesses, ForkServer, fork_server
 
-from corral.durable.dbos import adapter
+from corral.durable.dbos import database
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def postgres_server() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="corral-pg-", ignore_cleanup_errors=True) as folder:
         made: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
         # Made once, and copied: the tables take seconds.
-        adapter.migrate(made.get_uri("corral_template"))
+        database.migrate(made.get_uri("corral_template"))
         yield made
         made.cleanup()
 

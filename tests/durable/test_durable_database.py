@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from support.durable_processes import wait_until
 
-from corral.durable.dbos import adapter, client, database
+from corral.durable.dbos import client, database
 from corral.errors import ConfigError, CorralError, StorageFailed
 
 
@@ -192,7 +192,7 @@ def test_without_the_engine_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("importlib.util.find_spec", nothing)
     with pytest.raises(CorralError) as told:
-        adapter.require()
+        database.require()
     assert "pip install 'corral[engine]'" in (told.value.hint or "")
     assert "--no-durable" in (told.value.hint or "")
 

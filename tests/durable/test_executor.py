@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral.durable import service
-from corral.durable.dbos import adapter
+from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.errors import ConfigError
@@ -176,4 +176,4 @@ def test_the_private_call_is_still_what_it_was() -> None:
     source = inspect.getsource(SystemDatabase.reenqueue_for_recovery)
     assert "coalesce" in source  # the queue is kept, and with it its limits
     assert ".executor_id.in_(executor_ids)" in source  # and what somebody else runs by now
-    assert adapter.PROTOCOL == 1
+    assert database.PROTOCOL == 1

@@ -12,7 +12,7 @@ from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral.durable.dbos.queues import Limit
+    from corral.durable.dbos.client import Limit
 
 
 @click.command("worker")
@@ -63,16 +63,17 @@ def command(
     The first signal lets running nodes finish and takes no others; a second one ends at
     once. Nothing is lost: another worker continues, or this one when it is started again.
     """
-    from corral.durable.dbos import adapter, database, queues
+    from corral.durable.dbos import database
+    from corral.durable.dbos.client import DEFAULT_QUEUE
     from corral.durable.worker import worker
 
-    adapter.require()
+    database.require()
     if not all(name.strip() for name in queue_names):
         raise ConfigError("a queue needs a name")
     import_modules(modules)
     gc.enable()  # it may serve for long
     shown = database.find(db).shown
-    names = queue_names or (queues.DEFAULT,)
+    names = queue_names or (DEFAULT_QUEUE,)
 
     def ready(_executor: Any) -> None:
         echo(f"serving {', '.join(names)} of {shown}", err=True)
@@ -91,7 +92,7 @@ def command(
 
 def parse_limit(text: str) -> Limit:
     """Parse a ``--limit``. Raises ``ConfigError``."""
-    from corral.durable.dbos.queues import Limit
+    from corral.durable.dbos.client import Limit
 
     name, _, limits = text.rpartition("=")
     try:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from corral.agents.registry import DEFAULT_AGENT
 from corral.durable import follow, open_questions, query, service
 from corral.durable import fork as durable_fork
-from corral.durable.dbos import adapter
+from corral.durable.dbos import database
 from corral.durable.prepare_run import (
     Pipeline,
     as_json,
@@ -122,7 +122,7 @@ async def run(  # noqa: PLR0913
     if durable:
         if ask is not None:
             raise ConfigError("ask= works only for runs in memory: durable=False")
-        adapter.require()
+        database.require()
         tree = None
         if repository is not None:
             tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from corral.durable import service
-from corral.durable.dbos import adapter
 from corral.durable.dbos.client import Client, with_client
-from corral.durable.dbos.database import find
+from corral.durable.dbos.database import OPEN_STATES, find
 from corral.durable.payloads import answer_key, unpack
 from corral.durable.worker import node_workflow, run_workflow
 from corral.errors import ConfigError
@@ -33,7 +32,7 @@ async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
     """The open questions, those of the run itself first."""
 
     def read(client: Client) -> list[OpenQuestion]:
-        found = client.list_workflows(prefix=f"{run}/", name=run_workflow.NAME, states=adapter.OPEN)
+        found = client.list_workflows(prefix=f"{run}/", name=run_workflow.NAME, states=OPEN_STATES)
         found_questions: list[OpenQuestion] = []
         for name in [run, *sorted(row.id for row in found)]:
             raw = client.get_event(name, run_workflow.QUESTIONS)
@@ -50,9 +49,7 @@ async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
     """Whether a node of the run or of its nested runs is running; timers do not count."""
 
     def read(client: Client) -> bool:
-        found = client.list_workflows(
-            prefix=f"{run}/", name=node_workflow.NAME, states=adapter.OPEN
-        )
+        found = client.list_workflows(prefix=f"{run}/", name=node_workflow.NAME, states=OPEN_STATES)
         return any(not _is_timer(row.id) for row in found)
 
     return await with_client(find(db), read)

@@ -9,8 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from corral.durable.dbos import queues
-from corral.durable.dbos.client import Client, WorkflowInfo, open_client, with_client
+from corral.durable.dbos.client import Client, WorkflowInfo, open_client, queue_owner, with_client
 from corral.durable.dbos.database import find, is_there
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.history import AgentEventReader, Replay
@@ -124,7 +123,7 @@ def _status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
                 case _:
                     return "success"
         case "ENQUEUED" | "DELAYED":
-            owner = queues.owner(row.queue)
+            owner = queue_owner(row.queue)
             return "queued" if owner is None or liveness.is_alive(owner) else "interrupted"
         case _:
             return "fail"

@@ -17,9 +17,17 @@ from typing import TypeVar
 
 from corral.durable import query
 from corral.durable.agent_host import client as agent_host_client
-from corral.durable.dbos import adapter, queues
-from corral.durable.dbos.client import Client, Submission, open_client, with_client
-from corral.durable.dbos.database import Database, find, prepare, storage_errors
+from corral.durable.dbos.client import (
+    DEFAULT_QUEUE,
+    Client,
+    Limit,
+    Submission,
+    moved_queue,
+    open_client,
+    responsible_executor,
+    with_client,
+)
+from corral.durable.dbos.database import OPEN_STATES, Database, find, prepare, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
     RunConfig,
@@ -49,9 +57,7 @@ GOAL = 200
 """Characters of a goal that are stored for lists."""
 
 
-def local(
-    database: Database, *, limits: Sequence[queues.Limit] = (), poll: float = POLL
-) -> Executor:
+def local(database: Database, *, limits: Sequence[Limit] = (), poll: float = POLL) -> Executor:
     """The engine of this process, started if there is none. Blocking."""
     here = executor.running()
     if here is None:
@@ -92,7 +98,7 @@ async def start(  # noqa: PLR0913
     imports: Sequence[str] = (),
     source: str = "",
     goal: str = "",
-    limits: Sequence[queues.Limit] = (),
+    limits: Sequence[Limit] = (),
     tree: RunWorktree | None = None,
     artifacts_url: str = "",
     known: Mapping[str, Message] | None = None,
@@ -123,7 +129,7 @@ async def start(  # noqa: PLR0913
         goal=goal,
     )
     if queue is None:
-        queue = (await asyncio.to_thread(local, database, limits=limits)).own or queues.DEFAULT
+        queue = (await asyncio.to_thread(local, database, limits=limits)).own or DEFAULT_QUEUE
     run_input = RunInput(
         run_id=name,
         graph=graph,
@@ -255,7 +261,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         await run_worktree.close(config, run)
 
 
-async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Limit] = ()) -> str:
+async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = ()) -> str:
     """Continue a run in this process if nobody runs it. A run that a worker executes, or that has
     ended, stays as it is."""
     database = find(db)
@@ -266,14 +272,14 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[queues.Lim
         found = client.list_workflows(ids=[run])
         if not found:
             raise query.run_not_found(run)
-        left = client.list_workflows(ids=[run], states=adapter.OPEN)
-        left += client.list_workflows(prefix=f"{run}/", states=adapter.OPEN)
+        left = client.list_workflows(ids=[run], states=OPEN_STATES)
+        left += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
             for each in left:
-                executor_id = queues.responsible(each)
+                executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
-                target = queues.moved(each.queue, here.queue_names[0], here.all_queues)
+                target = moved_queue(each.queue, here.queue_names[0], here.all_queues)
                 client.resume([each.id], target)
 
     await with_client(database, move)

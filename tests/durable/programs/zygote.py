@@ -25,7 +25,8 @@ import corral.cli.batch  # pyright: ignore[reportUnusedImport]
 import corral.cli.pipeline.group  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from corral.cli.main import main as corral_main
 from corral.durable import service
-from corral.durable.dbos import adapter, queues
+from corral.durable.dbos import adapter
+from corral.durable.dbos.client import Limit
 from corral.durable.worker import attempt_runner, executor, node_workflow, run_workflow, worker
 from corral.errors import ConfigError
 from corral.pipelines import loader
@@ -175,7 +176,7 @@ def work(order: dict[str, Any]) -> None:
     def ready(here: executor.Executor) -> None:
         Path(order["ready"]).write_text(here.id)
 
-    limits = [queues.Limit(**each) for each in order.get("limits", [])]
+    limits = [Limit(**each) for each in order.get("limits", [])]
     worker.serve(
         order["db"],
         queue_names=order["queue_names"],

@@ -42,7 +42,7 @@ from corral.durable.batch.resume import ResumeState, durable_state, memory_state
 from corral.durable.batch.runner import MemoryRunner
 from corral.durable.batch.spec import BatchSpec, build_spec
 from corral.durable.batch.tasks import TaskInput
-from corral.durable.dbos import adapter
+from corral.durable.dbos import database
 from corral.errors import ConfigError
 from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
@@ -237,7 +237,7 @@ class Batch:
     async def _run_batch(self) -> None:
         self._started_at = time.monotonic()
         if self.durable:
-            adapter.require()
+            database.require()
         elif self.db is not None or self.queue is not None:
             raise ConfigError("db and queue need a durable batch")
         spec = await asyncio.to_thread(self._build_spec)

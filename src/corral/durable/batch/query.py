@@ -14,9 +14,8 @@ from corral.durable.batch.queue import CLOSED, BatchStore, Round
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus, Tally, result_of
 from corral.durable.batch.resume import find_workflows
 from corral.durable.batch.tasks import BatchTask
-from corral.durable.dbos import adapter, queues
-from corral.durable.dbos.client import WorkflowInfo
-from corral.durable.dbos.database import find, is_there, storage_errors
+from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
+from corral.durable.dbos.database import OPEN_STATES, find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import unpack
 from corral.durable.worker import node_workflow
@@ -128,7 +127,7 @@ def open_tasks(store: BatchStore, rows: Sequence[WorkflowInfo]) -> list[Workflow
     return [
         each
         for row in rows
-        for each in store.client.list_workflows(prefix=f"{row.id}/", states=adapter.OPEN)
+        for each in store.client.list_workflows(prefix=f"{row.id}/", states=OPEN_STATES)
     ]
 
 
@@ -166,9 +165,9 @@ def _overview(
 def _is_at_work(
     store: BatchStore, rows: Sequence[WorkflowInfo], liveness: ExecutorLiveness
 ) -> bool:
-    owners = {queues.owner(row.queue) for row in rows}
+    owners = {queue_owner(row.queue) for row in rows}
     for each in open_tasks(store, rows):
-        executor_id = queues.responsible(each)
+        executor_id = responsible_executor(each)
         if executor_id is None:
             return True  # a worker of its queue will take it
         owners.add(executor_id)

@@ -45,9 +45,15 @@ from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus
 from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
-from corral.durable.dbos import adapter, queues
-from corral.durable.dbos.client import CHUNK, Client, Submission, WorkflowInfo
-from corral.durable.dbos.database import Database
+from corral.durable.dbos.client import (
+    CHUNK,
+    NO_WORKERS,
+    Client,
+    Submission,
+    WorkflowInfo,
+    responsible_executor,
+)
+from corral.durable.dbos.database import OPEN_STATES, Database
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor, node_workflow
@@ -190,7 +196,7 @@ class BatchStore:
         restarted: list[str] = []
         with closing(ExecutorLiveness(self.database)) as liveness:
             for each in self._open_workflows(workflows):
-                executor_id = queues.responsible(each)
+                executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
                 crashes = int(str(each.labels.get(CRASHES, 0)))
@@ -198,7 +204,7 @@ class BatchStore:
                     crashes += 1
                     self.client.set_labels(each.id, {CRASHES: crashes})
                     # Counted once: until it starts again, another check must not count it.
-                    self.client.resume([each.id], queues.NOBODY)
+                    self.client.resume([each.id], NO_WORKERS)
                 if crashes >= POISON:
                     abandoned.append(each.id)
                 elif crashes >= SUSPECT:
@@ -214,7 +220,7 @@ class BatchStore:
             each
             for at in range(0, len(workflows), CHUNK)
             for each in self.client.list_workflows(
-                ids=list(workflows[at : at + CHUNK]), states=adapter.OPEN
+                ids=list(workflows[at : at + CHUNK]), states=OPEN_STATES
             )
         ]
 

@@ -27,7 +27,8 @@ from corral.durable.batch.results import BatchReport, BatchResult, result_of
 from corral.durable.batch.runner import Runner
 from corral.durable.batch.spec import BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
-from corral.durable.dbos import database, queues
+from corral.durable.dbos import database
+from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
 from corral.durable.payloads import RunInput
 from corral.errors import ConfigError
 from corral.system import paths
@@ -164,7 +165,7 @@ async def durable_state(
             await asyncio.to_thread(out.replace, written)
         if history.stale:
             await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
-        task_queue = queues.subqueue(queue, resource_of(spec.name)) if limited else queue
+        task_queue = subqueue(queue, resource_of(spec.name)) if limited else queue
         runner = QueueRunner(
             store_thread,
             round,
@@ -211,10 +212,10 @@ async def _choose_queue(
     if options.queue is not None:
         return options.queue, False
     resource = resource_of(spec.name)
-    limit = queues.Limit(resource=resource, each=spec.concurrency)
+    limit = Limit(resource=resource, each=spec.concurrency)
     here = await asyncio.to_thread(service.local, target, limits=[limit])
-    queue = here.own or queues.DEFAULT
-    return queue, queues.subqueue(queue, resource) in here.all_queues
+    queue = here.own or DEFAULT_QUEUE
+    return queue, subqueue(queue, resource) in here.all_queues
 
 
 class _History(msgspec.Struct, kw_only=True):

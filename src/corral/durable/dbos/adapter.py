@@ -14,40 +14,20 @@ Rules, each learned from an experiment:
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from corral.durable.dbos import sql
-from corral.errors import ConfigError
+from corral.durable.dbos import database
 from corral.values import Json
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-PROTOCOL = 1
-"""The version of the journal: raised only if this corral cannot continue runs of an older one."""
-APPLICATION = "corral"
 INBOX = "inbox"
 """The topic of all messages to a run: outcomes, answers and cancellations, in order."""
-INSTALL = "pip install 'corral[engine]'"
 RECEIVED = "DBOS.recv"
 """The name of the journal entry of a message that a workflow received."""
-
-State: TypeAlias = Literal[
-    "DELAYED",
-    "ENQUEUED",
-    "PENDING",
-    "SUCCESS",
-    "ERROR",
-    "CANCELLED",
-    "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
-]
-OPEN: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
-"""States of workflows that have not ended."""
-
-ENDED = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
 
 Workflow: TypeAlias = Callable[[dict[str, Json]], Awaitable[Json]]
 
@@ -66,15 +46,6 @@ _workflows: dict[str, Any] = {}
 _engines: list[Engine] = []
 
 
-def require() -> None:
-    """Raises ``ConfigError`` if the engine is not installed."""
-    if importlib.util.find_spec("dbos") is None:
-        raise ConfigError(
-            "durable runs need the engine, which is not installed",
-            hint=f"{INSTALL}; or use --no-durable to run in memory.",
-        )
-
-
 # For executors.
 
 
@@ -83,7 +54,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     disk: neither needs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
-    full = sql.is_full(error) or "disk is full" in text or "disk I/O error" in text
+    full = database.is_full(error) or "disk is full" in text or "disk I/O error" in text
     return "Cancelled" not in type(error).__name__ and not full
 
 
@@ -114,21 +85,21 @@ def launch(
     """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
     (function, how often it is started again after a crash). ``on_full`` is called when the
     database cannot write any more."""
-    require()
+    database.require()
     refuse_pickles()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
 
     config: DBOSConfig = {
-        "name": APPLICATION,
+        "name": database.APPLICATION,
         "system_database_url": url,
-        "application_version": str(PROTOCOL),
+        "application_version": str(database.PROTOCOL),
         "executor_id": executor,
         "serializer": DBOSPortableJSON,
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
     }
-    engine = config["system_database_engine"] = sql.open_engine(url, _POOL, on_full)
+    engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_full)
     _engines.append(engine)
     DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)
@@ -145,7 +116,7 @@ def close() -> None:
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
-        sql.close_engine(_engines.pop())
+        database.close_engine(_engines.pop())
 
 
 def recover(executor: str) -> int:
@@ -247,7 +218,7 @@ async def cancel(workflow_ids: list[str]) -> None:
     watch("after cancel")
 
 
-async def states(workflow_ids: list[str]) -> dict[str, State]:
+async def states(workflow_ids: list[str]) -> dict[str, database.State]:
     """Only within a step: the result is not JSON and cannot be recorded itself."""
     from dbos import DBOS
 
@@ -274,15 +245,3 @@ async def published(workflow_id: str, key: str) -> Json:
 
     value: Json = await DBOS.get_event_async(workflow_id, key, 0)
     return value
-
-
-# For everybody.
-
-
-def migrate(url: str) -> None:
-    """Create or update the tables. Blocking."""
-    require()
-    from dbos import DBOS
-
-    logging.getLogger("dbos").setLevel("ERROR")
-    DBOS.migrate(url)

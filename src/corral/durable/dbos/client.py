@@ -3,6 +3,17 @@
 ``Client`` is the only class outside the workflows that calls the DBOS library. It takes and
 returns this package's own types, so that no other package depends on the library's. All its
 methods block; ``with_client`` and ``open_client`` are for async callers.
+
+Queues
+------
+Runs are put on a named *queue*, and workers listen to queues. A queue itself has no limits: it
+holds the runs, timers, and nodes that use no limited resource. For each limited resource it has
+a *subqueue* (``default/gemini-acp@team``): an agent, or an agent with a credential. A run and
+its nodes are never on the same limited subqueue: the run would wait for a node that waits for
+the run's place.
+
+An executor that was started without a queue has one of its own (``own-EXECUTOR``): it takes
+only what was started through it.
 """
 
 from __future__ import annotations
@@ -16,16 +27,42 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from corral.durable.dbos import adapter, sql
-from corral.durable.dbos.database import Database, storage_errors
+from corral.durable.dbos import adapter
+from corral.durable.dbos.database import (
+    APPLICATION,
+    ENDED_STATES,
+    OPEN_STATES,
+    PROTOCOL,
+    Database,
+    State,
+    check_origin,
+    check_origins,
+    close_engine,
+    find_message,
+    open_engine,
+    require,
+    storage_errors,
+)
+from corral.errors import ConfigError
 from corral.values import Json
+from corral.pipelines import node_kinds
+from corral.pipelines.graph import Node
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions
+    from dbos._queue import QueueRateLimit
     from dbos._sys_db import StepInfo, WorkflowStatus
     from sqlalchemy import Engine
 
 T = TypeVar("T")
+
+DEFAULT_QUEUE = "default"
+"""The queue of workers that were started without ``--queue``."""
+ANY_NODE = "*"
+"""The resource of each node that does real work and has no limited resource of its own."""
+_OWN_QUEUE = "own-"
+NO_WORKERS = _OWN_QUEUE + "nobody"
+"""A queue that nobody listens to; its owner is never alive."""
 
 CONNECTIONS = 4
 """Maximum number of connections of one client."""
@@ -39,7 +76,7 @@ class WorkflowInfo:
 
     id: str
     name: str
-    state: adapter.State
+    state: State
     queue: str
     executor: str
     """The executor that runs it, or ran it last."""
@@ -55,7 +92,7 @@ class WorkflowInfo:
 
     @property
     def has_ended(self) -> bool:
-        return self.state in adapter.ENDED
+        return self.state in ENDED_STATES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,34 +118,42 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueLimits:
-    """None: no limit."""
+class Limit:
+    """How much of a resource may be in use, within one queue. None: no limit."""
 
+    resource: str
     everywhere: int | None = None
-    """Workflows that run at once, in all workers together."""
+    """Workflows that run at once, in all workers of the queue together."""
     each: int | None = None
     """Workflows that run at once in one worker."""
     starts: int | None = None
     """Workflows that start within ``per`` seconds."""
     per: float = 60.0
 
+    def __post_init__(self) -> None:
+        if not self.resource or "/" in self.resource:
+            raise ConfigError(f"{self.resource!r} is not a valid resource name")
+        for count in (self.everywhere, self.each, self.starts):
+            if count is not None and count < 1:
+                raise ConfigError(f"a limit of {self.resource} must be at least 1, got {count}")
+
 
 class Client:
     """Opened when it is created; ``close`` it."""
 
     def __init__(self, url: str) -> None:
-        adapter.require()
+        require()
         adapter.refuse_pickles()
         from dbos import DBOSClient
         from dbos._serialization import DBOSPortableJSON
 
         logging.getLogger("dbos").setLevel("ERROR")
-        self._engine: Engine = sql.open_engine(url, CONNECTIONS)
+        self._engine: Engine = open_engine(url, CONNECTIONS)
         try:
             self._client: DBOSClient = DBOSClient(
                 system_database_engine=self._engine,
                 serializer=DBOSPortableJSON,
-                application_name=adapter.APPLICATION,
+                application_name=APPLICATION,
             )
         except BaseException:
             self._engine.dispose()
@@ -116,7 +161,7 @@ class Client:
 
     def close(self) -> None:
         self._client.destroy()
-        sql.close_engine(self._engine)
+        close_engine(self._engine)
 
     # Workflows.
 
@@ -136,7 +181,7 @@ class Client:
         ids: list[str] | None = None,
         prefix: str | None = None,
         name: str | None = None,
-        states: Sequence[adapter.State] | None = None,
+        states: Sequence[State] | None = None,
         queues: Sequence[str] | None = None,
         limit: int | None = None,
         top: bool = False,
@@ -159,7 +204,7 @@ class Client:
 
     def get_workflow(self, workflow_id: str) -> WorkflowInfo | None:
         """With its input and output. Raises ``ConfigError`` if corral did not write the row."""
-        sql.check_origin(self._engine, workflow_id)
+        check_origin(self._engine, workflow_id)
         found = self._client.list_workflows(workflow_ids=[workflow_id])
         return _info(found[0]) if found else None
 
@@ -171,7 +216,7 @@ class Client:
             chunk = list(workflow_ids[at : at + CHUNK])
             ended = [each.id for each in self.list_workflows(ids=chunk) if each.has_ended]
             if ended:
-                sql.check_origins(self._engine, ended)
+                check_origins(self._engine, ended)
                 rows = self._client.list_workflows(workflow_ids=ended, load_input=False)
                 outputs += [_info(row) for row in rows]
         return outputs
@@ -179,7 +224,7 @@ class Client:
     def journal(self, workflow_id: str, *, offset: int = 0) -> list[JournalEntry]:
         """The steps it has recorded, in order. Raises ``ConfigError`` if corral did not write
         them."""
-        sql.check_origin(self._engine, workflow_id)
+        check_origin(self._engine, workflow_id)
         return [
             _entry(step) for step in self._client.list_workflow_steps(workflow_id, offset=offset)
         ]
@@ -215,27 +260,27 @@ class Client:
 
     def find_message(self, workflow_id: str, key: str) -> Json:
         """The message sent with this key, received or not; None if there is none."""
-        raw = sql.find_message(self._engine, workflow_id, key)
+        raw = find_message(self._engine, workflow_id, key)
         return None if raw is None else json.loads(raw)
 
     def get_event(self, workflow_id: str, key: str) -> Json:
         """The value that the workflow published last under this key; None if there is none."""
-        sql.check_origin(self._engine, workflow_id)
+        check_origin(self._engine, workflow_id)
         value: Json = self._client.get_event(workflow_id, key, 0)
         return value
 
     # Queues.
 
-    def register_queue(
-        self, name: str, limits: QueueLimits | None = None, *, poll: float = 1.0
-    ) -> None:
-        """Create a queue or change its limits. ``poll``: seconds between two checks for work."""
-        chosen = limits or QueueLimits()
+    def register_queue(self, name: str, limit: Limit | None = None, *, poll: float = 1.0) -> None:
+        """Create a queue or change its limit. ``poll``: seconds between two checks for work."""
+        limiter: QueueRateLimit | None = None
+        if limit is not None and limit.starts:
+            limiter = {"limit": limit.starts, "period": limit.per}
         self._client.register_queue(
             name,
-            global_concurrency=chosen.everywhere,
-            worker_concurrency=chosen.each,
-            limiter={"limit": chosen.starts, "period": chosen.per} if chosen.starts else None,
+            global_concurrency=limit.everywhere if limit else None,
+            worker_concurrency=limit.each if limit else None,
+            limiter=limiter,
             polling_interval_sec=poll,
         )
 
@@ -256,7 +301,7 @@ def _options(submission: Submission) -> EnqueueOptions:
         "workflow_name": submission.name,
         "workflow_id": submission.id,
         "queue_name": submission.queue,
-        "app_version": str(adapter.PROTOCOL),
+        "app_version": str(PROTOCOL),
         "attributes": submission.labels,
     }
 
@@ -337,3 +382,74 @@ async def open_client(database: Database) -> AsyncGenerator[Client]:
     finally:
         is_cancelled = True
         await asyncio.to_thread(leave)
+
+
+# Names of queues.
+
+
+def own_queue(executor: str) -> str:
+    """The queue of an executor that takes only what was started through it."""
+    return _OWN_QUEUE + executor
+
+
+def queue_owner(queue: str) -> str | None:
+    """The executor whose own queue this is; None for a queue of workers."""
+    name = queue.partition("/")[0]
+    return name.removeprefix(_OWN_QUEUE) if name.startswith(_OWN_QUEUE) else None
+
+
+def responsible_executor(workflow: WorkflowInfo) -> str | None:
+    """The executor that runs a workflow or has it on its own queue; None if it waits on a queue
+    of workers: any of them will take it."""
+    return workflow.executor if workflow.state == "PENDING" else queue_owner(workflow.queue)
+
+
+def queue_for_node(queue: str, node: Node, names: Sequence[str]) -> str:
+    """Where a node of a run on this queue waits: the first subqueue among ``names`` for its
+    ``queue`` attribute, its agent with its credential, its agent, or any node that does real
+    work; else the queue itself."""
+    agent = node.text("agent") or node.text("llm_provider") or node.text("model").partition(":")[0]
+    resources = [node.text("queue"), f"{agent}@{node.text('credential')}", agent]
+    if not node_kinds.find(node.kind).cheap:
+        resources.append(ANY_NODE)
+    candidates = [subqueue(queue, each) for each in resources]
+    return next((each for each in candidates if each in names), queue)
+
+
+def moved_queue(name: str, queue: str, names: Sequence[str]) -> str:
+    """Where a task that waited in the queue or subqueue ``name`` waits on another queue."""
+    target = subqueue(queue, name.partition("/")[2])
+    return target if target in names else queue
+
+
+def register_queues(
+    database: Database, queues: Sequence[str], limits: Sequence[Limit], poll: float
+) -> list[str]:
+    """Create these queues and their subqueues; returns the names of all, subqueues that were
+    created before included. Blocking."""
+    with connect(database) as client:
+        for queue in queues:
+            client.register_queue(queue, poll=poll)
+            for limit in limits:
+                client.register_queue(subqueue(queue, limit.resource), limit, poll=poll)
+        return [name for queue in queues for name in [queue, *subqueues(client, queue)]]
+
+
+def remove_queue(database: Database, queue: str) -> None:
+    """Delete an executor's own queue with its subqueues, unless something waits there.
+    Blocking."""
+    with connect(database) as client:
+        names = [queue, *subqueues(client, queue)]
+        if not client.list_workflows(queues=names, states=OPEN_STATES, limit=1):
+            for name in names:
+                client.delete_queue(name)
+
+
+def subqueue(queue: str, resource: str) -> str:
+    """The name of the subqueue for a limited resource."""
+    return f"{queue}/{resource}"
+
+
+def subqueues(client: Client, queue: str) -> list[str]:
+    """The names of the queue's subqueues."""
+    return [name for name in client.queue_names() if name.startswith(queue + "/")]

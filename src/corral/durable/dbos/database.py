@@ -1,32 +1,77 @@
 """The database that runs are stored in: a file in corral's home by default, or a Postgres server.
 
-Problems with it are reported here, as corral's own errors, before anything is spent. Whoever can
-write to it decides what the workers do, so only the owner may read or write a database file.
+``prepare`` creates it or checks it, and reports problems as corral's own errors, before anything
+is spent. ``open_engine`` connects to it with the settings that corral needs. The functions after
+that read the library's tables directly, where the library has no call for it.
+
+Everybody who can write to the database decides what the workers do, so only the owner may read or
+write a database file. The library executes the content of a row that is marked as a pickle, so
+rows that corral did not write are never decoded (``check_origin``).
 """
 
 from __future__ import annotations
 
 import glob
+import importlib.util
+import logging
 import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from corral.durable.dbos import adapter
-from corral.durable.dbos.sql import CONNECT
 from corral.errors import ConfigError, StorageFailed
 from corral.system import file_lock, fs, paths
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.rows import TupleRow
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import Dialect, ExceptionContext
+    from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+Select: TypeAlias = Callable[[str], Sequence[tuple[object, ...]]]
+"""Runs a statement and returns all rows."""
+
+PROTOCOL = 1
+"""The version of the journal: raised only if this corral cannot continue runs of an older one."""
+APPLICATION = "corral"
+INSTALL = "pip install 'corral[engine]'"
+
+State: TypeAlias = Literal[
+    "DELAYED",
+    "ENQUEUED",
+    "PENDING",
+    "SUCCESS",
+    "ERROR",
+    "CANCELLED",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
+]
+OPEN_STATES: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
+"""States of workflows that have not ended."""
+
+ENDED_STATES = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
+
+
+def require() -> None:
+    """Raises ``ConfigError`` if the engine is not installed."""
+    if importlib.util.find_spec("dbos") is None:
+        raise ConfigError(
+            "durable runs need the engine, which is not installed",
+            hint=f"{INSTALL}; or use --no-durable to run in memory.",
+        )
+
 
 _SECRET = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
 
 
-def harmless(url: str) -> str:
+def without_password(url: str) -> str:
     """The URL without its password."""
     if "://" not in url:
         return url
@@ -49,7 +94,7 @@ class Database:
     @property
     def shown(self) -> str:
         """For messages: without its password."""
-        return str(self.path) if self.path else harmless(self.url)
+        return str(self.path) if self.path else without_password(self.url)
 
 
 def locks_of(path: Path) -> Path:
@@ -76,14 +121,14 @@ def find(given: str | None = None) -> Database:
         raise ConfigError(
             "a database in memory is not durable", hint="Choose a file, or use --no-durable."
         )
-    whole = Path(path).expanduser().absolute()
-    return Database(f"sqlite:///{whole}", whole)
+    file = Path(path).expanduser().absolute()
+    return Database(f"sqlite:///{file}", file)
 
 
 def prepare(database: Database) -> None:
     """Check that it is corral's, writable and of this protocol; create it if it is new. Blocking.
     Raises ``StorageFailed`` or ``ConfigError``."""
-    adapter.require()
+    require()
     if database.path is not None:
         _prepare_file(database, database.path)
     else:
@@ -96,7 +141,7 @@ def is_there(database: Database) -> bool:
         if database.path is not None and not database.path.exists():
             return False
     except OSError as error:
-        raise _shut(database.path, error) from error
+        raise _cannot_open(database.path, error) from error
     prepare(database)
     return True
 
@@ -110,13 +155,13 @@ def _prepare_file(database: Database, path: Path) -> None:
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise _shut(path, error) from error
+        raise _cannot_open(path, error) from error
     # If several processes find it new, one creates it and the others wait.
     with file_lock.exclusive(locks_of(path) / ".made"):
-        _look_into(database, path)
+        _check_file(database, path)
 
 
-def _shut(path: Path | None, error: OSError) -> StorageFailed:
+def _cannot_open(path: Path | None, error: OSError) -> StorageFailed:
     return StorageFailed(
         f"the database {path} cannot be opened: {error.strerror or error}",
         hint="Choose another with --db or CORRAL_DB.",
@@ -124,7 +169,7 @@ def _shut(path: Path | None, error: OSError) -> StorageFailed:
     )
 
 
-def _look_into(database: Database, path: Path) -> None:
+def _check_file(database: Database, path: Path) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=30)) as opened:
             # WAL is a property of the file: a writer does not block readers.
@@ -134,8 +179,12 @@ def _look_into(database: Database, path: Path) -> None:
             tables = {row[0] for row in opened.execute("SELECT name FROM sqlite_master")}
             ours = "dbos_migrations" in tables
             made = "application_versions" in tables
-            versions = _rows(opened, "application_versions") if made else []
-            left = _left(opened, "workflow_status") if made else {}
+
+            def select(statement: str) -> list[tuple[object, ...]]:
+                return opened.execute(statement).fetchall()
+
+            versions = _versions(select, "application_versions") if made else []
+            left = _count_open_workflows(select, "workflow_status") if made else {}
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     if tables and not ours:
@@ -145,12 +194,12 @@ def _look_into(database: Database, path: Path) -> None:
         )
     _check_protocol(database, versions, left)
     if not made:
-        _make(database, path)
+        _create_file(database, path)
     elif not versions:
-        adapter.migrate(database.url)
+        migrate(database.url)
 
 
-def _make(database: Database, path: Path) -> None:
+def _create_file(database: Database, path: Path) -> None:
     """Create all tables or none: tables that a full disk or a kill left incomplete cannot be
     completed later. The file that it replaces holds no run."""
     new = path.with_name(path.name + ".new")
@@ -159,14 +208,14 @@ def _make(database: Database, path: Path) -> None:
             old.unlink(missing_ok=True)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT, 0o600))
         with storage_errors(database):
-            adapter.migrate(f"sqlite:///{new}")
+            migrate(f"sqlite:///{new}")
         with closing(sqlite3.connect(new)) as opened:
             opened.execute("PRAGMA journal_mode=WAL")
         fs.move_into_place(new, path)
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     except OSError as error:
-        raise _shut(path, error) from error
+        raise _cannot_open(path, error) from error
 
 
 @contextmanager
@@ -219,11 +268,16 @@ def _prepare_server(database: Database) -> None:
     left: dict[str, int] = {}
     try:
         with psycopg.connect(database.url, connect_timeout=CONNECT) as server:
-            known = server.execute("SELECT to_regclass('dbos.application_versions')").fetchone()
-            if known and known[0]:
-                versions = _rows(server, "dbos.application_versions")
-                left = _left(server, "dbos.workflow_status")
-            if _flag(server, "SHOW transaction_read_only"):
+
+            def select(statement: str) -> list[TupleRow]:
+                return server.execute(statement.encode()).fetchall()
+
+            ((table,),) = select("SELECT to_regclass('dbos.application_versions')")
+            if table:
+                versions = _versions(select, "dbos.application_versions")
+                left = _count_open_workflows(select, "dbos.workflow_status")
+            ((is_read_only,),) = select("SHOW transaction_read_only")
+            if is_read_only == "on":
                 raise StorageFailed(
                     f"the database {database.shown} is read-only",
                     hint="Is it a standby?",
@@ -245,7 +299,7 @@ def _prepare_server(database: Database) -> None:
     _check_protocol(database, versions, left)
     if not versions:
         try:
-            adapter.migrate(database.url)
+            migrate(database.url)
         except Exception as error:
             raise StorageFailed(
                 f"the tables of {database.shown} cannot be created: {_first_line(error)}",
@@ -254,31 +308,27 @@ def _prepare_server(database: Database) -> None:
             ) from error
 
 
-def _flag(server: Any, statement: str) -> bool:
-    row = server.execute(statement).fetchone()
-    return bool(row) and row[0] == "on"
-
-
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _rows(opened: Any, table: str) -> list[str]:
-    return [str(row[0]) for row in opened.execute(f"SELECT version_name FROM {table}").fetchall()]
+def _versions(select: Select, table: str) -> list[str]:
+    """The protocols of all versions of corral that have used the database."""
+    return [str(row[0]) for row in select(f"SELECT version_name FROM {table}")]
 
 
-def _left(opened: Any, table: str) -> dict[str, int]:
+def _count_open_workflows(select: Select, table: str) -> dict[str, int]:
     """Protocol -> number of its workflows that have not ended."""
-    marks = ", ".join(f"'{state}'" for state in adapter.OPEN)
-    rows = opened.execute(
+    states = ", ".join(f"'{state}'" for state in OPEN_STATES)
+    rows = select(
         f"SELECT application_version, count(*) FROM {table}"
-        f" WHERE status IN ({marks}) AND application_version IS NOT NULL GROUP BY 1"
-    ).fetchall()
-    return {str(name): int(count) for name, count in rows}
+        f" WHERE status IN ({states}) AND application_version IS NOT NULL GROUP BY 1"
+    )
+    return {str(name): int(str(count)) for name, count in rows}
 
 
 def _check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
-    ours = adapter.PROTOCOL
+    ours = PROTOCOL
     newest = max((int(name) for name in versions if name.isdecimal()), default=ours)
     if newest > ours:
         raise ConfigError(
@@ -291,3 +341,161 @@ def _check_protocol(database: Database, versions: list[str], left: dict[str, int
             f"{behind} tasks in {database.shown} were started by an older corral and would not end",
             hint="Let that version finish them, or choose another database with --db.",
         )
+
+
+def migrate(url: str) -> None:
+    """Create or update the tables. Blocking."""
+    require()
+    from dbos import DBOS
+
+    logging.getLogger("dbos").setLevel("ERROR")
+    DBOS.migrate(url)
+
+
+# Connections.
+
+CONNECT = 5
+"""Seconds until a server that does not answer counts as not reachable."""
+_DISK_FULL = "53100"
+"""The SQLSTATE of Postgres."""
+STUCK = 60
+"""Seconds that a transaction may be idle."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the database reports that it cannot write: its disk is full or fails."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, sqlite3.Error):
+        return any(part in str(cause) for part in ("disk is full", "disk I/O error"))
+    return getattr(cause, "sqlstate", None) == _DISK_FULL
+
+
+def open_engine(
+    url: str, connections: int, on_full: Callable[[BaseException], None] | None = None
+) -> Engine:
+    """An engine with at most ``connections`` connections. ``on_full`` is called, in any
+    thread, when the database cannot write any more."""
+    import sqlalchemy as sa
+    from sqlalchemy import event
+
+    address = sa.make_url(url)
+    if address.drivername != "sqlite":
+        address = address.set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(
+        address, pool_size=connections, max_overflow=0, pool_timeout=30, pool_pre_ping=True
+    )
+    if address.drivername == "sqlite":
+        event.listen(engine, "connect", _set_up_file)
+        event.listen(engine, "before_cursor_execute", _begin)
+    else:
+        event.listen(engine, "do_connect", _limit_connect_time)
+        event.listen(engine, "connect", _limit_idle_time)
+    if on_full is not None:
+
+        def report_if_full(context: ExceptionContext) -> None:
+            if is_full(context.original_exception):
+                on_full(context.original_exception)
+
+        event.listen(engine, "handle_error", report_if_full)
+    return engine
+
+
+def close_engine(engine: Engine) -> None:
+    """Close all connections, also one that a thread still uses because its caller was cancelled:
+    the pool would otherwise take it back after this and keep it open."""
+    from sqlalchemy import event
+
+    event.listen(engine, "checkin", _close_returned)
+    engine.dispose()
+
+
+def _close_returned(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    record.invalidate()
+
+
+def _limit_connect_time(
+    _dialect: Dialect, _record: ConnectionPoolEntry, _given: object, options: dict[str, object]
+) -> None:
+    options.setdefault("connect_timeout", CONNECT)
+    options.setdefault("application_name", "corral")
+
+
+def _limit_idle_time(
+    connection: psycopg.Connection[TupleRow], _record: ConnectionPoolEntry
+) -> None:
+    """As the library does: a session that is idle in a transaction releases its locks."""
+    if "idle_in_transaction_session_timeout" not in connection.info.options:
+        connection.execute(b"SET idle_in_transaction_session_timeout = %d" % (STUCK * 1000))
+        connection.commit()
+
+
+def _set_up_file(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
+    """As the library does."""
+    connection.isolation_level = "IMMEDIATE"
+    connection.execute("PRAGMA busy_timeout=30000")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin(connection: Connection, cursor: DBAPICursor, statement: str, *_other: object) -> None:
+    """Start a write transaction before running workflows are counted. SQLite starts one only at
+    the first write, so two processes that count at the same time would both take the last place of
+    a limited queue."""
+    if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
+        cursor.execute("BEGIN IMMEDIATE")
+
+
+_OUR_SERIALIZATION = "portable_json"
+"""How corral's rows are serialized."""
+
+
+def select_busy_executors(*, is_file: bool) -> str:
+    """The executors with workflows that have not ended. Executors run it every second, so it
+    goes to the database directly."""
+    table = _table("workflow_status", is_file=is_file)
+    return f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING'"
+
+
+def check_origin(engine: Engine, workflow_id: str) -> None:
+    """Raises ``ConfigError`` if corral did not write all rows of this workflow: the library
+    would execute the content of a row that is marked as a pickle."""
+    for table in ("workflow_status", "operation_outputs", "workflow_events"):
+        _check_rows(engine, table, [workflow_id])
+
+
+def check_origins(engine: Engine, workflow_ids: Sequence[str]) -> None:
+    """Raises ``ConfigError`` if corral did not write the outputs of these workflows."""
+    _check_rows(engine, "workflow_status", workflow_ids)
+
+
+def _check_rows(engine: Engine, table: str, workflow_ids: Sequence[str]) -> None:
+    import sqlalchemy as sa
+
+    name = _table(table, is_file=engine.dialect.name == "sqlite")
+    statement = sa.text(
+        f"SELECT workflow_uuid FROM {name} WHERE workflow_uuid IN :ids"
+        f" AND serialization <> '{_OUR_SERIALIZATION}' LIMIT 1"
+    ).bindparams(sa.bindparam("ids", expanding=True))
+    with engine.connect() as connection:
+        found = connection.execute(statement, {"ids": list(workflow_ids)}).first()
+    if found is not None:
+        raise ConfigError(f"the record of {found[0]!r} was not written by corral")
+
+
+def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
+    """The message that was sent to the workflow with this key, received or not, as JSON; None
+    if there is none. Raises ``ConfigError`` if corral did not write it."""
+    import sqlalchemy as sa
+
+    table = _table("notifications", is_file=engine.dialect.name == "sqlite")
+    statement = sa.text(f"SELECT message, serialization FROM {table} WHERE message_uuid = :id")
+    with engine.connect() as connection:
+        found = connection.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
+    if found is None:
+        return None
+    if found[1] != _OUR_SERIALIZATION:
+        raise ConfigError(f"a message to {workflow_id!r} was not written by corral")
+    return str(found[0])
+
+
+def _table(name: str, *, is_file: bool) -> str:
+    return name if is_file else f"dbos.{name}"

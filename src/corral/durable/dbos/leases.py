@@ -21,8 +21,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from corral.durable.dbos.database import Database, locks_of
-from corral.durable.dbos.sql import CONNECT, select_busy_executors
+from corral.durable.dbos.database import CONNECT, Database, locks_of, select_busy_executors
 from corral.system import file_lock
 
 if TYPE_CHECKING:

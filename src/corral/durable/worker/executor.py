@@ -24,8 +24,9 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from corral.durable.dbos import adapter, leases, queues, sql
-from corral.durable.dbos.database import Database, prepare
+from corral.durable.dbos import adapter, leases
+from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
+from corral.durable.dbos.database import Database, is_full, prepare
 from corral.durable.worker import resource_cache
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.slug import slug
@@ -80,15 +81,15 @@ class Executor:
         workflows: Mapping[str, tuple[adapter.Workflow, int]],
         *,
         queue_names: Sequence[str] | None = None,
-        limits: Sequence[queues.Limit] = (),
+        limits: Sequence[Limit] = (),
         poll: float = 1.0,
         grace: float = GRACE,
     ) -> None:
         self.database, self.grace = database, grace
         self._workflows = workflows
         self.id = f"{slug(socket.gethostname(), limit=40)}-{os.getpid()}-{os.urandom(4).hex()}"
-        self.own = None if queue_names is not None else queues.own(self.id)
-        self.queue_names = tuple(queue_names) if queue_names is not None else (queues.own(self.id),)
+        self.own = None if queue_names is not None else own_queue(self.id)
+        self.queue_names = tuple(queue_names) if queue_names is not None else (own_queue(self.id),)
         self.limits, self.poll = tuple(limits), poll
         self.all_queues: list[str] = []
         self.leases = leases.open_leases(database)
@@ -212,7 +213,7 @@ class Executor:
         try:
             await asyncio.to_thread(self.leases.hold, self.id)
             self.all_queues = await asyncio.to_thread(
-                queues.register, self.database, self.queue_names, self.limits, self.poll
+                register_queues, self.database, self.queue_names, self.limits, self.poll
             )
             adapter.launch(
                 self.database.url,
@@ -254,7 +255,7 @@ class Executor:
             await asyncio.wait_for(self.resource_cache.close(), CLOSE)
         if self.own is not None:
             with contextlib.suppress(Exception):
-                await asyncio.to_thread(queues.remove, self.database, self.own)
+                await asyncio.to_thread(remove_queue, self.database, self.own)
         with concurrent.futures.ThreadPoolExecutor(1) as thread:  # the loop's own is closed
             await asyncio.get_running_loop().run_in_executor(thread, adapter.close)
         # The library has shut down the loop's executor, which asyncio.run would wait for.
@@ -350,5 +351,5 @@ class Executor:
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """The executor itself reports a full disk, once."""
-    if not sql.is_full(context.get("exception")):
+    if not is_full(context.get("exception")):
         loop.default_exception_handler(context)

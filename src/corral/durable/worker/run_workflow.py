@@ -21,7 +21,7 @@ Guarantees
   the recorded messages are passed to a new scheduler, which returns the same commands; the
   journal already has their results, so nothing runs twice.
 * Every call of ``adapter`` is recorded by its position. They are never run concurrently, and
-  their order may not change while ``adapter.PROTOCOL`` stays the same.
+  their order may not change while ``database.PROTOCOL`` stays the same.
 * The run directory (``Projection``) is written for people. A failure to write it never fails
   the run.
 
@@ -49,7 +49,9 @@ from typing import cast
 import msgspec
 
 from corral.durable.agent_host import client
-from corral.durable.dbos import adapter, queues
+from corral.durable.dbos import adapter
+from corral.durable.dbos.client import queue_for_node
+from corral.durable.dbos.database import OPEN_STATES
 from corral.durable.payloads import (
     NodeInput,
     Retrying,
@@ -214,7 +216,7 @@ class _Run:
         if self._is_known(command.id):
             return
         node = self.run_input.graph.nodes[command.node]
-        queue = queues.queue_for_node(self.queue, node, executor.current().all_queues)
+        queue = queue_for_node(self.queue, node, executor.current().all_queues)
         await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
 
     async def _start_wait(self, command: Wait) -> None:
@@ -379,7 +381,7 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
             else Ended(id=known, outcome=failed(reasons.get(state, "its record is gone")))
         )
         for known, workflow in in_flight.items()
-        if (state := states.get(workflow, "")) not in (*adapter.OPEN, "SUCCESS")
+        if (state := states.get(workflow, "")) not in (*OPEN_STATES, "SUCCESS")
     ]
 
 

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from corral.durable.dbos import database, queues
+from corral.durable.dbos import database
+from corral.durable.dbos.client import ANY_NODE, DEFAULT_QUEUE, Limit
 from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import GRACE, Executor
 
@@ -29,8 +30,8 @@ DRAIN = 60.0
 def serve(  # noqa: PLR0913
     db: str | None = None,
     *,
-    queue_names: Sequence[str] = (queues.DEFAULT,),
-    limits: Sequence[queues.Limit] = (),
+    queue_names: Sequence[str] = (DEFAULT_QUEUE,),
+    limits: Sequence[Limit] = (),
     imports: Sequence[str] = (),
     concurrency: int | None = AT_ONCE,
     drain: float = DRAIN,
@@ -49,7 +50,7 @@ def serve(  # noqa: PLR0913
     for module in imports:
         importlib.import_module(module)
     if concurrency is not None:
-        limits = [*limits, queues.Limit(resource=queues.ANY, each=concurrency)]
+        limits = [*limits, Limit(resource=ANY_NODE, each=concurrency)]
     worker = Executor(
         database.find(db),
         run_workflow.all_workflows(),
