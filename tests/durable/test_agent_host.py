@@ -225,37 +225,37 @@ def test_a_node_that_its_worker_runs_itself_may_rather_fail_too(
 
 
 def test_a_policy_for_crashes_that_there_is_not_fails_the_node(tmp_path: Path) -> None:
-    from corral.durable.worker import attempt_runner
+    from corral.durable.worker import node_workflow
     from corral.pipelines.graph import Node
     from corral.pipelines.scheduler.commands import RunNode
     from corral.pipelines.scheduler.outcome import Outcome
 
     visit = RunNode(id="a.1", node="a", number=1, context={})
-    told = attempt_runner.apply_crash_rule(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
+    told = node_workflow.apply_crash_rule(tmp_path, Node("a", {"on_crash": "cry"}), visit, 1)
     assert isinstance(told, Outcome)
     assert "write rerun, fail, resume" in told.failure_reason
 
 
 def test_an_agent_that_was_cut_short_goes_on_in_its_own_session(tmp_path: Path) -> None:
     from corral import events
-    from corral.durable.worker import attempt_runner
+    from corral.durable.worker import node_workflow
     from corral.pipelines.graph import Node
     from corral.pipelines.scheduler.commands import RunNode
 
     node = Node("fix", {"prompt": "Mend it.", "on_crash": "resume"})
     visit = RunNode(id="fix.1", node="fix", number=1, context={})
-    first = attempt_runner.apply_crash_rule(tmp_path, node, visit, 1)
+    first = node_workflow.apply_crash_rule(tmp_path, node, visit, 1)
     assert isinstance(first, tuple)
     assert first[0].text("prompt") == "Mend it."
     assert (first[1].fidelity, first[1].thread) == ("full", "fix.1")  # so its session is kept
     said = events.to_json(events.Text(run_id="2026-s.1", agent="codex-cli", delta="I look"))
     (tmp_path / "events.ndjson").write_bytes(said + b'\n{"type": "te')
-    second = attempt_runner.apply_crash_rule(tmp_path, node, visit, 1)
+    second = node_workflow.apply_crash_rule(tmp_path, node, visit, 1)
     assert isinstance(second, tuple)
-    assert second[0].text("prompt") == attempt_runner.GO_ON + "Mend it."
+    assert second[0].text("prompt") == node_workflow.GO_ON + "Mend it."
     held = second[1].context["internal.thread.fix.1"]
     assert held == {"agent": "codex-cli", "resume_token": "2026-s"}
     # Another attempt, after one that came to its end, begins anew.
-    third = attempt_runner.apply_crash_rule(tmp_path, node, visit, 2)
+    third = node_workflow.apply_crash_rule(tmp_path, node, visit, 2)
     assert isinstance(third, tuple)
     assert third[0].text("prompt") == "Mend it."

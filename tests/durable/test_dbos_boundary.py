@@ -65,5 +65,5 @@ def test_every_way_to_name_the_library_is_found() -> None:
         assert list(mentions(code)), code
     assert not list(mentions("from corral.durable.dbos import client"))
     assert not list(
-        mentions("import importlib; importlib.import_module('corral.durable.dbos.sql')")
+        mentions("import importlib; importlib.import_module('corral.durable.dbos.database')")
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.durable import service
+from corral.durable import query, service
 from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
@@ -137,11 +137,11 @@ def test_listing_does_not_decode_what_somebody_put_into_the_rows(tmp_path: Path)
             (poison, poison),
         )
     opened.close()
-    found = asyncio.run(service.list_runs(db=str(tmp_path / "x.db")))
+    found = asyncio.run(query.list_runs(db=str(tmp_path / "x.db")))
     assert [each.id for each in found] == ["r"]
     assert not trap.exists()
     with pytest.raises(ConfigError, match="not written by corral"):
-        asyncio.run(service.show("r", db=str(tmp_path / "x.db")))
+        asyncio.run(query.show("r", db=str(tmp_path / "x.db")))
     with pytest.raises(ConfigError, match="not written by corral"):
         asyncio.run(service.wait("r", db=str(tmp_path / "x.db"), timeout=10))
     assert not trap.exists()

@@ -8,7 +8,7 @@ import time
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
-from corral.durable import service
+from corral.durable import open_questions, query, service
 from corral.pipelines import loader
 from corral.pipelines.scheduler.commands import Question
 
@@ -20,28 +20,29 @@ GATE = """digraph gate {
 }"""
 
 
-def open_questions(world: DurableProcesses) -> list[Question]:
-    return asyncio.run(service.questions("r", db=world.db))
+def asked(world: DurableProcesses) -> list[Question]:
+    found = asyncio.run(open_questions.questions("r", db=world.db))
+    return [each.question for each in found]
 
 
 def reply(world: DurableProcesses, said: str) -> None:
-    asyncio.run(service.answer("r", said, by="me", db=world.db))
+    asyncio.run(open_questions.answer("r", said, by="me", db=world.db))
 
 
 def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: DurableProcesses) -> None:
     worker = world.worker()
     submit(world, GATE % "")
-    asked = wait_until(lambda: open_questions(world), "the question")
-    assert [choice.key for choice in asked[0].choices] == ["Y", "N"]
-    assert asyncio.run(service.list_runs(db=world.db))[0].asks == 1
+    questions = wait_until(lambda: asked(world), "the question")
+    assert [choice.key for choice in questions[0].choices] == ["Y", "N"]
+    assert asyncio.run(query.list_runs(db=world.db))[0].asks == 1
     world.kill(worker)
     reply(world, "n")
-    with pytest.raises(service.NoSuchQuestion, match="already answered"):
+    with pytest.raises(open_questions.NoSuchQuestion, match="already answered"):
         reply(world, "y")  # the first counts, though nobody has taken it up
-    assert asyncio.run(service.list_runs(db=world.db))[0].status == "interrupted"
+    assert asyncio.run(query.list_runs(db=world.db))[0].status == "interrupted"
     world.worker()
     assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
-    with pytest.raises(service.NoSuchQuestion):
+    with pytest.raises(open_questions.NoSuchQuestion):
         reply(world, "y")
 
 
@@ -49,7 +50,7 @@ def test_a_deadline_is_kept_over_a_restart(world: DurableProcesses) -> None:
     worker = world.worker()
     begun = time.time()
     submit(world, GATE % ', human.timeout="4s", human.default_choice=no')
-    wait_until(lambda: open_questions(world), "the question")
+    wait_until(lambda: asked(world), "the question")
     world.kill(worker)
     world.worker()
     assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
@@ -59,7 +60,7 @@ def test_a_deadline_is_kept_over_a_restart(world: DurableProcesses) -> None:
 def test_an_answer_in_time_ends_the_timer(world: DurableProcesses) -> None:
     world.worker()
     submit(world, GATE % ', human.timeout="1000s"')
-    wait_until(lambda: open_questions(world), "the question")
+    wait_until(lambda: asked(world), "the question")
     reply(world, "yes")
     assert world.wait_for_run().completed == ["start", "ask", "yes", "exit"]
 
@@ -67,11 +68,11 @@ def test_an_answer_in_time_ends_the_timer(world: DurableProcesses) -> None:
 def test_a_run_at_a_gate_is_cancelled(world: DurableProcesses) -> None:
     world.worker()
     submit(world, GATE % "")
-    wait_until(lambda: open_questions(world), "the question")
+    wait_until(lambda: asked(world), "the question")
     asyncio.run(service.cancel("r", reason="enough", db=world.db))
     closed = world.wait_for_run()
     assert (closed.status, closed.reason) == ("cancelled", "enough")
-    assert open_questions(world) == []
+    assert asked(world) == []
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
@@ -94,10 +95,10 @@ def test_many_runs_wait_at_their_gates_and_all_go_on(world: DurableProcesses, co
 
     async def answer() -> None:
         for name in names:
-            await service.answer(name, "yes", db=world.db)
+            await open_questions.answer(name, "yes", db=world.db)
 
     def waiting() -> bool:
-        found = asyncio.run(service.list_runs(db=world.db, limit=None))
+        found = asyncio.run(query.list_runs(db=world.db, limit=None))
         return sum(each.asks for each in found) == count
 
     worker = world.worker()

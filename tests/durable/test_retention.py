@@ -12,8 +12,8 @@ from support.batches import results_of
 from support.durable_processes import DurableProcesses, submit, wait_until
 
 import corral
-from corral.durable import retention, service
-from corral.durable.batch import query
+from corral.durable import query, retention, service
+from corral.durable.batch import query as batch_query
 from corral.durable.batch.queue import BatchStore
 from corral.durable.dbos import database
 from corral.errors import ConfigError
@@ -49,11 +49,11 @@ def test_only_what_has_ended_long_ago_goes(world: DurableProcesses) -> None:
     assert rows(world.db) == {"open", "open/a.1"}
     assert (world.folder / "r").is_dir(), "a folder of the user's own"
     with pytest.raises(ConfigError, match="there is no run"):
-        asyncio.run(service.show("r", db=world.db))
+        asyncio.run(query.show("r", db=world.db))
     # One that nobody runs any more has not ended either.
     world.kill(worker)
     wait_until(
-        lambda: asyncio.run(service.show("open", db=world.db)).status == "interrupted",
+        lambda: asyncio.run(query.show("open", db=world.db)).status == "interrupted",
         "the run to be left alone",
     )
     assert pruned(world.db, 0) == []
@@ -89,21 +89,21 @@ def test_a_folder_of_ours_goes_with_its_run(file_world: DurableProcesses) -> Non
 def test_a_batch_is_seen_and_forgotten_but_for_its_results(db: str, workspace: Path) -> None:
     file = workspace / "r.jsonl"
     given: dict[str, Any] = {"simulate": True, "db": db, "results": file, "name": "poems"}
-    assert asyncio.run(query.list_batches(db=db)) == []
+    assert asyncio.run(batch_query.list_batches(db=db)) == []
     corral.batch_sync(["one", "two", "three"], **given)
-    (seen,) = asyncio.run(query.list_batches(db=db))
+    (seen,) = asyncio.run(batch_query.list_batches(db=db))
     assert (seen.name, seen.status, seen.output) == ("poems", "success", str(file))
     assert (seen.total, seen.succeeded, seen.failed, seen.left) == (3, 3, 0, 0)
     assert seen.ended is not None
     assert seen.created <= seen.ended
     # More tasks are another round of the same batch.
     corral.batch_sync(["one", "two", "three", "four"], accept_changed=True, **given)
-    (seen,) = asyncio.run(query.list_batches(db=db))
+    (seen,) = asyncio.run(batch_query.list_batches(db=db))
     assert (seen.total, seen.succeeded, len(seen.rounds)) == (4, 4, 2)
-    shown = asyncio.run(query.show_batch("poems", db=db))
+    shown = asyncio.run(batch_query.show_batch("poems", db=db))
     assert (shown.prompt, shown.report.succeeded) == ("{{task}}", 4)
     with pytest.raises(ConfigError, match="there is no batch 'verse'"):
-        asyncio.run(query.show_batch("verse", db=db))
+        asyncio.run(batch_query.show_batch("verse", db=db))
     assert pruned(db, 3600) == []
     assert pruned(db, 0, dry_run=True) == [("batch", "poems")]
     place = paths.home() / "batches"
@@ -128,11 +128,11 @@ def test_a_batch_that_was_left_is_none_that_has_ended(new_file: str, workspace: 
                 break
 
     asyncio.run(left())
-    (seen,) = asyncio.run(query.list_batches(db=new_file))
+    (seen,) = asyncio.run(batch_query.list_batches(db=new_file))
     assert seen.status == "interrupted"
     assert 1 <= seen.succeeded < 20
     assert pruned(new_file, 0) == []
-    asyncio.run(query.cancel_batch("half", db=new_file))
-    (seen,) = asyncio.run(query.list_batches(db=new_file))
+    asyncio.run(batch_query.cancel_batch("half", db=new_file))
+    (seen,) = asyncio.run(batch_query.list_batches(db=new_file))
     assert (seen.status, seen.total) == ("cancelled", 20)
     assert pruned(new_file, 0) == [("batch", "half")]

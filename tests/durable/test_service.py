@@ -11,7 +11,7 @@ import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
 from corral.durable import fork as durable_fork
-from corral.durable import service
+from corral.durable import query
 from corral.errors import ConfigError
 from corral.pipelines import loader
 
@@ -26,7 +26,7 @@ CHAIN = """digraph chain {
 def followed(world: DurableProcesses, run: str = "r") -> list[str]:
     async def whole() -> list[str]:
         found = list[str]()
-        async for event in service.follow(run, db=world.db):
+        async for event in query.follow(run, db=world.db):
             kind = json.loads(doors_json(event))["type"]
             found.append(f"{kind} {event.node}" if event.node else kind)
         return found
@@ -76,12 +76,12 @@ def test_a_run_is_shown_with_all_that_came_of_it(world: DurableProcesses) -> Non
     world.worker()
     submit(world, CHAIN)
     assert world.wait_for_run().status == "success"
-    shown = asyncio.run(service.show("r", db=world.db))
+    shown = asyncio.run(query.show("r", db=world.db))
     assert shown.status == "success"
     assert shown.state.completed == ["start", "a", "b", "c", "exit"]
     assert shown.state.outcomes["b"].attempts == 2
     assert shown.graph.goal == "be done"
-    (listed,) = asyncio.run(service.list_runs(db=world.db))
+    (listed,) = asyncio.run(query.list_runs(db=world.db))
     assert (listed.id, listed.pipeline, listed.goal) == ("r", "chain", "be done")
     assert listed.status == "success"
     assert listed.ended is not None
@@ -96,7 +96,7 @@ def test_a_failed_run_is_listed_as_failed(world: DurableProcesses) -> None:
         ' start -> bad; bad -> exit [condition="outcome=success"] }',
     )
     assert world.wait_for_run().status == "fail"
-    (listed,) = asyncio.run(service.list_runs(db=world.db))
+    (listed,) = asyncio.run(query.list_runs(db=world.db))
     assert listed.status == "fail"
 
 
@@ -146,7 +146,7 @@ def test_a_fork_goes_on_from_a_node_and_does_nothing_before_it_again(
     assert closed.completed == ["start", "a", "b", "c", "exit"]
     assert closed.context["done.a"] == "a.1"
     assert world.attempt_counts() == {"a.1#1": 1, "b.1#1": 2, "b.1#2": 2, "c.1#1": 2}
-    assert asyncio.run(service.show("f", db=world.db)).run_input.forked_from == "r"
+    assert asyncio.run(query.show("f", db=world.db)).run_input.forked_from == "r"
 
 
 def test_a_fork_from_where_the_run_has_not_been_is_refused(world: DurableProcesses) -> None:
@@ -203,7 +203,7 @@ def test_a_pipeline_in_a_pipeline_is_a_run_of_its_own(world: DurableProcesses) -
     assert closed.completed == ["start", "in", "y", "exit"]
     assert closed.context["done.x"] == "x.1"
     assert world.attempt_counts() == {"x.1#1": 1, "y.1#1": 1}
-    assert [each.id for each in asyncio.run(service.list_runs(db=world.db))] == ["r"]
+    assert [each.id for each in asyncio.run(query.list_runs(db=world.db))] == ["r"]
     assert Path(world.folder / "r/in/child/checkpoint.json").exists()
 
 

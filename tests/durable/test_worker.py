@@ -10,7 +10,7 @@ import signal
 import pytest
 from support.durable_processes import DurableProcesses, is_alive, parallel_graph, submit, wait_until
 
-from corral.durable import service
+from corral.durable import query, service
 from corral.pipelines.scheduler.commands import Ended
 
 
@@ -96,8 +96,8 @@ def test_a_second_process_begins_nothing_again(world: DurableProcesses) -> None:
     other = re.sub("digraph d", "digraph e", graph).replace(f"{world.folder}/go", "/")
     assert world.wait(world.run(other, "other")) == 0, world.output()
     resumed = world.run(graph, "r")
-    assert [each.id for each in asyncio.run(service.list_runs(db=world.db))] == ["other", "r"]
-    assert asyncio.run(service.show("r", db=world.db)).status == "running"
+    assert [each.id for each in asyncio.run(query.list_runs(db=world.db))] == ["other", "r"]
+    assert asyncio.run(query.show("r", db=world.db)).status == "running"
     (world.folder / "go").touch()
     assert world.wait(resumed) == 0, world.output()
     assert world.attempt_counts()["a.1#1"] == 2  # that of the other run is called so too
@@ -118,7 +118,7 @@ def test_a_worker_that_was_only_asleep_changes_nothing_any_more(world: DurablePr
     (world.folder / "go").touch()
     assert world.wait_for_run().completed == ["start", "a", "b", "exit"]
     os.kill(first, signal.SIGCONT)
-    shown = asyncio.run(service.show("r", db=world.db))
+    shown = asyncio.run(query.show("r", db=world.db))
     assert [each.id for each in shown_messages(world)] == ["a.1", "b.1"]
     assert shown.status == "success"
     assert world.attempt_counts()["b.1#1"] == 1

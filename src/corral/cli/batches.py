@@ -11,7 +11,7 @@ from corral.cli.pipeline.run import DB, NEWEST
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.cli.ui.times import format_time
-from corral.durable.dbos.adapter import require
+from corral.durable.dbos.database import require
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -30,7 +30,7 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
     They are removed from the database, with their folders in corral's home. What has not ended
     stays; so do run folders elsewhere, results of batches, and branches.
     """
-    from corral.durable.dbos.adapter import require
+    from corral.durable.dbos.database import require
 
     require()
     from corral.durable import retention

@@ -7,28 +7,22 @@ Runs are durable by default: what has finished is never run twice, whatever cras
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.durable import follow, open_questions, query, service
 from corral.durable import fork as durable_fork
 from corral.durable.dbos import database
-from corral.durable.prepare_run import (
-    Pipeline,
-    as_json,
-    current_graph,
-    prepare,
-    run_folder,
-    source_path,
-    workspace_path,
-)
-from corral.durable.result import PipelineResult, result_from_output, waiting_result
+from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
@@ -38,12 +32,16 @@ from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution import memory_runner, preflight
 from corral.pipelines.execution.interviewers import Interviewer
+from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
+from corral.pipelines.json_values import not_json
 from corral.pipelines.linter.finding import Rule
-from corral.pipelines.scheduler.commands import Answer
+from corral.pipelines.scheduler.commands import Answer, Question
+from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.transforms import Transform
-from corral.values import Json
+from corral.system import paths
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -282,7 +280,7 @@ async def fork(  # noqa: PLR0913
 
 async def answer(
     run: str,
-    said: Answer | str,
+    reply: Answer | str,
     *,
     gate: str | None = None,
     by: str = "",
@@ -293,9 +291,8 @@ async def answer(
     of the choices."""
     found = await query.show(run, db=db)
     if found.closed is not None:
-        raise service.NoSuchQuestion(f"{run} has already ended: {found.closed.status}")
-    words = said if isinstance(said, Answer) else Answer(value=said)
-    await open_questions.answer(run, words, gate=gate, by=by, db=db)
+        raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.closed.status}")
+    await open_questions.answer(run, reply, gate=gate, by=by, db=db)
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -385,3 +382,211 @@ async def _close_unused_engine() -> None:
     async with _engine_lock():
         if not _engine_users:
             await asyncio.to_thread(service.close)
+
+
+# Before a run: its graph, its directories, its options.
+
+
+Pipeline: TypeAlias = str | os.PathLike[str] | Graph
+"""A file, its text, or a loaded graph."""
+
+
+def workspace_path(workspace: str | os.PathLike[str] | None) -> Path:
+    """The directory in which agents and commands work. Raises ``ConfigError``."""
+    place = Path(workspace or ".").absolute()
+    if not place.is_dir():
+        raise ConfigError(f"the workspace {str(place)!r} is not a directory")
+    return place
+
+
+def prepare(
+    pipeline: Pipeline,
+    *,
+    values: Mapping[str, Json] | None = None,
+    goal: str | None = None,
+    model: str | None = None,
+    workspace: Path | None,
+    transforms: Iterable[Transform] = (),
+    rules: Iterable[Rule] = (),
+) -> Graph:
+    """The graph to run: loaded, transformed and linted. With a workspace its child pipelines are
+    found and linted too. Raises ``ConfigError``."""
+    for key, value in {**(values or {}), "goal": goal}.items():
+        if wrong := not_json(key) or not_json(value):
+            raise ConfigError(f"the value {key!r} is not JSON: it {wrong}")
+    if isinstance(pipeline, Graph):
+        graph = pipeline  # its caller has loaded and checked it
+    else:
+        graph = loader.load(
+            pipeline,
+            values=values,
+            goal=goal,
+            model=model,
+            transforms=transforms,
+            rules=rules,
+            workspace=workspace,
+        )
+        if not (isinstance(pipeline, str) and "{" in pipeline):
+            graph = loader.with_absolute_children(graph, Path(pipeline).parent)
+    if workspace is not None:
+        loader.check(graph, workspace)
+    return graph
+
+
+def current_graph(shown: query.Shown) -> Graph | None:
+    """The graph of the run's file as it is now; None if there is no file, or none any more."""
+    config = shown.run_input.config
+    if not config.source or not Path(config.source).is_file():
+        return None
+    return prepare(
+        Path(config.source),
+        values=shown.run_input.values,
+        goal=config.goal or None,
+        model=config.model or None,
+        workspace=Path(config.workspace) if config.tree is None else None,
+    )
+
+
+def source_path(pipeline: Pipeline, source: str) -> str:
+    if source or isinstance(pipeline, Graph) or (isinstance(pipeline, str) and "{" in pipeline):
+        return source
+    return str(Path(pipeline).absolute())
+
+
+def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
+    """The run directory: writable, and not that of another run. Raises ``ConfigError``."""
+    place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
+    try:
+        paths.make_dir(place)
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        used = run_dir is not None and next(place.iterdir(), None) is not None
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {place}: {error.strerror}",
+            hint="Choose a writable one with --run-dir (run_dir=).",
+        ) from error
+    if used:
+        raise ConfigError(f"the run folder {place} is not empty", hint="Choose another one.")
+    return place / run if run_dir is None else place
+
+
+def as_json(options: RunKwargs) -> dict[str, Json]:
+    """The options as JSON, to store them with the run. Raises ``ConfigError``."""
+    try:
+        return cast("dict[str, Json]", msgspec.to_builtins(options, enc_hook=os.fspath))
+    except (TypeError, NotImplementedError) as error:
+        raise ConfigError(f"a durable run cannot store this option: {error}") from error
+
+
+# After a run: its result.
+
+
+class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run."""
+
+    run: str
+    """The id of the run."""
+    status: Literal["success", "fail", "cancelled", "waiting"]
+    """``waiting``: the run waits for people and nobody was there to ask; it can be answered and
+    resumed."""
+    reason: str = ""
+    context: dict[str, Json] = {}
+    completed: list[str] = []
+    """Nodes, in the order in which they ended."""
+    outcomes: dict[str, Outcome] = {}
+    questions: list[Question] = []
+    """The open questions of a waiting run."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    folder: str = ""
+    branch: str = ""
+    """With ``repository``: the branch with the changes; empty if nothing was changed."""
+    commit: str = ""
+    files: list[str] = []
+    """Files that were changed on the branch: the first 1,000."""
+    artifacts: list[str] = []
+    """With ``artifacts``: the names of the uploaded files."""
+    warnings: list[str] = []
+    """What could not be saved at the end, and where it is."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
+
+    @property
+    def text(self) -> str:
+        """The last answer of an agent or a model; possibly shortened if the run directory is not on
+        this machine."""
+        for node in reversed(self.completed):
+            try:
+                return (Path(self.folder) / file_name(node) / "response.md").read_text("utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+        return str(self.context.get("last_response", ""))
+
+
+def result_from_output(name: str, output: RunOutput | RunResult, folder: Path) -> PipelineResult:
+    saved = {} if isinstance(output, RunResult) else output.saved
+    return PipelineResult(
+        run=name,
+        status=cast("Any", output.status),
+        reason=output.reason,
+        context=output.context,
+        completed=output.completed,
+        outcomes=output.outcomes,
+        cost_usd=output.cost_usd or 0.0,
+        tokens=output.tokens or 0,
+        folder=str(folder),
+        **saved_fields(saved),
+    )
+
+
+def saved_fields(saved: dict[str, Json]) -> dict[str, Any]:
+    """The saved branch and artifacts of a run, as fields of its result."""
+    work, uploaded = cast("dict[str, Any]", saved.get("workspace", {})), saved.get("artifacts", [])
+    warnings: list[str] = []
+    if "error" in work:
+        warnings.append(f"its work could not be saved: {work['error']}; see {work['folder']}")
+    if isinstance(uploaded, str):
+        warnings.append(uploaded)
+    return {
+        "branch": work.get("branch", ""),
+        "commit": work.get("commit", ""),
+        "files": work.get("files", []),
+        "artifacts": uploaded if isinstance(uploaded, list) else [],
+        "warnings": warnings,
+    }
+
+
+def waiting_result(
+    shown: query.Shown, questions: list[open_questions.OpenQuestion]
+) -> PipelineResult:
+    """The result of a run that waits for people."""
+    state = shown.state
+    return PipelineResult(
+        run=shown.id,
+        status="waiting",
+        reason="it waits for a person",
+        context=state.context,
+        completed=state.completed,
+        outcomes=state.outcomes,
+        questions=[each.question for each in questions],
+        cost_usd=state.cost_usd,
+        tokens=state.tokens,
+        folder=shown.folder,
+    )
+
+
+def result_to_json(result: PipelineResult) -> dict[str, Json]:
+    """As JSON. Each outcome has its status, which the encoder would omit for a success."""
+    fields = cast("dict[str, Json]", msgspec.to_builtins(result))
+    fields["outcomes"] = outcomes(result.outcomes)
+    return fields
+
+
+def outcomes(found: dict[str, Outcome]) -> dict[str, Json]:
+    return {
+        node: {"status": outcome.status, **msgspec.to_builtins(outcome)}
+        for node, outcome in found.items()
+    }

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from corral.durable import open_questions, service
+from corral.durable import open_questions, query, service
 from corral.durable.open_questions import OpenQuestion
 from corral.durable.payloads import RunOutput
 from corral.pipelines import events, node_kinds
@@ -55,7 +55,7 @@ class RunFollower:
 
     async def run_to_end(self) -> RunOutput | None:
         """The output of the run; None if it waits for people."""
-        stream = service.follow(self.run, db=self.db)
+        stream = query.follow(self.run, db=self.db)
         coming = _next_event(stream)
         try:
             while True:
@@ -122,8 +122,8 @@ class RunFollower:
         if task.cancelled():  # it was answered by somebody else
             return
         self._answered_ids.add(asked.id)
-        with contextlib.suppress(service.NoSuchQuestion):  # somebody else was faster
-            await service.answer(asked.run, task.result(), question=asked.question.id, db=self.db)
+        with contextlib.suppress(open_questions.NoSuchQuestion):  # somebody else was faster
+            await open_questions.send_answer(asked, task.result(), db=self.db)
 
     async def _waits_for_people(self) -> bool:
         if self._working:

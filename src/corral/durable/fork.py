@@ -14,8 +14,8 @@ import msgspec
 from corral.durable import query, service
 from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import find
-from corral.durable.history import Replay
 from corral.durable.payloads import answer_key, unpack
+from corral.durable.query import Replay
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph

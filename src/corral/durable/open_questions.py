@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.durable import service
 from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import OPEN_STATES, find
-from corral.durable.payloads import answer_key, unpack
-from corral.durable.worker import node_workflow, run_workflow
+from corral.durable.payloads import NODE_WORKFLOW, QUESTIONS, RUN_WORKFLOW, answer_key, pack, unpack
 from corral.errors import ConfigError
 from corral.pipelines.scheduler import human_gate
-from corral.pipelines.scheduler.commands import Answer, Question
+from corral.pipelines.scheduler.commands import Answer, Answered, Question
+
+
+class NoSuchQuestion(ConfigError):
+    """No such question is open, or more than one matches."""
+
+    code = "not_asked"
 
 
 class OpenQuestion(msgspec.Struct, frozen=True):
@@ -32,10 +36,10 @@ async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
     """The open questions, those of the run itself first."""
 
     def read(client: Client) -> list[OpenQuestion]:
-        found = client.list_workflows(prefix=f"{run}/", name=run_workflow.NAME, states=OPEN_STATES)
+        found = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
         found_questions: list[OpenQuestion] = []
         for name in [run, *sorted(row.id for row in found)]:
-            raw = client.get_event(name, run_workflow.QUESTIONS)
+            raw = client.get_event(name, QUESTIONS)
             if isinstance(raw, dict):
                 for question in (unpack(each, Question) for each in raw.values()):
                     message = client.find_message(name, answer_key(question.id))
@@ -49,7 +53,7 @@ async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
     """Whether a node of the run or of its nested runs is running; timers do not count."""
 
     def read(client: Client) -> bool:
-        found = client.list_workflows(prefix=f"{run}/", name=node_workflow.NAME, states=OPEN_STATES)
+        found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW, states=OPEN_STATES)
         return any(not _is_timer(row.id) for row in found)
 
     return await with_client(find(db), read)
@@ -61,34 +65,48 @@ def _is_timer(workflow: str) -> bool:
 
 
 async def answer(
-    run: str, reply: Answer, *, gate: str | None = None, by: str = "", db: str | None = None
+    run: str, reply: Answer | str, *, gate: str | None = None, by: str = "", db: str | None = None
 ) -> None:
     """Answer a question of the run or of its nested runs; ``gate`` is a node or a question's id.
-    Raises ``NoSuchQuestion`` if none or several match, and ``ConfigError`` if the answer is not one
-    of the choices."""
-    found_questions = await questions(run, db=db)
+    No process needs to execute the run meanwhile. Raises ``NoSuchQuestion`` if none or several
+    match, and ``ConfigError`` if the answer is not one of the choices."""
+    answer_given = reply if isinstance(reply, Answer) else Answer(value=reply)
+    asked = _choose(run, await questions(run, db=db), gate)
+    choices = asked.question.choices
+    is_choice = answer_given.skipped or human_gate.find_choice(choices, answer_given.value)
+    if choices and not is_choice:
+        listed = ", ".join(f"{choice.key} ({choice.label})" for choice in choices)
+        raise ConfigError(
+            f"{answer_given.value!r} is not a choice of {asked.question.node}",
+            hint=f"Choices: {listed}.",
+        )
+    await send_answer(asked, answer_given, by=by, db=db)
+
+
+def _choose(run: str, found: list[OpenQuestion], gate: str | None) -> OpenQuestion:
     matching = [
-        each
-        for each in found_questions
-        if gate in (None, each.question.node, each.question.id, each.id)
+        each for each in found if gate in (None, each.question.node, each.question.id, each.id)
     ]
     if len(matching) > 1:
         matching = [each for each in matching if not each.answered]
-    if len(matching) != 1:
-        names = ", ".join(each.id.removeprefix(f"{run}/") for each in found_questions)
-        if not names:
-            raise service.NoSuchQuestion(f"{run} has no open question")
-        raise service.NoSuchQuestion(
-            f"which question of {run}?", hint=f"Choose one with --gate: {names}."
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(each.id.removeprefix(f"{run}/") for each in found)
+    if not names:
+        raise NoSuchQuestion(f"{run} has no open question")
+    raise NoSuchQuestion(f"which question of {run}?", hint=f"Choose one with --gate: {names}.")
+
+
+async def send_answer(
+    asked: OpenQuestion, reply: Answer, *, by: str = "", db: str | None = None
+) -> None:
+    """Send the answer to the run that asks. Only the first answer counts: another one raises
+    ``NoSuchQuestion``."""
+    question = asked.question
+    message = pack(Answered(id=question.id, answer=reply, by=by))
+    key = answer_key(question.id)
+    if not await with_client(find(db), lambda client: client.send(asked.run, message, key=key)):
+        raise NoSuchQuestion(
+            f"{question.node} of {asked.run} was already answered",
+            hint="The first answer counts; `corral pipeline resume` continues the run.",
         )
-    question = matching[0].question
-    if (
-        question.choices
-        and not reply.skipped
-        and human_gate.find_choice(question.choices, reply.value) is None
-    ):
-        listed = ", ".join(f"{choice.key} ({choice.label})" for choice in question.choices)
-        raise ConfigError(
-            f"{reply.value!r} is not a choice of {question.node}", hint=f"Choices: {listed}."
-        )
-    await service.answer(matching[0].run, reply, question=question.id, by=by, db=db)

@@ -1,4 +1,4 @@
-"""What the journal of a run holds, as types: inputs and outputs of the workflows. All JSON.
+"""The content of a journal, as types: names, inputs and outputs of the workflows. All JSON.
 
 They are small by design: long texts of a node are files of the run directory, and a graph is
 stored once, with its run. A field may be added with a default; any other change needs a new
@@ -17,6 +17,13 @@ from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Json
 
 T = TypeVar("T")
+
+RUN_WORKFLOW = "corral.run"
+NODE_WORKFLOW = "corral.node"
+BATCH_WORKFLOW = "corral.batch"
+"""A workflow that does nothing: its input is what the tasks of a batch share."""
+QUESTIONS = "questions"
+"""The key of the published event of a run: its open questions by id."""
 
 
 class RunWorktree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

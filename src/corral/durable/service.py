@@ -1,4 +1,4 @@
-"""Operations on durable runs: start, wait, answer, cancel, resume.
+"""Operations on durable runs: start, wait, cancel, resume.
 
 A run without a queue runs in this process, in a thread of the engine; if the process ends first,
 the run waits to be resumed. A run on a queue is executed by the workers of that queue
@@ -30,11 +30,11 @@ from corral.durable.dbos.client import (
 from corral.durable.dbos.database import OPEN_STATES, Database, find, prepare, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
+    RUN_WORKFLOW,
     RunConfig,
     RunInput,
     RunOutput,
     RunWorktree,
-    answer_key,
     pack,
     unpack,
 )
@@ -43,7 +43,7 @@ from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Answer, Answered, Cancelled, Message, Question
+from corral.pipelines.scheduler.commands import Cancelled, Message
 from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
@@ -174,7 +174,7 @@ def _begin(client: Client, run_input: RunInput) -> bool:
     }
     client.submit(
         Submission(
-            name=run_workflow.NAME,
+            name=RUN_WORKFLOW,
             id=run_input.run_id,
             queue=run_input.queue,
             payload=pack(run_input),
@@ -194,44 +194,6 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
                 return closed
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.5)
-
-
-class NoSuchQuestion(ConfigError):
-    """No such question is open, or more than one matches."""
-
-    code = "not_asked"
-
-
-async def questions(run: str, *, db: str | None = None) -> list[Question]:
-    """The open questions of the run."""
-    raw = await with_client(find(db), lambda client: client.get_event(run, run_workflow.QUESTIONS))
-    return [unpack(each, Question) for each in raw.values()] if isinstance(raw, dict) else []
-
-
-async def answer(
-    run: str,
-    reply: Answer | str,
-    *,
-    question: str | None = None,
-    by: str = "",
-    db: str | None = None,
-) -> None:
-    """Answer an open question; nobody needs to run the run meanwhile. Only the first answer counts:
-    another one raises ``NoSuchQuestion``."""
-    database = find(db)
-    open_ones = await questions(run, db=db)
-    chosen = [each for each in open_ones if question in (None, each.id, each.node)]
-    if len(chosen) != 1:
-        names = ", ".join(each.id for each in open_ones) or "none"
-        raise NoSuchQuestion(f"{run} has no such open question, or several; open: {names}")
-    answer_given = reply if isinstance(reply, Answer) else Answer(value=reply)
-    message = pack(Answered(id=chosen[0].id, answer=answer_given, by=by))
-    key = answer_key(chosen[0].id)
-    if not await with_client(database, lambda client: client.send(run, message, key=key)):
-        raise NoSuchQuestion(
-            f"{chosen[0].node} of {run} was already answered",
-            hint="The first answer counts; `corral pipeline resume` continues the run.",
-        )
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -288,11 +250,6 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = (
 
 def _config_of(client: Client, run: str) -> RunConfig | None:
     row = client.get_workflow(run)
-    if row is None or row.name != run_workflow.NAME or row.input is None:
+    if row is None or row.name != RUN_WORKFLOW or row.input is None:
         return None
     return unpack(row.input, RunInput).config
-
-
-follow = query.follow
-list_runs = query.list_runs
-show = query.show

@@ -15,8 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.durable.api import answer, cancel, fork, resume, run, run_sync, runs, show
-    from corral.durable.result import PipelineResult
+    from corral.durable.api import (
+        PipelineResult,
+        answer,
+        cancel,
+        fork,
+        resume,
+        run,
+        run_sync,
+        runs,
+        show,
+    )
     from corral.pipelines import events
     from corral.pipelines.dot.parser import DotError, parse
     from corral.pipelines.dot.writer import as_dot
@@ -40,8 +49,7 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.durable.result": "PipelineResult",
-    "corral.durable.api": "answer cancel fork resume run run_sync runs show",
+    "corral.durable.api": "PipelineResult answer cancel fork resume run run_sync runs show",
     "corral.pipelines": "events",
     "corral.pipelines.execution.resources": "NodeResources",
     "corral.pipelines.dot.parser": "DotError parse",

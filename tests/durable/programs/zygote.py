@@ -27,7 +27,7 @@ from corral.cli.main import main as corral_main
 from corral.durable import service
 from corral.durable.dbos import adapter
 from corral.durable.dbos.client import Limit
-from corral.durable.worker import attempt_runner, executor, node_workflow, run_workflow, worker
+from corral.durable.worker import executor, node_workflow, run_workflow, worker
 from corral.errors import ConfigError
 from corral.pipelines import loader
 from corral.pipelines.execution import handlers
@@ -190,5 +190,4 @@ def work(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    assert attempt_runner
     main()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from corral.durable.result import PipelineResult
+    from corral.durable.api import PipelineResult
     from corral.options import RunKwargs
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
@@ -110,12 +110,12 @@ def run(file: str, **given: Any) -> int:
         raise ConfigError("--json and --quiet are both given")
     import_modules(given["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api, prepare_run
+    from corral.durable import api
     from corral.durable.workspace import run_worktree
 
     values = _values(given["given"])
     repository = given["repository"]
-    graph = prepare_run.prepare(
+    graph = api.prepare(
         Path(file),
         values=values,
         goal=given["goal"],
@@ -231,11 +231,11 @@ def fork(name: str, node: str, **given: Any) -> int:
     """
     _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api, prepare_run
+    from corral.durable import api
 
     name = run_id(name)
     shown = _run_async(api.show(name, db=given["db"]))
-    graph = prepare_run.current_graph(shown) or shown.graph
+    graph = api.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
 
     async def execute(people: Interviewer | None) -> PipelineResult:
@@ -305,7 +305,7 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
 
 
 def _require_engine() -> None:
-    from corral.durable.dbos.adapter import require
+    from corral.durable.dbos.database import require
 
     require()
 

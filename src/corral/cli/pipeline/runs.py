@@ -15,7 +15,7 @@ from corral.cli.pipeline.run import DB, NEWEST, run_id
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.cli.ui.times import format_time
-from corral.durable.dbos.adapter import require
+from corral.durable.dbos.database import require
 from corral.errors import ConfigError
 from corral.terminal_text import one_line, visible
 
@@ -150,7 +150,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
-    from corral.durable.result import outcomes, saved_fields
+    from corral.durable.api import outcomes, saved_fields
 
     config = found.run_input.config
     return {
@@ -182,7 +182,7 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
 def _print_work(found: Shown, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral.cli.ui.pipeline_output import format_files
-    from corral.durable.result import saved_fields
+    from corral.durable.api import saved_fields
 
     _print(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.closed.saved if found.closed else {}

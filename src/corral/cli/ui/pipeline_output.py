@@ -17,7 +17,7 @@ from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import answer, echo
-from corral.durable.result import PipelineResult, result_to_json
+from corral.durable.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.execution.interviewers import AutoApprove, Console, Interviewer

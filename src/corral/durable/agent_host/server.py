@@ -29,7 +29,7 @@ Crashes
 * The host is killed: all its jobs die, and nobody knows which one caused it. At the next submit
   each job that had started is isolated: it gets a host of its own, so that only the guilty one
   can kill its host again. Each start is counted by a file ``begun.N``; after ``CRASHES`` starts
-  the job fails. What a restarted attempt does is decided by ``on_crash`` (``attempt_runner``).
+  the job fails. What a restarted attempt does is decided by ``on_crash`` (``node_workflow``).
 * The machine dies: as if host and worker were killed.
 """
 
@@ -48,7 +48,7 @@ import msgspec
 
 from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome
 from corral.durable.payloads import RunInput
-from corral.durable.worker import attempt_runner, resource_cache
+from corral.durable.worker import executor, node_workflow
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import file_lock, paths
@@ -88,7 +88,7 @@ class _Host:
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
         # Processes of an earlier host would run beside those that are started again.
         await asyncio.to_thread(ProcessRegistry(paths.process_registry()).reap)
-        async with resource_cache.open_resources(self.run_input.config) as resources:
+        async with executor.open_resources(self.run_input.config) as resources:
             idle_since = time.monotonic()
             while True:
                 self.wake.clear()
@@ -149,9 +149,7 @@ class _Host:
             reason = f"its agent host was killed while it ran, {len(starts)} times"
             return failed(reason, retryable=False)
         (folder / f"begun.{len(starts) + 1}").touch()
-        return await attempt_runner.run_in_process(
-            self.run_input, job.visit, job.attempt, resources
-        )
+        return await node_workflow.run_in_process(self.run_input, job.visit, job.attempt, resources)
 
     def _write_result(self, name: str, stored: StoredOutcome) -> None:
         self.files.write_result(name, stored)

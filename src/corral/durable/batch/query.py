@@ -17,8 +17,7 @@ from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
 from corral.durable.dbos.database import OPEN_STATES, find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
-from corral.durable.payloads import unpack
-from corral.durable.worker import node_workflow
+from corral.durable.payloads import BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry as Processes
@@ -118,7 +117,7 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
 def batch_rounds(store: BatchStore) -> dict[str, list[WorkflowInfo]]:
     """Name -> the rounds of the batch, the first one first; the newest batch first."""
     found: dict[str, list[WorkflowInfo]] = {}
-    for row in reversed(store.client.list_workflows(name=node_workflow.BATCH)):
+    for row in reversed(store.client.list_workflows(name=BATCH_WORKFLOW)):
         found.setdefault(row.id.partition("#")[0], []).append(row)
     return dict(reversed(found.items()))
 

@@ -55,8 +55,8 @@ from corral.durable.dbos.client import (
 )
 from corral.durable.dbos.database import OPEN_STATES, Database
 from corral.durable.dbos.leases import ExecutorLiveness
-from corral.durable.payloads import NodeInput, RunInput, pack, unpack
-from corral.durable.worker import executor, node_workflow
+from corral.durable.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
+from corral.durable.worker import executor
 from corral.errors import ConfigError
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -123,7 +123,7 @@ class BatchStore:
             row = self.client.get_workflow(round_id(name, number))
             if row is None:
                 return found
-            if row.name != node_workflow.BATCH:
+            if row.name != BATCH_WORKFLOW:
                 raise ConfigError(f"{name!r} is the name of a run", hint="Choose another name.")
             found.append(Round(number=number, run_input=unpack(row.input, RunInput)))
 
@@ -133,7 +133,7 @@ class BatchStore:
         self.client.ensure_queue(run_input.queue)
         self.client.submit(
             Submission(
-                name=node_workflow.BATCH,
+                name=BATCH_WORKFLOW,
                 id=run_input.run_id,
                 queue=run_input.queue,
                 payload=pack(run_input),
@@ -162,7 +162,7 @@ class BatchStore:
     def tasks(self, round: Round) -> dict[str, WorkflowInfo]:
         """The submitted tasks of a round by id, without their outputs."""
         prefix = f"{round.id}/"
-        found = self.client.list_workflows(prefix=prefix, name=node_workflow.NAME)
+        found = self.client.list_workflows(prefix=prefix, name=NODE_WORKFLOW)
         return {each.id.removeprefix(prefix): each for each in found}
 
     def enqueue(self, round: Round, tasks: Sequence[BatchTask], queue: str) -> None:
@@ -170,7 +170,7 @@ class BatchStore:
         self.client.submit_all(
             [
                 Submission(
-                    name=node_workflow.NAME,
+                    name=NODE_WORKFLOW,
                     id=f"{round.id}/{task.id}",
                     queue=queue,
                     payload=pack(

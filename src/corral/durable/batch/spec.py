@@ -11,11 +11,11 @@ from typing import Any, cast
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.durable.api import as_json, workspace_path
 from corral.durable.batch import tasks as batch_tasks
 from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
-from corral.durable.prepare_run import as_json, workspace_path
 from corral.errors import ConfigError, CorralError
 from corral.options import RunKwargs
 from corral.pipelines import node_kinds

@@ -44,9 +44,9 @@ from corral.durable.dbos.database import (
     storage_errors,
 )
 from corral.errors import ConfigError
-from corral.values import Json
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Node
+from corral.values import Json
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions

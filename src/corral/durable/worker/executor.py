@@ -22,13 +22,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
+import msgspec
+
+from corral.agents.registry import DEFAULT_AGENT
 from corral.durable.dbos import adapter, leases
 from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
 from corral.durable.dbos.database import Database, is_full, prepare
-from corral.durable.worker import resource_cache
+from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
+from corral.policy import Policy
 from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
@@ -96,7 +102,7 @@ class Executor:
         self.draining = False
         self.closing = False
         self.failed: CorralError | None = None
-        self.resource_cache = resource_cache.ResourceCache()
+        self.resource_cache = ResourceCache()
         self._suspects: set[str] = set()
         self._running_nodes: dict[int, str] = {}
         self._count = 0
@@ -353,3 +359,43 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """The executor itself reports a full disk, once."""
     if not is_full(context.get("exception")):
         loop.default_exception_handler(context)
+
+
+# The resources of nodes.
+
+
+def open_resources(config: RunConfig) -> NodeResources:
+    """The resources for nodes with this configuration, not entered yet."""
+    options: dict[str, Any] = dict(config.options)
+    if isinstance(options.get("policy"), dict):
+        options["policy"] = msgspec.convert(options["policy"], Policy)
+    return NodeResources(
+        simulate=config.simulate,
+        model=config.model or None,
+        options=cast("Any", options),
+        agent=config.agent or DEFAULT_AGENT,
+        processes=max(1, -(-config.at_once // PROMPTS_AT_ONCE)),
+    )
+
+
+class ResourceCache:
+    """One set of node resources per configuration, opened when it is first needed."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, NodeResources] = {}
+        self._stack = AsyncExitStack()
+
+    async def find(self, config: RunConfig) -> NodeResources:
+        key = msgspec.json.encode(
+            [config.simulate, config.agent, config.model, config.options, config.at_once],
+            order="sorted",
+        )
+        resources = self._open.get(key)
+        if resources is None:
+            resources = self._open[key] = open_resources(config)
+            await self._stack.enter_async_context(resources)
+        return resources
+
+    async def close(self) -> None:
+        self._open.clear()
+        await self._stack.aclose()

@@ -42,6 +42,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -53,6 +55,10 @@ from corral.durable.dbos import adapter
 from corral.durable.dbos.client import queue_for_node
 from corral.durable.dbos.database import OPEN_STATES
 from corral.durable.payloads import (
+    BATCH_WORKFLOW,
+    NODE_WORKFLOW,
+    QUESTIONS,
+    RUN_WORKFLOW,
     NodeInput,
     Retrying,
     RunConfig,
@@ -62,10 +68,11 @@ from corral.durable.payloads import (
     unpack,
     unpack_message,
 )
+from corral.durable.query import EventNumbering
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
-from corral.durable.workspace.projection import Projection
-from corral.pipelines.execution.run_dir import RunDir
+from corral.errors import StorageFailed
+from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Answered,
@@ -89,13 +96,11 @@ from corral.pipelines.scheduler.commands import (
 )
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
+from corral.pipelines.scheduler.state import State
 from corral.values import Json
 
-NAME = "corral.run"
 RECOVERIES = 10_000
 """A run may wait for months, over many restarts. It cannot crash a worker: it only waits."""
-QUESTIONS = "questions"
-"""The key of the published event: open questions by id."""
 CHECK = 15.0
 """Seconds without a message until the states of running nodes are checked: one that was
 cancelled from outside sends no message. Doubled each time."""
@@ -246,7 +251,7 @@ class _Run:
 
     async def _start(self, known: str, task: NodeInput, queue: str) -> None:
         self.in_flight[known] = f"{self.id}/{known}"
-        await adapter.enqueue(node_workflow.NAME, self.in_flight[known], queue, pack(task))
+        await adapter.enqueue(NODE_WORKFLOW, self.in_flight[known], queue, pack(task))
 
     async def _ask(self, question: Question) -> None:
         if self._is_known(question.id):
@@ -257,7 +262,7 @@ class _Run:
             timer = self.timers[question.id] = f"{self.id}/{question.id}/timer"
             then = Expired(id=question.id)
             task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
-            await adapter.enqueue(node_workflow.NAME, timer, self.queue, pack(task))
+            await adapter.enqueue(NODE_WORKFLOW, timer, self.queue, pack(task))
 
     async def _close_question(self, known: str) -> None:
         if self.questions.pop(known, None) is not None:
@@ -299,7 +304,7 @@ class _Run:
             depth=self.run_input.depth + 1,
         )
         self.in_flight[command.id] = child
-        await adapter.enqueue(NAME, child, self.queue, pack(run_input))
+        await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
 
     async def _stop(self, known: str) -> None:
         await self._close_question(known)
@@ -418,11 +423,61 @@ async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
         return str(error)
 
 
+class Projection:
+    """The run directory, written from the journal: for people and tools, never the source of truth.
+
+    A failure to write it never fails the run. A resumed run writes missing files again, and does
+    not repeat events that are already in the file."""
+
+    def __init__(self, run_input: RunInput, place: Path) -> None:
+        folder = RunDir(place)
+        self._writer = CheckpointWriter(folder)
+        self._stream = EventNumbering(run_input.run_id)
+        with contextlib.suppress(StorageFailed):
+            folder.create(run_input.graph, run_input.run_id)
+        self._count_recorded = _count_recorded(folder)
+
+    def record(self, command: Command | Retrying, state: State) -> None:
+        event = self._stream.of(command, time.time())
+        if event is not None and self._stream.count > self._count_recorded:
+            self._writer.add_event(event)
+        if isinstance(command, Checkpoint):
+            self._writer.node_ended(command)
+            self._writer.save(state)
+        elif isinstance(command, Restart):
+            self._writer.restart(command.round)
+
+    def catch_up(self, state: State) -> float | None:
+        """Write what is due; returns the seconds until the rest is due, None if nothing is left."""
+        if not self._writer.is_behind:
+            return None
+        if self._writer.due <= 0:
+            self._writer.save_now(state)
+            return None
+        return self._writer.due
+
+    def close(self, state: State) -> None:
+        self._writer.close(state)
+
+
+def _count_recorded(folder: RunDir) -> int:
+    """How many events the file holds; an incomplete last line, left by a crash, is removed."""
+    path = folder.path / EVENTS
+    try:
+        data = path.read_bytes()
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            os.truncate(path, end)
+    except OSError:
+        return 0
+    return data.count(b"\n")
+
+
 def all_workflows() -> dict[str, tuple[adapter.Workflow, int]]:
     """The workflows that every executor runs, by name; each with the number of times that it
     is started again after a crash."""
     return {
-        NAME: (run, RECOVERIES),
-        node_workflow.NAME: (node_workflow.visit, node_workflow.RECOVERIES),
-        node_workflow.BATCH: (node_workflow.batch, node_workflow.RECOVERIES),
+        RUN_WORKFLOW: (run, RECOVERIES),
+        NODE_WORKFLOW: (node_workflow.visit, node_workflow.RECOVERIES),
+        BATCH_WORKFLOW: (node_workflow.batch, node_workflow.RECOVERIES),
     }

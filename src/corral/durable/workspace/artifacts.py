@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from corral.durable.dbos.adapter import INSTALL
+from corral.durable.dbos.database import INSTALL
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import file_name
 from corral.system.git import source_repository
