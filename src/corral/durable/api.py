@@ -42,6 +42,7 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.transforms import Transform
 from corral.system import paths
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker

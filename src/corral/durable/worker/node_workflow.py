@@ -56,7 +56,7 @@ from corral.durable.worker import executor
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
-from corral.events import Done, Json
+from corral.events import Done
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import handlers
