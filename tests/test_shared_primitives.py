@@ -15,13 +15,13 @@ SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if "testing" not in path.
 
 OWNERS = {
     "atomic replace": {"system/fs.py"},
-    "file lock": {"system/file_lock.py"},
+    "file lock": {"system/fs.py"},
     "back-off": {"backoff.py"},
     "slug": {"slug.py"},
 }
 USE = {
     "atomic replace": "corral.system.fs.write_atomically or move_into_place",
-    "file lock": "corral.system.file_lock",
+    "file lock": "corral.system.fs",
     "back-off": "corral.backoff.backoff_delay",
     "slug": "corral.slug.slug",
 }

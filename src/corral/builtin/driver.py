@@ -36,8 +36,8 @@ from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system import catalogue_overrides
-from corral.system.attachments import prompt_message
 from corral.system.environment import SecretRedactor
+from corral.system.media import prompt_message
 
 
 class Driver:

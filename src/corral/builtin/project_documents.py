@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from corral.system.git import layout
+from corral.system.git import scan
 
 ALWAYS = "AGENTS.md"
 LARGEST = 32 * 1024
@@ -60,7 +60,7 @@ def _read(path: Path, most: int) -> str | None:
 def git_branch(cwd: Path) -> str | None:
     """The branch that is checked out, or the start of a commit's id. Read from the files: git
     would obey the repository's settings."""
-    found = layout.find(cwd)
+    found = scan.find_repository(cwd)
     if found is None or found.head is None:
         return None
     head = found.head

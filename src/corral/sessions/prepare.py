@@ -312,9 +312,9 @@ def _user_settings(agent: AgentSpec) -> dict[str, Json]:
 
 def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
     """For an agent that runs git by itself. Raises ``UntrustedFolder``."""
-    from corral.system.git import settings
+    from corral.system.git import dangerous_settings
 
-    found = settings.starts_programs(cwd)
+    found = dangerous_settings.starts_programs(cwd)
     if found:
         shown = ", ".join(f"{each.name} = {each.value}" for each in found[:5])
         raise UntrustedFolder(

@@ -22,7 +22,7 @@ import msgspec
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.system import paths
-from corral.system.file_lock import lock_file
+from corral.system.fs import lock_file
 from corral.values import Usage
 
 META = "meta.json"

@@ -1,4 +1,4 @@
-"""Read the images, audio and documents of a conversation, and check their type and size."""
+"""Read the images, audio and documents of a prompt or conversation, and check type and size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterable
+from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from msgspec.structs import replace
 
-from corral.errors import MediaInvalid
-from corral.messages import Audio, Document, Image, Media, Message, is_url
+from corral.errors import ConfigError, MediaInvalid
+from corral.messages import Audio, Document, Image, Media, Message, Part, Text, is_url
+from corral.options import RunOptions
 from corral.system.threads import in_thread
 
 LARGEST = 20 * 1024 * 1024
@@ -144,3 +146,35 @@ def _check_size(size: int, what: str) -> None:
         )
     if size == 0:
         raise MediaInvalid(f"a file to send is empty: {what}")
+
+
+async def prompt_message(prompt: str, run: RunOptions, cwd: Path) -> Message:
+    """Build the message. Files are read now, because the agent may change them. Raises
+    ``ConfigError``."""
+    parts: list[Part] = [Text(prompt)]
+    parts += [Image(str(cwd / path)) for path in run.images]
+    parts += [Audio(str(cwd / path)) for path in run.audio]
+    parts += [_attached(cwd / path) for path in run.attachments]
+    return (await load_media([Message("user", tuple(parts))]))[0]
+
+
+def _attached(path: Path) -> Part:
+    """Text files as text, which every model accepts; other files by their type."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"a file for the prompt cannot be read: {path}: {error}") from error
+    if media_type_of(data, "") == "application/pdf":  # some PDF files are all ASCII
+        return Document(str(path))
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        kind = media_type_of(data, path.name) or ""
+        for start, part in (("image/", Image), ("audio/", Audio)):
+            if kind.startswith(start):
+                return part(str(path))
+        raise ConfigError(
+            f"a file for the prompt is neither text nor an image, audio or PDF: {path}",
+            hint="Leave it in the workspace: the agent's tools may know what to do with it.",
+        ) from error
+    return Text(f'<file path="{path.name}">\n{text}\n</file>')

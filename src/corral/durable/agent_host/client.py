@@ -34,7 +34,7 @@ from corral.durable.payloads import RunConfig, RunInput
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.slug import slug
-from corral.system import file_lock, fs, paths
+from corral.system import fs, paths
 from corral.system.process import daemon
 
 FIRST_POLL, LAST_POLL = 0.02, 0.25
@@ -152,7 +152,7 @@ class HostFiles:
                 fs.write_atomically(
                     self.job(name) / "job.json", msgspec.json.encode(job), sync=True
                 )
-            if not file_lock.is_locked(self.lock):
+            if not fs.is_locked(self.lock):
                 self._isolate_started_jobs()
             files = self.for_job(name)
             files.open()
@@ -203,15 +203,15 @@ class HostFiles:
             while True:
                 paths.make_dir(self.folder)
                 with contextlib.suppress(FileNotFoundError):  # a host has just removed it
-                    stack.enter_context(file_lock.exclusive(self.gate))
+                    stack.enter_context(fs.exclusive_lock(self.gate))
                     break
             yield
 
     def is_host_alive(self, name: str) -> bool:
         """Whether the host of this job is alive."""
         try:
-            with file_lock.exclusive(self.gate):
-                return file_lock.is_locked(self.for_job(name).lock)
+            with fs.exclusive_lock(self.gate):
+                return fs.is_locked(self.for_job(name).lock)
         except FileNotFoundError:
             return False
 
@@ -225,7 +225,7 @@ class HostFiles:
     def remove(self) -> None:
         """Remove the files unless another host needs them. Call it while the gate is held."""
         others = [each for each in self.all_hosts() if each.folder != self.folder]
-        if not any(file_lock.is_locked(each.lock) for each in others):
+        if not any(fs.is_locked(each.lock) for each in others):
             # Renamed first: somebody could otherwise create a gate in a half-removed directory.
             trash = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
             with contextlib.suppress(OSError):
@@ -296,13 +296,13 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     """The run has ended: its host exits and removes its files. Blocking."""
     files = HostFiles.for_run(run_id)
     hosts: list[HostFiles] = []
-    with contextlib.suppress(FileNotFoundError), file_lock.exclusive(files.gate):
+    with contextlib.suppress(FileNotFoundError), fs.exclusive_lock(files.gate):
         hosts = files.all_hosts()
         for each in hosts:
             if cancel and each.requests.exists():
                 (each.requests / ALL).touch()
         files.end.touch()
-        if not file_lock.is_locked(files.lock):
+        if not fs.is_locked(files.lock):
             files.remove()
     for each in hosts:
         daemon.wake_fifo(each.fifo)

@@ -51,7 +51,7 @@ from corral.durable.payloads import RunInput
 from corral.durable.worker import executor, node_workflow
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import file_lock, paths
+from corral.system import fs, paths
 from corral.system.process.registry import ProcessRegistry
 
 LINGER = 30.0
@@ -164,7 +164,7 @@ class _Host:
     def _try_exit(self) -> bool:
         """Whether to exit: not if a command has just arrived. No more arrive while the gate is
         held."""
-        with file_lock.exclusive(self.files.gate):
+        with fs.exclusive_lock(self.files.gate):
             if os.listdir(self.files.requests):
                 return False
             if self.files.end.exists():

@@ -16,7 +16,7 @@ import msgspec
 
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
-from corral.system import file_lock, fs
+from corral.system import fs
 
 
 class OutputFile:
@@ -49,7 +49,7 @@ class OutputFile:
             os.close(self._fds.pop())
 
     def _lock(self, fd: int) -> None:
-        if not file_lock.try_lock(fd):
+        if not fs.try_lock(fd):
             raise ConfigError(
                 f"another process is writing to {self.path}",
                 hint="It runs this batch: wait for it, or stop it.",

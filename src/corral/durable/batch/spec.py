@@ -25,7 +25,7 @@ from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
 from corral.slug import slug
 from corral.system import paths
-from corral.system.git import task_worktree
+from corral.system.git.worktree import repository_root
 
 SINGLE_RUN_OPTIONS = (
     "resume",
@@ -125,7 +125,7 @@ def build_spec(  # noqa: PLR0913
     attrs |= {key: value for key, value in chosen.items() if value not in (None, "")}
     batch_name = _name(name, results, source)
     if worktree:
-        root, commit = task_worktree.root_of(workspace)
+        root, commit = repository_root(workspace)
         attrs |= {"worktree": commit, "repository": str(root), "batch": batch_name, "patch": patch}
         workspace = workspace.resolve()
     elif patch:

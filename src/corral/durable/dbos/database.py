@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import file_lock, fs, paths
+from corral.system import fs, paths
 
 if TYPE_CHECKING:
     import psycopg
@@ -157,7 +157,7 @@ def _prepare_file(database: Database, path: Path) -> None:
     except OSError as error:
         raise _cannot_open(path, error) from error
     # If several processes find it new, one creates it and the others wait.
-    with file_lock.exclusive(locks_of(path) / ".made"):
+    with fs.exclusive_lock(locks_of(path) / ".made"):
         _check_file(database, path)
 
 

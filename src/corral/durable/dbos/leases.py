@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.durable.dbos.database import CONNECT, Database, locks_of, select_busy_executors
-from corral.system import file_lock
+from corral.system import fs
 
 if TYPE_CHECKING:
     import psycopg
@@ -104,14 +104,14 @@ class FileLeases:
     def hold(self, executor: str) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / executor
-        self._held = file, file_lock.lock_file(file)
+        self._held = file, fs.lock_file(file)
         _held_here.add(executor)
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
         file = self._folder / executor
         try:
-            fd = file_lock.lock_file(file)
+            fd = fs.lock_file(file)
         except BlockingIOError:
             yield False
             return

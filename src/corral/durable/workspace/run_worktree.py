@@ -44,11 +44,11 @@ from corral.durable.payloads import RunConfig, RunWorktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.system import file_lock, fs, git, paths
-from corral.system.git import shared_worktree, source_repository, task_worktree
+from corral.system import fs, git, paths
+from corral.system.git import source_repository
 from corral.system.git.repository import write_patch
-from corral.system.git.shared_worktree import Tree
 from corral.system.git.source_repository import Repository
+from corral.system.git.worktree import Conflict, SharedWorktree, branch_name
 from corral.values import Json
 
 COMMIT = "internal.commit"
@@ -74,7 +74,7 @@ def choose(
 ) -> RunWorktree:
     """The worktree for a run: at ``commit``, or at the one that is checked out in the repository.
     Raises ``ConfigError``. Blocking."""
-    name, branch = os.fspath(repository), task_worktree.branch_of(run_id)
+    name, branch = os.fspath(repository), branch_name(run_id)
     if source_repository.is_elsewhere(name):
         if os.path.isdir(name):
             name = os.path.abspath(name)
@@ -161,7 +161,7 @@ async def save(config: RunConfig, outcome: Outcome, visit: str) -> Outcome:
         return outcome
     try:
         tree = await asyncio.to_thread(_commit, worktree, f"corral: {visit}")
-    except shared_worktree.Conflict as error:
+    except Conflict as error:
         aside = await asyncio.to_thread(_save_aside, worktree, visit)
         reason = f"{error.message}; its work is on the branch {aside}"
     except StorageFailed as error:
@@ -226,7 +226,7 @@ def _locked(worktree: RunWorktree) -> Generator[Path]:
         while True:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # another process has just removed it
-                stack.enter_context(file_lock.exclusive(folder / "gate"))
+                stack.enter_context(fs.exclusive_lock(folder / "gate"))
                 break
         yield folder
 
@@ -241,14 +241,14 @@ def _enter(worktree: RunWorktree) -> int:
             repository, tree = _repository(worktree), _read_notes(folder)
             tip = _tip(repository, worktree)
             if tree is None or not (tree.place / ".git").exists():
-                tree = shared_worktree.make(repository.root, worktree.commit, tip, folder)
-            elif tip != tree.at and file_lock.try_lock(use):
+                tree = SharedWorktree.make(repository.root, worktree.commit, tip, folder)
+            elif tip != tree.at and fs.try_lock(use):
                 # The branch is newer than what a killed process left here.
-                tree = shared_worktree.put(tree, tip)
+                tree = tree.reset_to(tip)
             elif tip != tree.at:
                 tree = _advance_branch(worktree, repository, tree, folder, "corral: work under way")
             _write_notes(folder, tree)
-            file_lock.lock_shared(use)
+            fs.lock_shared(use)
         except BaseException:
             os.close(use)
             raise
@@ -268,7 +268,7 @@ def _tip(repository: Repository, worktree: RunWorktree) -> str:
     return tip
 
 
-def _commit(worktree: RunWorktree, message: str) -> Tree:
+def _commit(worktree: RunWorktree, message: str) -> SharedWorktree:
     with _locked(worktree) as folder:
         tree = _read_notes(folder)
         if tree is None:
@@ -277,17 +277,17 @@ def _commit(worktree: RunWorktree, message: str) -> Tree:
 
 
 def _advance_branch(
-    worktree: RunWorktree, repository: Repository, tree: Tree, folder: Path, message: str
-) -> Tree:
+    worktree: RunWorktree, repository: Repository, tree: SharedWorktree, folder: Path, message: str
+) -> SharedWorktree:
     failure = StorageFailed(f"{worktree.branch} is changed by others too often")
     for _ in range(TRIES):
-        tree = shared_worktree.take(tree, message)
+        tree = tree.take_snapshot(message)
         _write_notes(folder, tree)
         tip = _tip(repository, worktree)
         if tip != tree.at:
             try:
-                tree = shared_worktree.join(tree, tip, "corral: merge parallel work")
-            except shared_worktree.Conflict:
+                tree = tree.merge(tip, "corral: merge parallel work")
+            except Conflict:
                 raise
             except StorageFailed as error:
                 failure = error
@@ -300,7 +300,7 @@ def _advance_branch(
 
 def _save_aside(worktree: RunWorktree, visit: str) -> str:
     """Save work that conflicts to a branch of its own."""
-    branch = task_worktree.branch_of(f"{worktree.branch.partition('/')[2]}--{visit}")
+    branch = branch_name(f"{worktree.branch.partition('/')[2]}--{visit}")
     with _locked(worktree) as folder, contextlib.suppress(StorageFailed):
         tree, repository = _read_notes(folder), _repository(worktree)
         if tree is not None:
@@ -340,7 +340,7 @@ def _wait_until_unused(worktree: RunWorktree) -> None:
         return
     try:
         ends = time.monotonic() + ENDING
-        while not file_lock.try_lock(use) and time.monotonic() < ends:
+        while not fs.try_lock(use) and time.monotonic() < ends:
             time.sleep(0.05)
     finally:
         os.close(use)
@@ -355,7 +355,7 @@ def _drop(worktree: RunWorktree) -> None:
 def _remove(folder: Path) -> None:
     tree = _read_notes(folder)
     if tree is not None:
-        shared_worktree.remove(tree)
+        tree.remove()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -366,22 +366,24 @@ def _remove_idle() -> None:
         try:
             if time.time() - notes.stat().st_mtime < IDLE:
                 continue
-            with file_lock.exclusive(folder / "gate"):
+            with fs.exclusive_lock(folder / "gate"):
                 tree = _read_notes(folder)
                 is_copy = tree is not None and tree.root.parent == source_repository.folder()
-                if is_copy and not file_lock.is_locked(folder / "use"):
+                if is_copy and not fs.is_locked(folder / "use"):
                     _remove(folder)
         except OSError:
             continue
 
 
-def _write_notes(folder: Path, tree: Tree) -> None:
+def _write_notes(folder: Path, tree: SharedWorktree) -> None:
     paths.write_private(folder / "tree.json", msgspec.json.encode(tree, enc_hook=str))
 
 
-def _read_notes(folder: Path) -> Tree | None:
+def _read_notes(folder: Path) -> SharedWorktree | None:
     try:
-        return msgspec.json.decode((folder / "tree.json").read_bytes(), type=Tree, dec_hook=_path)
+        return msgspec.json.decode(
+            (folder / "tree.json").read_bytes(), type=SharedWorktree, dec_hook=_path
+        )
     except FileNotFoundError:
         return None
 

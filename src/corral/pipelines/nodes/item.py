@@ -24,8 +24,7 @@ from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
-from corral.system.git import task_worktree
-from corral.system.git.task_worktree import Tree
+from corral.system.git.worktree import TaskWorktree, branch_name, task_folder
 from corral.values import Json
 
 LONGEST = 400_000
@@ -77,7 +76,7 @@ async def _asked(work: NodeContext, prompt: str) -> tuple[Outcome, dict[str, Jso
                 reason = f"its work could not be kept: {error.message}; it is in {tree.place}"
                 told["code"] = error.code
                 return failed(reason, retryable=False), told
-        await asyncio.shield(task_worktree.remove(tree))
+        await asyncio.shield(tree.remove())
         return outcome, told
 
 
@@ -100,7 +99,9 @@ def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
 
 
 @asynccontextmanager
-async def _place(work: NodeContext, commit: str) -> AsyncGenerator[tuple[Path, Tree | None]]:
+async def _place(
+    work: NodeContext, commit: str
+) -> AsyncGenerator[tuple[Path, TaskWorktree | None]]:
     """Where it works: the workspace, or the same folder in a worktree of its own. The worktree is
     removed if the task raises; else its work must be kept first."""
     if not commit:
@@ -108,17 +109,17 @@ async def _place(work: NodeContext, commit: str) -> AsyncGenerator[tuple[Path, T
         return
     root = Path(work.node.text("repository"))
     names = (work.node.text("batch"), work.visit.id, str(work.folder))
-    tree = await task_worktree.make(root, commit, task_worktree.place_of(root, *names))
+    tree = await TaskWorktree.make(root, commit, task_folder(root, *names))
     try:
         yield tree.place / work.workspace.relative_to(root), tree
     except BaseException:
-        await asyncio.shield(task_worktree.remove(tree))
+        await asyncio.shield(tree.remove())
         raise
 
 
-async def _kept(work: NodeContext, tree: Tree) -> dict[str, Json]:
-    branch = task_worktree.branch_of(work.node.text("batch"), work.visit.id)
-    change = await task_worktree.keep(tree, branch, f"{work.node.text('batch')}: {work.visit.id}")
+async def _kept(work: NodeContext, tree: TaskWorktree) -> dict[str, Json]:
+    branch = branch_name(work.node.text("batch"), work.visit.id)
+    change = await tree.commit_to(branch, f"{work.node.text('batch')}: {work.visit.id}")
     if change is None:
         return {}
     told: dict[str, Json] = {"branch": change.branch, "commit": change.commit}

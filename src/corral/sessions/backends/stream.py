@@ -126,7 +126,7 @@ class StreamBackend:
         """The first bytes for an agent whose stream goes both ways."""
         from corral.messages import Text
         from corral.protocol.stream_json.client import encode_prompt
-        from corral.system.attachments import prompt_message
+        from corral.system.media import prompt_message
 
         text, prepared = launch.stdin.decode(), self._prepared
         if not (prepared.run.images or prepared.run.attachments):

@@ -39,7 +39,7 @@ import msgspec
 
 from corral.errors import ConfigError, ProcessFailed, StorageFailed, from_event
 from corral.events import Decision, Error, Event, PermissionRequest, from_json
-from corral.system import file_lock, paths
+from corral.system import fs, paths
 from corral.system.process import daemon
 from corral.values import Json
 
@@ -163,7 +163,7 @@ class WarmFiles:
 
     def is_warm(self) -> bool:
         """Whether the background process runs."""
-        return file_lock.is_locked(self.lock)
+        return fs.is_locked(self.lock)
 
 
 def root() -> Path:

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 
 from corral.errors import ConfigError
-from corral.system import file_lock
+from corral.system import fs
 from corral.system.environment import SecretRedactor
 
 FORMAT = 1
@@ -242,7 +242,7 @@ def _open(path: str | Path, head: Head) -> int:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        with file_lock.locked(fd):  # two processes of one run may start at once
+        with fs.hold_lock(fd):  # two processes of one run may start at once
             first = os.pread(fd, 4096, 0).split(b"\n")[0]
             if f'"run":{json.dumps(head.run)}'.encode() not in first:
                 os.ftruncate(fd, 0)

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from corral.events import FileKind
 from corral.system.fs import open_regular
-from corral.system.git import index, layout, listing
-from corral.system.git.index import Indexed
-from corral.system.git.listing import Scope
+from corral.system.git import repository, scan
+from corral.system.git.repository import IndexEntry
+from corral.system.git.scan import Scope
 from corral.system.git.tree import hash_blob
 from corral.values import FileChanged, printable_path
 
@@ -60,7 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def look(root: Path) -> Snapshot:
     """The folder as it is now."""
-    scope = listing.scope_of(root)
+    scope = scan.scope_of(root)
     indexed = _indexed(root) if scope is not None else {}
     tracked = {os.fsencode(path) for path in indexed}
     files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, budget=HASHED_TOTAL)
@@ -147,12 +147,12 @@ def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
     return blob is None or hash_blob(whole, len(blob)) != blob
 
 
-def _is_still(entry: Indexed, seen: Seen) -> bool:
+def _is_still(entry: IndexEntry, seen: Seen) -> bool:
     return entry.is_still(seen.size, seen.mtime, seen.ctime, seen.inode)
 
 
 def _stat_all(
-    root: Path, paths: Iterable[str], indexed: Mapping[str, Indexed], *, budget: int
+    root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], *, budget: int
 ) -> tuple[dict[str, Seen], bool]:
     """Every file as it is; a digest, within the budget, of those that the index does not have as
     they are. False where there were too many."""
@@ -175,7 +175,7 @@ def _stat_all(
                 seen = replace(seen, digest=_digest(whole))
                 budget -= seen.size
             files[path] = seen
-    except listing.TooManyFiles:
+    except scan.TooManyFiles:
         return files, False
     return files, True
 
@@ -183,34 +183,34 @@ def _stat_all(
 def _paths(root: Path, scope: Scope | None, tracked: set[bytes]) -> Iterator[str]:
     """Raises ``TooManyFiles``."""
     skipped = _SKIPPED if scope is None else frozenset({b".git"})
-    for path in listing.files(root, scope, tracked, skipped=skipped):
+    for path in scan.files(root, scope, tracked, skipped=skipped):
         yield os.fsdecode(path)
 
 
-def _indexed(root: Path) -> dict[str, Indexed]:
+def _indexed(root: Path) -> dict[str, IndexEntry]:
     """The files in the index of the repository around a folder, by their path from the folder."""
-    found = layout.find(root)
+    found = scan.find_repository(root)
     prefix = _prefix(root, found)
     if found is None or prefix is None:
         return {}
     return {
         os.fsdecode(path.removeprefix(prefix)): entry
-        for path, entry in (index.read(found) or {}).items()
+        for path, entry in (repository.read_index(found) or {}).items()
         if path.startswith(prefix)
     }
 
 
 def _tracked(root: Path) -> set[bytes]:
     """Their names alone."""
-    found = layout.find(root)
+    found = scan.find_repository(root)
     prefix = _prefix(root, found)
     if found is None or prefix is None:
         return set()
-    names = index.names(found)
+    names = repository.index_names(found)
     return {path.removeprefix(prefix) for path in names if path.startswith(prefix)}
 
 
-def _prefix(root: Path, found: layout.Layout | None) -> bytes | None:
+def _prefix(root: Path, found: scan.Layout | None) -> bytes | None:
     if found is None or found.top is None:
         return None
     below = os.path.relpath(os.path.abspath(root), found.top)

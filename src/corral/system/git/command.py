@@ -18,7 +18,7 @@ file that an agent could have written:
 
 git is never asked to compare or add files of a work tree: that would read attribute and ignore
 files, and start git in embedded repositories. Files are listed, read and written by
-``corral.system.git.listing``, ``tree`` and ``checkout``.
+``corral.system.git.scan``, ``tree`` and ``checkout``.
 
 Who calls: the other modules of this package, from any thread. ``call`` blocks. Several calls may
 run at once; ``locked`` is for work that only one process of the machine may do at a time.
@@ -54,7 +54,7 @@ from typing import IO
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import file_lock
+from corral.system import fs
 
 TIMEOUT = 300.0
 """Seconds for one call of git."""
@@ -155,7 +155,7 @@ REMOTE = Access(protocols=NETWORK, user_config=True)
 def locked(gate: Path) -> Generator[None]:
     """Hold a lock that all processes of this machine respect. git processes that are started
     meanwhile hold it too: if corral is killed, nobody enters before they have ended."""
-    with file_lock.exclusive(gate) as fd:
+    with fs.exclusive_lock(gate) as fd:
         token = _locks.set((*_locks.get(), fd))
         try:
             yield

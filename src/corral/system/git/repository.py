@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -11,13 +12,21 @@ from typing import IO
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.system.git import command, layout, settings, stub
+from corral.system.git import command, scan, settings, stub
 from corral.system.git.command import LOCAL, Access, GitOutput, Limits
-from corral.system.git.layout import Layout
+from corral.system.git.scan import Layout
 from corral.values import printable_path
 
 _HEAD = re.compile(r"(HEAD|@)(?=$|[~^:])")
 _SHARED = re.compile(r"group|all|world|everybody|true|umask|false|0[0-7]{3}")
+
+INDEX_SECONDS = 30.0
+
+_DEBUG_INFO = re.compile(
+    rb"  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n  dev: \d+\tino: (\d+)\n"
+    rb"  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
+)
+"""What ``--debug`` adds to an entry."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +49,7 @@ _FULL = ("unable to write", "No space left", "file write error", "Disk quota exc
 
 def locate(folder: Path) -> Layout:
     """The repository around a folder. Raises ``StorageFailed``."""
-    found = layout.find(folder)
+    found = scan.find_repository(folder)
     if found is None:
         raise StorageFailed(f"{folder} is not in a git repository")
     return found
@@ -180,3 +189,61 @@ def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
     """The difference, of any size, into a file. Raises ``StorageFailed``."""
     limits = Limits(output=1 << 62)
     checked(_DIFF, call(folder, *_DIFF, old, new, output=output, limits=limits))
+
+
+class IndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """A file in the index."""
+
+    mode: str
+    blob: str
+    stamp: tuple[int, ...]
+    """Size, modification time, change time and inode when git last read the file."""
+
+    def is_still(self, size: int, mtime: int, ctime: int, inode: int) -> bool:
+        return self.stamp == (size, mtime, ctime, inode & 0xFFFFFFFF)
+
+
+def read_index(found: Layout) -> dict[bytes, IndexEntry] | None:
+    """All entries by their path from the top; None where there is no index that git can read
+    alone (a split or sparse index needs the repository)."""
+    listed = _list_index(found, "--stage", "--debug")
+    return None if listed is None else _parse_index(listed)
+
+
+def index_names(found: Layout) -> set[bytes]:
+    """The paths alone; none where the index cannot be read."""
+    return {path for path in (_list_index(found) or b"").split(b"\0") if path}
+
+
+def _list_index(found: Layout, *options: str) -> bytes | None:
+    path = found.git_dir / "index"
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return None
+    except FileNotFoundError:
+        return b""
+    except OSError:
+        return None
+    words = ("ls-files", "-z", "--cached", *options)
+    try:
+        place = stub.blank(settings.object_format(found.common))
+        env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(place)}
+        answer = command.call(place, *words, env=env, limits=Limits(seconds=INDEX_SECONDS))
+    except StorageFailed:
+        return None
+    return None if answer.code or answer.is_cut else answer.out
+
+
+def _parse_index(listed: bytes) -> dict[bytes, IndexEntry]:
+    entries: dict[bytes, IndexEntry] = {}
+    path = mode = blob = b""
+    for row in listed.split(b"\0"):
+        # What --debug says of an entry follows its NUL, before the next entry.
+        if path and (stamp := _DEBUG_INFO.match(row)):
+            changed, changed_ns, modified, modified_ns, inode, size = map(int, stamp.groups())
+            times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
+            entries[path] = IndexEntry(mode.decode(), blob.decode(), (size, *times, inode))
+            row = row[stamp.end() :]  # noqa: PLW2901
+        info, _, path = row.partition(b"\t")
+        mode, blob = info.split(b" ")[:2] if path else (b"", b"")
+    return entries

@@ -1,55 +1,19 @@
-"""Read a repository's configuration as data: no include is followed, nothing is obeyed."""
+"""Read git's configuration as data: the includes of a repository are not followed."""
 
 from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from corral.errors import StorageFailed
 from corral.system.fs import read_small
-from corral.system.git import layout, stub
+from corral.system.git import stub
 from corral.system.git.command import Access, Limits, call
 
 LARGEST = 1024 * 1024
 """Bytes of a configuration file that are read."""
-
-_RUNS = re.compile(
-    r"""
-    core\.(fsmonitor|hookspath|sshcommand|pager|editor|askpass|gitproxy|alternaterefscommand
-          |attributesfile|worktree)
-  | (sequence|gpg(\..*)?|credential(\..*)?|diff\..*|merge\..*|filter\..*|difftool\..*
-    |mergetool\..*|browser\..*|man\..*|guitool\..*)
-    \.(editor|program|helper|command|textconv|driver|clean|smudge|process|cmd|path)
-  | diff\.external | interactive\.difffilter | pager\..* | alias\..* | include\.path
-  | includeif\..*\.path | protocol(\..*)?\.allow | remote\..*\.(vcs|uploadpack|receivepack|proxy)
-  | url\..*\.(insteadof|pushinsteadof) | uploadpack\.packobjectshook | gc\.recentobjectshook
-  | submodule\..*\.update | sendemail\..*cmd | trailer\..*\.(cmd|command) | hook\..*\.command
-  | bigdelta | receive\.procreceiverefs | instaweb\..* | web\.browser | init\.templatedir
-  | tar\..*\.command | imap\.tunnel | extensions\.(partialclone|worktreeconfig)
-    """,
-    re.VERBOSE,
-)
-_LOOKING = re.compile(r"core\.(fsmonitor|worktree|attributesfile)|filter\.|diff\.|include(if)?\.|/")
-"""What counts when git only compares files; a path: a file of settings that cannot be read."""
-_HARMLESS = {
-    ("core.fsmonitor", "false"),
-    ("core.hookspath", "/dev/null"),
-    ("protocol.allow", "never"),
-    ("protocol.allow", "user"),
-}
-_REMOTE_HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """A setting of a repository that makes git start a program or read another file."""
-
-    name: str
-    value: str
 
 
 def read(path: Path) -> list[tuple[str, str]]:
@@ -57,7 +21,7 @@ def read(path: Path) -> list[tuple[str, str]]:
 
     A file that is missing, too large, not regular or malformed has none.
     """
-    return list(_parse(read_small(path, LARGEST) or b""))
+    return list(parse(read_small(path, LARGEST) or b""))
 
 
 def object_format(common: Path) -> str:
@@ -66,14 +30,15 @@ def object_format(common: Path) -> str:
     data = read_small(common / "config", LARGEST) or b""
     if b"objectformat" not in data.lower():  # as nearly always: git need not be started
         return "sha1"
-    found = dict(_parse(data)).get("extensions.objectformat", "sha1").lower()
+    found = dict(parse(data)).get("extensions.objectformat", "sha1").lower()
     if found not in ("sha1", "sha256"):
         raise StorageFailed(f"{common}: objects in the format {found!r} are not supported")
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def _parse(data: bytes) -> tuple[tuple[str, str], ...]:
+def parse(data: bytes) -> tuple[tuple[str, str], ...]:
+    """All settings of a file's content. Empty if git cannot parse it."""
     if not data.strip():
         return ()
     words = ("config", "--file", "-", "--no-includes", "--null", "--list")
@@ -82,45 +47,6 @@ def _parse(data: bytes) -> tuple[tuple[str, str], ...]:
         return ()
     rows = (row.partition("\n") for row in answer.text.split("\0") if row)
     return tuple((name, value) for name, _, value in rows)
-
-
-def dangerous(folder: Path) -> list[Finding]:
-    """The settings of the repository around a folder that make git start programs, load other
-    files, or change where it looks: whoever runs git there obeys them. Includes count, whatever
-    they hold. The user's own configuration is not looked at. Raises ``StorageFailed``."""
-    found = layout.find(folder)
-    if found is None:
-        return []
-    paths = dict.fromkeys(
-        (found.common / "config", found.git_dir / "config", found.git_dir / "config.worktree")
-    )
-    findings: list[Finding] = []
-    for path in paths:
-        data = read_small(path, LARGEST)
-        rows = _parse(data or b"")
-        if data is None and path.exists():
-            findings.append(Finding(str(path), "not a regular file, or too large"))
-        elif data and data.strip() and not rows:
-            findings.append(Finding(str(path), "git cannot parse this file"))
-        findings += [Finding(*row) for row in rows if _is_dangerous(*row)]
-    hooks = found.common / "hooks"
-    if hooks.is_dir():
-        names = sorted(each.name for each in hooks.iterdir() if each.suffix != ".sample")
-        findings += [Finding("hook", name) for name in names]
-    return findings
-
-
-def starts_programs(folder: Path) -> list[Finding]:
-    """Of these, what git obeys when it only looks: ``git status`` or ``git diff`` there starts
-    the program. Raises ``StorageFailed``."""
-    return [found for found in dangerous(folder) if _LOOKING.match(found.name.lower())]
-
-
-def _is_dangerous(name: str, value: str) -> bool:
-    if (name.lower(), value.lower()) in _HARMLESS:
-        return False
-    is_helper = name.lower().endswith("url") and bool(_REMOTE_HELPER.match(value))
-    return is_helper or bool(_RUNS.fullmatch(name.lower()))
 
 
 def identity(common: Path) -> dict[str, str]:

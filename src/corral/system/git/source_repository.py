@@ -20,7 +20,8 @@ import msgspec
 
 from corral.errors import ConfigError, StorageFailed
 from corral.system import git, paths
-from corral.system.git import command, index, layout, listing, repository, task_worktree, tree
+from corral.system.git import command, repository, scan, tree
+from corral.system.git.worktree import repository_root
 
 _HOST_AND_PATH = re.compile(r"(?:[^/@:\s]+@)?[^/:\s]{2,}:[^:].*")
 """``git@host:path``; one letter before the colon would be a drive of Windows."""
@@ -103,7 +104,7 @@ def is_elsewhere(name: str) -> bool:
     if not name.strip() or name.startswith("-") or "\0" in name or "\n" in name:
         raise ConfigError(f"{shown!r} is no repository")
     if os.path.isdir(name):
-        found = layout.find(Path(name))
+        found = scan.find_repository(Path(name))
         return found is not None and found.top is None
     if "://" in name:
         refuse_secrets(name, "git's credential helpers know it: leave it out of the URL.")
@@ -139,7 +140,7 @@ def refuse_secrets(url: str, hint: str) -> None:
 
 def own(folder: Path) -> Repository:
     """The one around a folder. Raises ``ConfigError``."""
-    return Repository(root=task_worktree.root_of(folder)[0])
+    return Repository(root=repository_root(folder)[0])
 
 
 def folder() -> Path:
@@ -190,7 +191,7 @@ def has_changes(folder: Path) -> bool:
     found = git.locate(folder)
     if found.top is None:
         return False
-    indexed = index.read(found)
+    indexed = repository.read_index(found)
     if indexed is None:
         return False
     committed = repository.entries(folder, git.commit_of(folder, "HEAD"))
@@ -199,17 +200,17 @@ def has_changes(folder: Path) -> bool:
     }:
         return True
     top = os.fsencode(found.top)
-    scope = listing.scope_below(found.top, found.top, found.common)
+    scope = scan.scope_below(found.top, found.top, found.common)
     for path, entry in indexed.items():
         if entry.mode != tree.SUBMODULE and _differs(os.path.join(top, path), entry):
             return True
     try:
-        return any(path not in indexed for path in listing.files(found.top, scope, indexed.keys()))
-    except listing.TooManyFiles:
+        return any(path not in indexed for path in scan.files(found.top, scope, indexed.keys()))
+    except scan.TooManyFiles:
         return True
 
 
-def _differs(path: bytes, entry: index.Indexed) -> bool:
+def _differs(path: bytes, entry: repository.IndexEntry) -> bool:
     try:
         info = os.lstat(path)
     except OSError:

@@ -26,9 +26,9 @@ import msgspec
 from corral.errors import StorageFailed
 from corral.system import paths as system_paths
 from corral.system.fs import open_regular, parent_below
-from corral.system.git import layout, listing, repository, stub
-from corral.system.git.listing import Scope
+from corral.system.git import repository, scan, stub
 from corral.system.git.repository import Entry
+from corral.system.git.scan import Scope
 from corral.values import printable_path
 
 SUBMODULE = "160000"
@@ -156,9 +156,9 @@ def _paths(place: Path, base: Mapping[bytes, Entry], scope: Scope) -> Iterator[b
             raise StorageFailed(f"{where} cannot be read: {error.strerror}") from error
 
     try:
-        yield from listing.files(place, scope, base.keys(), on_error=refuse)
-    except listing.TooManyFiles as error:
-        limit = f"{listing.MOST_ENTRIES:,}"
+        yield from scan.files(place, scope, base.keys(), on_error=refuse)
+    except scan.TooManyFiles as error:
+        limit = f"{scan.MOST_ENTRIES:,}"
         raise StorageFailed(f"{place} has more than {limit} files") from error
 
 
@@ -184,7 +184,7 @@ def _is_same(
     root: Path, folder: Path, commit: str, prefix: bytes, inside: Mapping[bytes, Entry]
 ) -> bool:
     """Whether a submodule's folder holds this commit's files and nothing else."""
-    its_own = layout.find(folder)
+    its_own = scan.find_repository(folder)
     if its_own is None or its_own.top != folder or its_own.head != commit:
         return False
     env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}

@@ -1,88 +1,299 @@
-"""A linked work tree of a repository, in folders of corral's own.
+"""Linked work trees of a repository, in folders of corral's own.
 
-git's notes about the work tree (``HEAD``, ``index``) are in a folder beside it, not in the
-repository: nothing there is locked, listed or left behind. Who works in the tree can use git as
-in any linked work tree: objects and branches are those of the repository. git's own commands for
-work trees are not used, since they run hooks and filters that the repository names.
+git's data about a work tree (``HEAD``, ``index``) are in a folder beside it, not in the repository:
+nothing there is locked, listed or left behind. A program that works in the tree can use git as in
+any linked work tree: objects and branches are those of the repository. Nothing of the user's own
+work tree is changed. git's own commands for work trees are not used, since they run hooks and
+filters that the repository names.
+
+``TaskWorktree`` is for one task: its own folder at a commit. The work done there becomes a branch.
+
+``SharedWorktree`` is for several nodes of a run, one after another or at the same time, maybe on
+several machines. After each of them all files in the tree become a commit of the run's branch: a
+snapshot. git's index and HEAD in the tree are left alone, so a program sees the earlier work as
+changes that are not committed, and may commit. Its commits become parents of the next snapshot.
+One process at a time may use a tree.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
-from corral.errors import StorageFailed
-from corral.system import paths
-from corral.system.git import checkout, layout, listing, repository
+import msgspec
+
+from corral.errors import ConfigError, StorageFailed
+from corral.system import git, paths
+from corral.system.git import checkout, repository, scan
 from corral.system.git import tree as git_tree
-from corral.system.git.listing import Scope
+from corral.system.threads import in_thread
+
+LARGEST_PATCH = 256 * 1024
+"""Bytes."""
+
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+|\.{2,}|^[.-]+|\.lock$|\.$")
+_HEAD = "Corral-Head"
+"""The trailer of a snapshot's message that names the tree's HEAD, if it was moved."""
 
 
-def add(root: Path, place: Path, notes: Path, files: str, head: str) -> None:
-    """A work tree at ``place`` with the files of one commit and HEAD at another (mostly the same).
-    What was at ``place`` or in ``notes`` is removed. Raises ``StorageFailed``."""
-    remove(place, notes)
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done in the worktree of a task."""
+
+    branch: str
+    commit: str
+    files: tuple[str, ...]
+    patch: str
+    """Empty if it would be too large, or is not UTF-8."""
+
+
+class Conflict(StorageFailed):
+    """The same lines were changed in two worktrees."""
+
+
+class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
+    """A worktree for one task."""
+
+    root: Path
+    """Of the repository."""
+    commit: str
+    place: Path
+    git_dir: Path
+    """git's data about the worktree: HEAD and its index."""
+
+    @classmethod
+    async def make(cls, root: Path, commit: str, place: Path) -> TaskWorktree:
+        """Make a worktree at this commit. What an earlier one left at the place is removed. Raises
+        ``StorageFailed``."""
+        git_dir = place.with_name(f"{place.name}.git")
+        await in_thread(_add, root, place, git_dir, files=commit, head=commit)
+        return cls(root=root, commit=commit, place=place, git_dir=git_dir)
+
+    async def remove(self) -> None:
+        """Remove the worktree with everything in it."""
+        await in_thread(self._remove)
+
+    def _remove(self) -> None:
+        _remove(self.place, self.git_dir)
+        with suppress(OSError):  # other files are beside it
+            self.place.parent.rmdir()
+
+    async def commit_to(self, branch: str, message: str) -> Change | None:
+        """Commit what was changed since the commit to a branch of the repository. Returns None if
+        nothing was changed. Raises ``StorageFailed``: then the worktree must stay, because its work
+        is nowhere else."""
+        return await in_thread(self._commit_to, branch, message)
+
+    def _commit_to(self, branch: str, message: str) -> Change | None:
+        root, commit = self.root, self.commit
+        tree = _write_tree(root, self.place, commit)
+        if tree == git.tree_of(root, commit):
+            return None
+        head = _head(root, self.git_dir, commit)
+        if git.tree_of(root, head) != tree:
+            head = git.commit(root, tree, [head], message)
+        git.run(root, "update-ref", f"refs/heads/{branch}", head)
+        return Change(
+            branch=branch,
+            commit=head,
+            files=git.changed_files(root, commit, head),
+            patch=repository.patch(root, commit, head, LARGEST_PATCH),
+        )
+
+
+class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
+    """A worktree that several nodes work in. All methods block and raise ``StorageFailed``."""
+
+    root: Path
+    """The repository."""
+    base: str
+    """The commit that the run started from."""
+    at: str
+    """The snapshot that the files are, except for what was changed since."""
+    place: Path
+    git_dir: Path
+    """git's data about the worktree: HEAD and its index. Programs in the tree may change it."""
+
+    @classmethod
+    def make(cls, root: Path, base: str, snapshot: str, own: Path) -> SharedWorktree:
+        """Make a worktree in the folder ``own``. What was there before is removed."""
+        place, git_dir = own / "tree", own / "git"
+        _add(root, place, git_dir, files=snapshot, head=_recorded_head(root, snapshot) or base)
+        return cls(root=root, base=base, at=snapshot, place=place, git_dir=git_dir)
+
+    @property
+    def head(self) -> str:
+        return _head(self.root, self.git_dir, self.base)
+
+    def reset_to(self, snapshot: str) -> SharedWorktree:
+        """Return the tree at this snapshot. Changes that were made in it are lost."""
+        head = _recorded_head(self.root, snapshot) or self.base
+        try:
+            current = _write_tree(self.root, self.place, self.at)
+            changes = repository.differences(self.root, current, snapshot)
+            checkout.update(self.root, self.place, changes, force=True)
+            if head != self.head:
+                _move_head(self.root, self.git_dir, head)
+        except StorageFailed:  # there is a folder that cannot be read
+            _add(self.root, self.place, self.git_dir, files=snapshot, head=head)
+        return msgspec.structs.replace(self, at=snapshot)
+
+    def take_snapshot(self, message: str) -> SharedWorktree:
+        """Commit the files that are there now. Returns the same tree if nothing was changed."""
+        files = ""
+        for left in (2, 1, 0):
+            try:
+                files = _write_tree(self.root, self.place, self.at)
+                break
+            except StorageFailed:  # a program in the tree may have just changed a file
+                if not left:
+                    raise
+        head = self.head
+        is_known = git.is_ancestor(self.root, head, self.at)
+        if is_known and files == git.tree_of(self.root, self.at):
+            return self
+        if head != self.base:
+            message += f"\n\n{_HEAD}: {head}"
+        parents = [self.at] if is_known else [self.at, head]
+        return msgspec.structs.replace(self, at=git.commit(self.root, files, parents, message))
+
+    def merge(self, other: str, message: str) -> SharedWorktree:
+        """Merge the work of others up to the snapshot ``other``. Raises ``Conflict``. Raises
+        ``StorageFailed`` if a file that would change was just changed in the tree: then take a
+        snapshot first."""
+        root = self.root
+        if git.is_ancestor(root, other, self.at):
+            return self
+        if git.is_ancestor(root, self.at, other):
+            merged = other
+        else:
+            words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", self.at, other)
+            answer = git.call(root, *words)
+            files, *names = answer.text.strip().splitlines() or [""]
+            if answer.code == 1 and names:
+                raise Conflict(f"others have changed {', '.join(names[:10])} meanwhile")
+            if answer.code:
+                hint = "Parallel work on several machines needs git 2.38 or newer."
+                raise StorageFailed(f"git merge-tree: {answer.errors}", hint=hint)
+            if head := _recorded_head(root, self.at):
+                message += f"\n\n{_HEAD}: {head}"
+            merged = git.commit(root, files, [self.at, other], message)
+        changes = repository.differences(root, self.at, merged)
+        checkout.update(root, self.place, changes, force=False)
+        return msgspec.structs.replace(self, at=merged)
+
+    def remove(self) -> None:
+        """Remove the worktree with everything in it."""
+        _remove(self.place, self.git_dir)
+
+
+def repository_root(folder: Path) -> tuple[Path, str]:
+    """The repository around a folder, and the commit it is at. Raises ``ConfigError``. Blocks."""
+    git.require("a worktree")
+    try:
+        root = git.locate(folder).top
+        if root is None:
+            raise StorageFailed(f"{folder} is in a bare repository")
+        return root, git.commit_of(folder, "HEAD")
+    except StorageFailed as error:
+        raise ConfigError(
+            f"a worktree needs a git repository with a commit, got: {folder}",
+            hint=error.message,
+        ) from error
+
+
+def branch_name(*parts: str) -> str:
+    """The name of a branch for these parts, which may contain any characters. Different parts have
+    different names."""
+    return "/".join(("corral", *(_name_part(part) for part in parts)))
+
+
+def task_folder(root: Path, batch: str, task: str, run: str) -> Path:
+    """The folder for a task's worktree: always the same for the same names. It is in corral's home,
+    which stays, unlike a run's folder."""
+    key = "\0".join((str(root), batch, task, run)).encode("utf-8", "surrogateescape")
+    name = f"{_name_part(task)[:40]}-{blake2b(key, digest_size=8).hexdigest()}"
+    return paths.home() / "worktrees" / name / "tree"
+
+
+def _name_part(part: str) -> str:
+    name = _UNFIT.sub("-", part)[:80].strip("-.") or "task"
+    if name == part:
+        return name
+    return f"{name}-{blake2b(part.encode('utf-8', 'replace'), digest_size=3).hexdigest()}"
+
+
+def _add(root: Path, place: Path, git_dir: Path, *, files: str, head: str) -> None:
+    """Make a work tree with the files of one commit and HEAD at another (often the same). What was
+    at ``place`` or in ``git_dir`` is removed. Raises ``StorageFailed``."""
+    _remove(place, git_dir)
     common = repository.locate(root).common
     try:
         place.mkdir(parents=True)
-        notes.mkdir(parents=True)
-        checkout.fill(root, place, files, notes / "index")
-        _write(notes / "HEAD", head)
-        _write(notes / "commondir", str(common))
-        _write(notes / "gitdir", str(place / ".git"))
-        _write(place / ".git", f"gitdir: {notes}")
+        git_dir.mkdir(parents=True)
+        checkout.fill(root, place, files, git_dir / "index")
+        _write(git_dir / "HEAD", head)
+        _write(git_dir / "commondir", str(common))
+        _write(git_dir / "gitdir", str(place / ".git"))
+        _write(place / ".git", f"gitdir: {git_dir}")
         entries = repository.entries(root, files)
         git_tree.write_cache(_cache(place), git_tree.fresh_cache(place, entries))
     except OSError as error:
         raise StorageFailed(f"the worktree {place} cannot be made: {error}") from error
     if files != head:
-        repository.run(root, "read-tree", head, env={"GIT_INDEX_FILE": str(notes / "index")})
+        repository.run(root, "read-tree", head, env={"GIT_INDEX_FILE": str(git_dir / "index")})
 
 
-def remove(place: Path, notes: Path) -> None:
-    """With whatever is in it."""
-    for each in (place, notes):
+def _remove(place: Path, git_dir: Path) -> None:
+    for each in (place, git_dir):
         if each.is_symlink():
             each.unlink()
         shutil.rmtree(each, ignore_errors=True)
     _cache(place).unlink(missing_ok=True)
 
 
-def write_tree(root: Path, place: Path, at: str) -> str:
-    """The id of a tree with all files that are there now. ``at``: the commit whose files are
+def _write_tree(root: Path, place: Path, at: str) -> str:
+    """The id of a tree with all files that are there now. The files of the commit ``at`` are
     tracked. Raises ``StorageFailed``."""
     cache = git_tree.read_cache(_cache(place))
-    tree = git_tree.write_tree(root, place, at, cache, _scope(root, place))
+    scope = scan.scope_below(place, place, repository.locate(root).common)
+    tree = git_tree.write_tree(root, place, at, cache, scope)
     with suppress(OSError):
         git_tree.write_cache(_cache(place), cache)
     return tree
 
 
-def head(root: Path, notes: Path, default: str) -> str:
-    """The commit that HEAD is at; ``default`` where it cannot be read."""
-    named = layout.read_head(notes)
-    if named is None:
+def _head(root: Path, git_dir: Path, default: str) -> str:
+    """The commit that HEAD is at; ``default`` if it cannot be read."""
+    name = scan.read_head(git_dir)
+    if name is None:
         return default
     try:
-        return repository.commit_of(root, named)
+        return repository.commit_of(root, name)
     except StorageFailed:
         return default
 
 
-def move_head(root: Path, notes: Path, commit: str) -> None:
-    """Put HEAD and the index at a commit; files stay. Raises ``StorageFailed``."""
+def _move_head(root: Path, git_dir: Path, commit: str) -> None:
+    """Set HEAD and the index to a commit; the files stay. Raises ``StorageFailed``."""
     try:
-        notes.mkdir(parents=True, exist_ok=True)
-        (notes / "index.lock").unlink(missing_ok=True)
-        _write(notes / "HEAD", commit)
+        git_dir.mkdir(parents=True, exist_ok=True)
+        (git_dir / "index.lock").unlink(missing_ok=True)
+        _write(git_dir / "HEAD", commit)
     except OSError as error:
-        raise StorageFailed(f"{notes} cannot be written: {error}") from error
-    repository.run(root, "read-tree", commit, env={"GIT_INDEX_FILE": str(notes / "index")})
+        raise StorageFailed(f"{git_dir} cannot be written: {error}") from error
+    repository.run(root, "read-tree", commit, env={"GIT_INDEX_FILE": str(git_dir / "index")})
 
 
-def _scope(root: Path, place: Path) -> Scope:
-    return listing.scope_below(place, place, repository.locate(root).common)
+def _recorded_head(root: Path, snapshot: str) -> str:
+    """The HEAD that a snapshot records; empty if it records none or that commit is missing."""
+    form = f"--format=%(trailers:key={_HEAD},valueonly)"
+    found = git.run(root, "log", "-1", "--no-mailmap", form, snapshot).split()
+    with suppress(StorageFailed):
+        return git.commit_of(root, found[0]) if found else ""
+    return ""
 
 
 def _cache(place: Path) -> Path:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A daemon is one of corral's own modules, run in its own process and its own session. It keeps
 running when its starter exits, is killed, or loses its terminal. Its life is defined by a lock on
-a file (see ``corral.system.file_lock``), not by a pid: a pid may be reused, a lock is released by
+a file (see ``corral.system.fs``), not by a pid: a pid may be reused, a lock is released by
 the kernel.
 
 States, seen from the lock file:
@@ -19,7 +19,7 @@ descriptor. There is no moment between these steps in which the lock is free.
 Guaranteed:
 
 - At most one daemon per lock file runs. ``start`` returns False if one runs already.
-- ``file_lock.is_locked`` is true from before the first instruction of the daemon to its end, and
+- ``fs.is_locked`` is true from before the first instruction of the daemon to its end, and
   false afterwards, however it ended.
 - The starter does not become the daemon's parent: an intermediate process forks and exits, so
   nobody has to wait for the daemon. Its output goes to the log file.
@@ -45,7 +45,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.system import file_lock
+from corral.system import fs
 
 _FORK = """
 import os, sys
@@ -64,7 +64,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
     standard error are appended to ``log``. Raises ``OSError``.
     """
     try:
-        lock_fd = file_lock.lock_file(lock)
+        lock_fd = fs.lock_file(lock)
     except BlockingIOError:
         return False
     try:

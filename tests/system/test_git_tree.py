@@ -17,8 +17,9 @@ from support.hostile_git import git, make_repository
 
 from corral.errors import StorageFailed
 from corral.system.fs import open_regular, parent_below
-from corral.system.git import changes, command, ignore, listing, shared_worktree, task_worktree
+from corral.system.git import changes, command, ignore, scan
 from corral.system.git.repository import checked
+from corral.system.git.worktree import Change, SharedWorktree, TaskWorktree, repository_root
 from corral.values import path_from_printable, printable_path
 
 
@@ -27,11 +28,11 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository")
 
 
-async def kept(repository: Path, place: Path, shell: str) -> task_worktree.Change | None:
+async def kept(repository: Path, place: Path, shell: str) -> Change | None:
     """What is kept of a command's work."""
-    tree = await task_worktree.make(*task_worktree.root_of(repository), place)
+    tree = await TaskWorktree.make(*repository_root(repository), place)
     subprocess.run(["sh", "-ec", shell], cwd=place, check=True, timeout=60)
-    return await task_worktree.keep(tree, "corral/t", "work")
+    return await tree.commit_to("corral/t", "work")
 
 
 def names(repository: Path, commit: str) -> list[str]:
@@ -132,30 +133,30 @@ async def test_a_sha256_repository_works(tmp_path: Path) -> None:
 
 
 def test_a_file_changed_right_after_a_snapshot_is_seen(repository: Path, tmp_path: Path) -> None:
-    root, base = task_worktree.root_of(repository)
-    tree = shared_worktree.make(root, base, base, tmp_path / "own")
+    root, base = repository_root(repository)
+    tree = SharedWorktree.make(root, base, base, tmp_path / "own")
     seen: set[str] = set()
     for number in range(8):
         (tree.place / "file").write_text(f"{number:04}\n")  # always the same size
-        tree = shared_worktree.take(tree, str(number))
+        tree = tree.take_snapshot(str(number))
         seen.add(git(repository, "show", f"{tree.at}:file"))
     assert len(seen) == 8
 
 
 def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -> None:
-    root, base = task_worktree.root_of(repository)
-    one = shared_worktree.make(root, base, base, tmp_path / "one")
-    two = shared_worktree.make(root, base, base, tmp_path / "two")
+    root, base = repository_root(repository)
+    one = SharedWorktree.make(root, base, base, tmp_path / "one")
+    two = SharedWorktree.make(root, base, base, tmp_path / "two")
     (one.place / "dir" / "inner").write_text("of one\n")
-    one = shared_worktree.take(one, "one")
+    one = one.take_snapshot("one")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "inner").write_text("inner\n")
     shutil.rmtree(two.place / "dir")
     (two.place / "dir").symlink_to(outside)
     with pytest.raises(StorageFailed, match="changed meanwhile"):
-        shared_worktree.join(two, one.at, "both")
-    put = shared_worktree.put(two, one.at)
+        two.merge(one.at, "both")
+    put = two.reset_to(one.at)
     assert (put.place / "dir" / "inner").read_text() == "of one\n"
     assert not (put.place / "dir").is_symlink()
     assert (outside / "inner").read_text() == "inner\n"
@@ -164,8 +165,8 @@ def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -
 def test_a_folder_that_is_swapped_for_a_link_while_it_is_read_leads_nowhere(
     repository: Path, tmp_path: Path
 ) -> None:
-    root, base = task_worktree.root_of(repository)
-    tree = shared_worktree.make(root, base, base, tmp_path / "own")
+    root, base = repository_root(repository)
+    tree = SharedWorktree.make(root, base, base, tmp_path / "own")
     outside = tmp_path / "outside"
     outside.mkdir()
     for number in range(400):
@@ -185,7 +186,7 @@ def test_a_folder_that_is_swapped_for_a_link_while_it_is_read_leads_nowhere(
     try:
         for _ in range(10):
             with suppress(StorageFailed):  # it changes all the time
-                tree = shared_worktree.take(tree, "work")
+                tree = tree.take_snapshot("work")
     finally:
         ended.set()
         swapping.join()
@@ -235,7 +236,7 @@ def test_a_configuration_that_includes_a_fifo_is_not_read(repository: Path) -> N
         file.write(f"[core]\n\texcludesFile = {repository}/fifo\n")
     (repository / "file.log").write_text("ignored\n")
     assert "file.log" not in changes.look(repository).files
-    assert task_worktree.root_of(repository)[0] == repository
+    assert repository_root(repository)[0] == repository
 
 
 def test_ignored_files_are_not_created_when_the_repository_is_removed(repository: Path) -> None:
@@ -318,7 +319,7 @@ def test_ignore_files_mean_what_git_says(tmp_path: Path) -> None:
             end = numbers.choice(("\n", "\r\n"))
             (place / ".gitignore").write_bytes(end.join(lines).encode())
         expected = git(folder, "ls-files", "-z", "-o", "--exclude-standard").split("\0")
-        found = [os.fsdecode(each) for each in listing.files(folder, listing.scope_of(folder))]
+        found = [os.fsdecode(each) for each in scan.files(folder, scan.scope_of(folder))]
         rules = {str(each): each.read_text() for each in folder.rglob(".gitignore")}
         assert sorted(found) == sorted(filter(None, expected)), (number, rules)
 

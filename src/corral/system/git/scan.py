@@ -1,13 +1,18 @@
-"""List the files of a work tree, without git.
+"""Find a repository's folders and list the files of its work tree, without starting git.
 
-What the ignore files name is left out, unless it is tracked. Everything called ``.git`` is left
-out, at any depth, and an embedded repository is listed like any other folder: its files count.
-Links are not followed.
+git itself would obey the configuration of any repository that it finds. Here only the names of
+folders are read: ``.git`` may be a folder, a link to one, or a file that names one (linked
+worktrees, submodules), and ``commondir`` names the folder that linked worktrees share.
+
+A listing leaves out what the ignore files name, unless it is tracked, and everything called
+``.git``, at any depth. An embedded repository is listed like any other folder. Links are not
+followed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -15,12 +20,77 @@ from pathlib import Path
 import msgspec
 
 from corral.system.fs import read_small
-from corral.system.git import layout, settings
+from corral.system.git import settings
 from corral.system.git.ignore import Rules, is_ignored
 
+_SMALL = 64 * 1024
+_HEX = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 LARGEST_IGNORE_FILE = 256 * 1024
 MOST_ENTRIES = 2_000_000
 """Files and folders that one listing looks at."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders of a repository."""
+
+    top: Path | None
+    """The work tree that was found; None for a bare repository."""
+    git_dir: Path
+    """Holds ``HEAD`` and ``index``."""
+    common: Path
+    """Holds ``objects``, ``refs`` and ``config``. Differs from ``git_dir`` in linked worktrees."""
+
+    @property
+    def head(self) -> str | None:
+        """The full name of a reference, or a commit's id."""
+        return read_head(self.git_dir)
+
+
+def find_repository(folder: Path) -> Layout | None:
+    """Find the repository around a folder: a work tree, or a bare repository."""
+    folder = Path(os.path.abspath(folder))
+    for each in (folder, *folder.parents):
+        if (git_dir := _pointed_to(each / ".git")) is not None:
+            common = _common(git_dir)
+            if common is not None:
+                return Layout(top=each, git_dir=git_dir, common=common)
+        if (common := _common(each)) is not None:
+            return Layout(top=None, git_dir=each, common=common)
+    return None
+
+
+def read_head(git_dir: Path) -> str | None:
+    """The full name of the reference in ``HEAD``, or a commit's id; None if neither is there."""
+    data = read_small(git_dir / "HEAD", _SMALL)
+    text = (data or b"").decode("utf-8", "replace").strip()
+    if text.startswith("ref:"):
+        name = text.removeprefix("ref:").strip()
+        return name if name.startswith("refs/") else None
+    return text if _HEX.fullmatch(text) else None
+
+
+def _pointed_to(dot_git: Path) -> Path | None:
+    if dot_git.is_dir():
+        return dot_git.resolve()
+    text = _read_line(dot_git)
+    if not text.startswith("gitdir:"):
+        return None
+    return Path(os.path.normpath(dot_git.parent / text.removeprefix("gitdir:").strip()))
+
+
+def _common(git_dir: Path) -> Path | None:
+    """The folder that holds the objects; None if this is not a git folder."""
+    if read_head(git_dir) is None:
+        return None
+    other = _read_line(git_dir / "commondir")
+    common = Path(os.path.normpath(git_dir / other)) if other else git_dir
+    is_git = (common / "objects").is_dir() and (common / "refs").is_dir()
+    return common if is_git else None
+
+
+def _read_line(path: Path) -> str:
+    data = read_small(path, _SMALL)
+    return os.fsdecode(data or b"").strip()
 
 
 class TooManyFiles(Exception):
@@ -38,7 +108,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 def scope_of(folder: Path) -> Scope | None:
     """The rules for a folder in a repository; None where there is none around it."""
-    found = layout.find(folder)
+    found = find_repository(folder)
     if found is None or found.top is None:
         return None
     return scope_below(found.top, folder, found.common)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.hostile_git import Traps, git, make_repository
 
-from corral.system.git import changes, settings, shared_worktree, source_repository, task_worktree
+from corral.system.git import changes, dangerous_settings, source_repository
+from corral.system.git.worktree import SharedWorktree, TaskWorktree, repository_root
 
 
 @pytest.fixture
@@ -62,14 +63,14 @@ async def test_a_worktree_of_a_hostile_repository_runs_nothing(
     repository: Path, traps: Traps, tmp_path: Path
 ) -> None:
     traps.plant(repository / ".git")
-    root, commit = task_worktree.root_of(repository)
-    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    root, commit = repository_root(repository)
+    tree = await TaskWorktree.make(root, commit, tmp_path / "tree")
     assert (tree.place / "file").read_text() == "one\n"
     sabotage(tree.place, traps)
-    first = await task_worktree.keep(tree, "corral/b/t", "ours")
+    first = await tree.commit_to("corral/b/t", "ours")
     (tree.place / "sub" / "work").write_text("more\n")
-    second = await task_worktree.keep(tree, "corral/b/t", "ours")
-    await task_worktree.remove(tree)
+    second = await tree.commit_to("corral/b/t", "ours")
+    await tree.remove()
     assert traps.ran == []
     assert first is not None
     assert second is not None
@@ -82,12 +83,12 @@ async def test_a_worktree_of_a_hostile_repository_runs_nothing(
 async def test_a_git_folder_in_place_of_the_worktrees_own_runs_nothing(
     repository: Path, traps: Traps, tmp_path: Path
 ) -> None:
-    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
     (tree.place / ".git").unlink()
     git(tree.place, "init", "-q")
     traps.plant(tree.place / ".git")
     sabotage(tree.place, traps)
-    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    change = await tree.commit_to("corral/b/t", "ours")
     assert traps.ran == []
     assert change is not None
     assert set(change.files) == WORK
@@ -106,25 +107,25 @@ def test_snapshots_merges_and_clones_of_a_hostile_repository_run_nothing(
     found = source_repository.copy_of(str(named)) if is_bare else source_repository.own(named)
     base = source_repository.find(found, None)
     assert found.advance("corral/r", base, None)
-    one = shared_worktree.make(found.root, base, base, tmp_path / "one")
-    two = shared_worktree.make(found.root, base, base, tmp_path / "two")
+    one = SharedWorktree.make(found.root, base, base, tmp_path / "one")
+    two = SharedWorktree.make(found.root, base, base, tmp_path / "two")
     if is_bare:  # our copy can be reached through the worktree
         traps.plant(found.root)
     sabotage(one.place, traps)
-    one = shared_worktree.take(shared_worktree.take(one, "a"), "b")
+    one = one.take_snapshot("a").take_snapshot("b")
     (two.place / "dir" / "inner").write_text("of two\n")
-    two = shared_worktree.take(two, "c")
+    two = two.take_snapshot("c")
     assert found.advance("corral/r", one.at, base)
-    joined = shared_worktree.join(two, one.at, "both")
+    joined = two.merge(one.at, "both")
     assert (joined.place / "sub" / "work").read_text() == "work\n"
     assert (joined.place / "dir" / "inner").read_text() == "of two\n"
     assert found.advance("corral/r", joined.at, one.at)
     assert found.tip("corral/r") == joined.at
-    back = shared_worktree.put(joined, base)
+    back = joined.reset_to(base)
     assert (back.place / "file").read_text() == "one\n"
     assert not (back.place / "sub").exists()
     for tree in (one, back):
-        shared_worktree.remove(tree)
+        tree.remove()
     assert traps.ran == []
 
 
@@ -164,11 +165,11 @@ async def test_a_git_folder_that_is_elsewhere_is_found_and_not_obeyed(
 ) -> None:
     lead(repository, tmp_path / "elsewhere")
     traps.plant(tmp_path / "elsewhere")
-    root, commit = task_worktree.root_of(repository)
+    root, commit = repository_root(repository)
     assert root == repository
-    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    tree = await TaskWorktree.make(root, commit, tmp_path / "tree")
     (tree.place / "new").write_text("new\n")
-    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    change = await tree.commit_to("corral/b/t", "ours")
     assert change is not None
     assert change.files == ("new",)
     assert traps.ran == []
@@ -181,8 +182,8 @@ async def test_a_program_called_git_in_the_workspace_is_not_run(
     (repository / "git").chmod(0o755)
     monkeypatch.chdir(repository)
     monkeypatch.setenv("PATH", f".:{os.environ['PATH']}")
-    tree = await task_worktree.make(*task_worktree.root_of(Path()), tmp_path / "tree")
-    await task_worktree.keep(tree, "corral/b/t", "ours")
+    tree = await TaskWorktree.make(*repository_root(Path()), tmp_path / "tree")
+    await tree.commit_to("corral/b/t", "ours")
     assert traps.ran == []
 
 
@@ -198,9 +199,9 @@ def test_a_remote_helper_is_refused(traps: Traps, tmp_path: Path) -> None:
 
 
 def test_dangerous_settings_are_named(repository: Path, traps: Traps) -> None:
-    assert settings.dangerous(repository) == []
+    assert dangerous_settings.find(repository) == []
     traps.plant(repository / ".git")
-    found = settings.dangerous(repository / "dir")
+    found = dangerous_settings.find(repository / "dir")
     names = {each.name for each in found}
     assert {
         *("core.fsmonitor", "core.hookspath", "core.sshcommand", "core.pager", "core.editor"),
@@ -212,7 +213,7 @@ def test_dangerous_settings_are_named(repository: Path, traps: Traps) -> None:
     (repository / ".git" / "config").unlink()
     os.mkfifo(repository / ".git" / "config")
     assert str(repository / ".git" / "config") in {
-        each.name for each in settings.dangerous(repository)
+        each.name for each in dangerous_settings.find(repository)
     }
 
 
@@ -233,4 +234,4 @@ def test_settings_that_start_a_program_when_git_only_looks(
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with (tmp_path / ".git" / "config").open("a") as file:
         file.write(f"{setting}\n")
-    assert [each.name for each in settings.starts_programs(tmp_path)] == found
+    assert [each.name for each in dangerous_settings.starts_programs(tmp_path)] == found

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def family(kind: str, token: str) -> list[str]:
-    return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
+    return [sys.executable, "-IS", str(PROGRAMS / "process_family.py"), kind, token]
 
 
 def relatives(token: str) -> list[int]:
@@ -297,7 +297,7 @@ def test_a_fork_of_ours_does_not_kill_what_is_not_its_own() -> None:
 
 
 def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "host.py"), how, str(ledger)]
+    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "process_owner.py"), how, str(ledger)]
     return subprocess.Popen(
         [*argv, *family(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def family(kind: str, token: str) -> list[str]:
-    return [sys.executable, "-IS", str(PROGRAMS / "family.py"), kind, token]
+    return [sys.executable, "-IS", str(PROGRAMS / "process_family.py"), kind, token]
 
 
 def relatives(token: str) -> int:
@@ -47,7 +47,13 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 def leave_behind(folder: Path, kind: str, token: str) -> None:
     """Have a process start a family, and kill that process."""
-    argv = [sys.executable, str(PROGRAMS / "host.py"), "stay", str(folder), *family(kind, token)]
+    argv = [
+        sys.executable,
+        str(PROGRAMS / "process_owner.py"),
+        "stay",
+        str(folder),
+        *family(kind, token),
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"started\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError
-from corral.system.git import task_worktree
+from corral.system.git.worktree import TaskWorktree, branch_name, repository_root
 
 
 def git(folder: Path, *words: str) -> str:
@@ -33,20 +33,20 @@ def repository(workspace: Path) -> Path:
 async def test_it_is_at_its_commit_though_the_branch_has_moved_on(
     repository: Path, tmp_path: Path
 ) -> None:
-    root, commit = task_worktree.root_of(repository)
+    root, commit = repository_root(repository)
     (repository / "a.txt").write_text("later\n")
     git(repository, "commit", "-qam", "second")
-    tree = await task_worktree.make(root, commit, tmp_path / "tree")
+    tree = await TaskWorktree.make(root, commit, tmp_path / "tree")
     assert (tree.place / "a.txt").read_text() == "a\n"
-    assert await task_worktree.keep(tree, "corral/b/t", "nothing") is None
+    assert await tree.commit_to("corral/b/t", "nothing") is None
     (tree.place / "b.txt").write_text("b\n")
-    change = await task_worktree.keep(tree, "corral/b/t", "a message")
+    change = await tree.commit_to("corral/b/t", "a message")
     assert change is not None
     assert change.files == ("b.txt",)
     assert git(repository, "log", "-1", "--format=%s %P", "corral/b/t") == f"a message {commit}"
-    again = await task_worktree.make(root, commit, tree.place)
+    again = await TaskWorktree.make(root, commit, tree.place)
     assert not (again.place / "b.txt").exists()
-    await task_worktree.remove(again)
+    await again.remove()
     assert not tree.place.exists()
     assert git(repository, "worktree", "list").count("\n") == 0
 
@@ -54,11 +54,11 @@ async def test_it_is_at_its_commit_though_the_branch_has_moved_on(
 async def test_what_the_agent_committed_itself_is_kept_too(
     repository: Path, tmp_path: Path
 ) -> None:
-    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
     (tree.place / "b.txt").write_text("b\n")
     git(tree.place, "add", ".")
     git(tree.place, "commit", "-qm", "its own")
-    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    change = await tree.commit_to("corral/b/t", "ours")
     assert change is not None
     assert git(repository, "log", "-1", "--format=%s", change.commit) == "its own"
 
@@ -66,13 +66,13 @@ async def test_what_the_agent_committed_itself_is_kept_too(
 async def test_a_repository_that_was_put_in_its_place_runs_nothing(
     repository: Path, tmp_path: Path
 ) -> None:
-    tree = await task_worktree.make(*task_worktree.root_of(repository), tmp_path / "tree")
+    tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
     (tree.place / ".git").unlink()
     git(tree.place, "init", "-q")
     git(tree.place, "config", "filter.evil.clean", f"touch {tmp_path}/ran; cat")
     (tree.place / ".gitattributes").write_text("* filter=evil\n")
     (tree.place / "b.txt").write_text("b\n")
-    change = await task_worktree.keep(tree, "corral/b/t", "ours")
+    change = await tree.commit_to("corral/b/t", "ours")
     assert not (tmp_path / "ran").exists()
     assert change is not None
     assert set(change.files) == {".gitattributes", "b.txt"}
@@ -80,15 +80,15 @@ async def test_a_repository_that_was_put_in_its_place_runs_nothing(
 
 def test_where_there_is_no_repository(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="needs a git repository with a commit"):
-        task_worktree.root_of(workspace)
+        repository_root(workspace)
     git(workspace, "init", "-q")
     with pytest.raises(ConfigError, match="needs a git repository with a commit"):
-        task_worktree.root_of(workspace)
+        repository_root(workspace)
 
 
 def test_a_branch_has_a_name_that_git_takes() -> None:
     odd = ["a b", "a..b", "ü", "-x", "x.lock", "a/b", "@{", "", "." * 5, "x" * 300, "ok.1_2-3"]
-    names = [task_worktree.branch_of("batch", each) for each in odd]
+    names = [branch_name("batch", each) for each in odd]
     assert len(set(names)) == len(odd)
     assert names[-1] == "corral/batch/ok.1_2-3"
     for name in names:

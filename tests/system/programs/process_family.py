@@ -1,4 +1,4 @@
-"""A program with relatives: ``family.py KIND TOKEN``.
+"""A program with relatives: ``process_family.py KIND TOKEN``.
 
 Every relative keeps TOKEN in its command line, says nothing after ``ready``, and goes
 by itself after a minute. ``ready`` comes when all of them are there.
