@@ -38,7 +38,7 @@ from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
 from corral.options import RunKwargs
-from corral.pipelines.linter.rules import values
+from corral.pipelines.linter.rules import attributes
 from corral.policy import policy_from_table
 from corral.protected_paths import GROUPS
 from corral.result import Result
@@ -339,7 +339,7 @@ def test_every_attribute_of_a_pipeline_is_documented() -> None:
     text = page_text("pipelines")
     missing = {
         name
-        for name in values.GRAPH | values.NODE | values.OTHER | values.EDGE
+        for name in attributes.GRAPH | attributes.NODE | attributes.OTHER | attributes.EDGE
         if f"`{name}`" not in text and f"`{name}=" not in text
     }
     assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines.dot import lexer, parser
+from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Value
 
 Plain = tuple[dict[str, dict[str, str]], list[tuple[str, str, dict[str, str]]]]
@@ -71,7 +71,7 @@ def plain(attrs: dict[str, Any]) -> dict[str, str]:
 
 
 def bare(text: str) -> str:
-    return lexer.unescaped(text[1:-1]) if text[:1] == '"' else text
+    return parser.unescaped(text[1:-1]) if text[:1] == '"' else text
 
 
 def number(text: str) -> str:
@@ -94,7 +94,7 @@ def test_pydot_reads_the_same(text: str) -> None:
 
 
 identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True).filter(
-    lambda name: name.lower() not in lexer.KEYWORDS
+    lambda name: name.lower() not in parser.KEYWORDS
 )
 strings = st.text(
     st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters='"\\')

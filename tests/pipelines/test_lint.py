@@ -10,8 +10,8 @@ from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.linter import engine
+from corral.pipelines.linter.engine import RULES
 from corral.pipelines.linter.finding import Finding
-from corral.pipelines.linter.rules import RULES
 
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare] "
 LINE = ENDS + "a [label=A] start -> a -> exit "
@@ -50,7 +50,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
         "round for ever",
         "leaves the loop",
     ),
-    ("dead_end", "warning", LINE + "a -> b", "b", "leads nowhere", "edge"),
+    ("dead_end", "warning", LINE + "a -> b", "b", "no outgoing edge", "edge"),
     (
         "fan_out_has_fan_in",
         "warning",
@@ -65,7 +65,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
         LINE + "a -> p p [shape=component] f [type=fan_in] g [type=fan_in] "
         "p -> b -> f -> exit p -> c -> g -> exit",
         "p",
-        "no fan-in in common: b comes to f; c comes to g",
+        "no common fan-in: b reaches f; c reaches g",
         "tripleoctagon",
     ),
     (

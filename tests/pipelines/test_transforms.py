@@ -105,7 +105,7 @@ def test_what_was_read_is_left_as_it_was() -> None:
 
 
 def test_a_setting_that_nobody_filled_is_an_error_before_anything_runs() -> None:
-    with pytest.raises(LintError, match="nobody has given limit a value"):
+    with pytest.raises(LintError, match="limit has no value"):
         loader.load(PIPELINE)
 
 

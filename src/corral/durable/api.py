@@ -36,10 +36,9 @@ from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
-from corral.pipelines.json_values import not_json
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.scheduler.commands import Answer, Question
-from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.system import paths
 from corral.values import Json

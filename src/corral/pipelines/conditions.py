@@ -1,13 +1,15 @@
 """Conditions of edges, compiled from text.
 
-``clause (&& clause)*``; a clause is ``key = literal``, ``key != literal``, ``==`` likewise, or a
-bare key, which holds where its value is neither empty, zero nor false. Extensions: ``||``,
-``!`` and parentheses; ``key contains literal`` (part of a text, or an item of a list),
-``key matches regex`` (anywhere in the text); ``<``, ``<=``, ``>`` and ``>=`` between numbers,
-false where either side is none. ``=`` compares as text, exactly and by case: ``true``, ``3``
-and ``"3"`` are what people write. A literal is a word, several words, or quoted; after ``=``
-and ``!=`` it may be empty. ``succeeded``, ``failed`` and ``failure`` are read as ``success``
-and ``fail`` where they are compared with ``outcome``.
+A condition is ``clause (&& clause)*``. A clause is ``key = literal`` (or ``==``),
+``key != literal``, or a bare key, which is true if its value is not empty, zero or false.
+Extensions: ``||``, ``!`` and parentheses; ``key contains literal`` (part of a text, or an item of
+a list); ``key matches regex`` (anywhere in the text); ``<``, ``<=``, ``>`` and ``>=`` between
+numbers, false if one side is not a number.
+
+``=`` compares the texts exactly, with case: ``true``, ``3`` and ``"3"`` may be written. A literal
+is a word, several words, or quoted; after ``=`` and ``!=`` it may be empty. ``succeeded``,
+``failed`` and ``failure`` are read as ``success`` and ``fail`` if they are compared with
+``outcome``.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from corral.errors import PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
 from corral.pipelines.scheduler.outcome import normalize_status
+from corral.pipelines.templates import as_text, find
 from corral.values import Json
 
 Lookup: TypeAlias = Callable[[str], Json]
-"""The value of a key; ``""`` where there is none."""
+"""Returns the value of a key; ``""`` if there is none."""
 
-DEEPEST = 64
-"""Parentheses inside each other."""
-REMEMBERED = 4096
-"""Texts whose condition is kept."""
+MAX_DEPTH = 64
+"""How deep parentheses may be nested."""
+CACHE_SIZE = 4096
 
 _SPACE = re.compile(r"\s*+")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
@@ -43,13 +45,13 @@ _SIGNS = ("=", "&&", "||", "!", "<", ">", "contains", "matches")
 
 
 class ConditionError(PipelineInvalid):
-    """A text that is no condition."""
+    """A text that is not a condition."""
 
     code = "condition"
 
     def __init__(self, text: str, position: int, wanted: str, hint: str | None = None) -> None:
         self.position = position
-        """From 0, in the condition's own text."""
+        """Offset in the text of the condition."""
         self.wanted = wanted
         shown = f"{text[:200]}\n    {' ' * position}^" if position <= 200 else text[:200]
         super().__init__(f"in a condition, {wanted}\n    {shown}", hint=hint)
@@ -58,33 +60,33 @@ class ConditionError(PipelineInvalid):
 class Clause(NamedTuple):
     key: str
     literal: str | None = None
-    """None: whether the key's value is true at all."""
+    """None: the clause is a bare key."""
     negated: bool = False
     operator: str = "="
-    """How value and literal are compared: one of ``OPERATORS``."""
+    """One of ``OPERATORS``: compares the value with the literal."""
 
 
-class All(NamedTuple):
+class AllOf(NamedTuple):
     parts: tuple[Tree, ...]
 
 
-class Any(NamedTuple):
+class AnyOf(NamedTuple):
     parts: tuple[Tree, ...]
 
 
-Tree: TypeAlias = Clause | All | Any
+Tree: TypeAlias = Clause | AllOf | AnyOf
 
 
 class Condition(msgspec.Struct, frozen=True):
     text: str
-    tree: Clause | All | Any
+    tree: Clause | AllOf | AnyOf
 
     def holds(self, look: Lookup) -> bool:
         return _holds(self.tree, look)
 
     @property
     def has_operator(self) -> bool:
-        """Whether it is more than a bare word, which may be meant as a mere label."""
+        """Whether it is more than a bare word, which may be meant as a label."""
         match self.tree:
             case Clause(_, None, False, _):
                 return False
@@ -92,16 +94,16 @@ class Condition(msgspec.Struct, frozen=True):
                 return True
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def compile(text: str) -> Condition:
-    """Raises ``ConditionError``. An empty text always holds."""
-    return Condition(text, _Reader(text).whole())
+    """Parse a condition. An empty text is always true. Raises ``ConditionError``."""
+    return Condition(text, _Parser(text).parse())
 
 
 def edge_condition(graph: Graph, edge: Edge) -> Condition | None:
-    """What the edge asks for; None: nothing. The label counts where it reads as a condition
-    with an operator and the edge leaves a node that decides (``switch``, ``conditional``).
-    Raises ``ConditionError``."""
+    """The condition of an edge; None: it has none. A label counts as a condition if it has an
+    operator and the edge leaves a node that decides (``switch``, ``conditional``). Raises
+    ``ConditionError``."""
     text = edge.condition
     if text.strip():
         return compile(text)
@@ -119,57 +121,13 @@ def edge_condition(graph: Graph, edge: Edge) -> Condition | None:
 
 
 def lookup_in(context: Mapping[str, Json]) -> Lookup:
-    """Looks a key up as conditions and templates do: as it is, without ``context.``, then step
-    by step into objects and lists."""
+    """A function that looks up keys in the context as templates do."""
 
     def look(key: str) -> Json:
         found = find(context, key)
         return "" if found is None else found
 
     return look
-
-
-def find(context: Mapping[str, Json], key: str) -> Json:
-    """The value, or None."""
-    if key in context:
-        return context[key]
-    if key.startswith("context."):
-        return find(context, key[8:])
-    head, dot, rest = key.rpartition(".")
-    tail: list[str] = []
-    while dot:
-        tail.append(rest)
-        if head in context:
-            return _inside(context[head], tail)
-        head, dot, rest = head.rpartition(".")
-    return None
-
-
-def _inside(value: Json, steps: list[str]) -> Json:
-    for step in reversed(steps):
-        match value:
-            case dict():
-                value = value.get(step)
-            case list() if step.isdecimal() and len(step) < 10 and int(step) < len(value):
-                value = value[int(step)]
-            case _:
-                return None
-    return value
-
-
-def as_text(value: Json) -> str:
-    """How a value is compared, and written into a prompt."""
-    match value:
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case None:
-            return ""
-        case int() | float():
-            return str(value)
-        case _:
-            return msgspec.json.encode(value).decode()
 
 
 def is_true(value: Json) -> bool:
@@ -182,9 +140,9 @@ def _holds(tree: Tree, look: Lookup) -> bool:
             return OPERATORS[operator](look(key), literal) is not negated
         case Clause(key, _, negated, _):
             return is_true(look(key)) is not negated
-        case All(parts):
+        case AllOf(parts):
             return all(_holds(part, look) for part in parts)
-        case Any(parts):
+        case AnyOf(parts):
             return any(_holds(part, look) for part in parts)
 
 
@@ -201,7 +159,7 @@ def _compare(value: Json, literal: str, holds: Callable[[float, float], bool]) -
         return False
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _regex(text: str) -> re.Pattern[str]:
     """Raises ``re.error``."""
     return re.compile(text)
@@ -226,27 +184,28 @@ def negated(tree: Tree) -> Tree:
     match tree:
         case Clause():
             return tree._replace(negated=not tree.negated)
-        case All(parts):
-            return Any(tuple(map(negated, parts)))
-        case Any(parts):
-            return All(tuple(map(negated, parts)))
+        case AllOf(parts):
+            return AnyOf(tuple(map(negated, parts)))
+        case AnyOf(parts):
+            return AllOf(tuple(map(negated, parts)))
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """``\\"`` and ``\\\\`` of a quoted literal; any other backslash stays, as in ``\\d``."""
+    """Replaces ``\\"`` and ``\\\\`` in a quoted literal. Any other backslash stays, as in
+    ``\\d``."""
     return match[1] if match[1] in "\"'\\" else match[0]
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.depth = 0
 
-    def whole(self) -> Tree:
+    def parse(self) -> Tree:
         self.skip()
         if self.at == len(self.text):
-            return All(())
+            return AllOf(())
         tree = self.either()
         if self.at < len(self.text):
             raise self.error("expected &&, || or the end")
@@ -256,25 +215,25 @@ class _Reader:
         parts = [self.both()]
         while self.takes("||"):
             parts.append(self.both())
-        return parts[0] if len(parts) == 1 else Any(tuple(parts))
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
 
     def both(self) -> Tree:
         parts = [self.clause()]
         while self.takes("&&"):
             parts.append(self.clause())
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
     def clause(self) -> Tree:
-        turned = False
+        is_negated = False
         while self.takes("!"):
-            turned = not turned
+            is_negated = not is_negated
         tree = self.inner() if self.takes("(") else self.comparison()
-        return negated(tree) if turned else tree
+        return negated(tree) if is_negated else tree
 
     def inner(self) -> Tree:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.error(f"more than {DEEPEST} parentheses inside each other")
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"parentheses are nested more than {MAX_DEPTH} deep")
         tree = self.either()
         self.depth -= 1
         if not self.takes(")"):
@@ -297,10 +256,10 @@ class _Reader:
                 return Clause(key, self.literal(), operator=operator)
         if (word := _WORD_OPERATOR.match(self.text, self.at)) is not None:
             self.at = word.end()
-            return self.worded(key, word[1])
+            return self.word_comparison(key, word[1])
         return Clause(key)
 
-    def worded(self, key: str, operator: str) -> Clause:
+    def word_comparison(self, key: str, operator: str) -> Clause:
         start = self.at
         literal = self.literal()
         if operator == "matches":
@@ -312,7 +271,7 @@ class _Reader:
         return Clause(key, literal, operator=operator)
 
     def compared(self, key: str) -> str:
-        """What ``=`` compares with; nothing is the empty text."""
+        """The literal after ``=``; if there is none, the empty text."""
         literal = ""
         if self.at < len(self.text) and not self.text.startswith(("&&", "||", ")"), self.at):
             literal = self.literal()

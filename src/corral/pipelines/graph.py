@@ -172,8 +172,8 @@ def does(node: Node, action: str) -> bool:
     return action in (name.strip() for name in actions.split(","))
 
 
-def poll(node: Node) -> float:
-    """Seconds between two looks. Raises ``ValueError``."""
+def poll_interval(node: Node) -> float:
+    """Seconds between two cycles of a manager. Raises ``ValueError``."""
     if not does(node, "wait"):
         return 0.0
     return node.seconds("manager.poll_interval", POLL) or 0.0

@@ -1,8 +1,8 @@
-"""Stylesheets: which model and agent nodes use, said in one place.
+"""Stylesheets: one place for the models and agents of many nodes.
 
-``selector { prop: value; }``. Selectors, the more exact wins and of two alike the later:
-``*``, a shape (``box``), ``.class``, ``#id``. What a node says itself wins over all. A
-property that is not known is ignored, with a warning of lint.
+A rule is ``selector { property: value; }``. Selectors are ``*``, a shape (``box``), ``.class`` and
+``#id``; the more specific one wins, and of two equally specific ones the later. A node's own
+attributes win over the stylesheet. An unknown property is ignored; the linter warns about it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from corral.pipelines.graph import Node, Value
 PROPERTIES = ("llm_model", "llm_provider", "model", "agent", "reasoning_effort", "max_tokens")
 ALIASES = {"provider": "llm_provider", "backend": "agent"}
 """Other names of a property."""
+REPLACES = {"model": ("llm_model", "llm_provider"), "llm_model": ("model",)}
+"""Property -> properties of lower precedence that it makes meaningless."""
 
 _SKIP = re.compile(r"(?:\s++|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")
 _SELECTOR = re.compile(r"\*|#(?:[\w-]++|\"[^\"]*+\")|\.[\w-]++|[A-Za-z][A-Za-z0-9_]*+")
@@ -30,7 +32,7 @@ class StylesheetError(PipelineInvalid):
 
     def __init__(self, text: str, position: int, problem: str, hint: str | None = None) -> None:
         self.position = position
-        """From 0, in the stylesheet's own text."""
+        """Offset in the text of the stylesheet."""
         self.problem = problem
         line = text.count("\n", 0, position) + 1
         column = position - text.rfind("\n", 0, position)
@@ -45,51 +47,41 @@ class Rule(NamedTuple):
 
 
 class Sheet:
-    """Rules, found by what they select: a node looks at its own alone."""
+    """The rules, indexed by selector."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._rules: dict[tuple[int, str], list[Rule]] = {}
         for rule in rules:
             self._rules.setdefault((rule.rank, rule.selector), []).append(rule)
 
-    def __bool__(self) -> bool:
-        return bool(self._rules)
-
     def __iter__(self) -> Iterator[Rule]:
         return (rule for rules in self._rules.values() for rule in rules)
 
     def unknown(self) -> list[str]:
-        """Properties that mean nothing here, in the order of the text."""
+        """Unknown properties, in the order of the text."""
         named = (key for rule in self for key in rule.properties if key not in PROPERTIES)
         return list(dict.fromkeys(named))
 
     def properties_of(self, node: Node) -> dict[str, Value]:
-        """What the sheet adds to a node. ``model`` and ``llm_model`` say the same thing: of the
-        two the stronger alone counts, and a node's own over any."""
-        fitting = [
+        """The attributes that the sheet adds to a node. ``model`` and ``llm_model`` mean the same:
+        only the one with the higher precedence counts."""
+        matching = [
             *self._rules.get((0, "*"), ()),
             *self._rules.get((1, str(node.attrs.get("shape", "box"))), ()),
             *(rule for name in node.classes for rule in self._rules.get((2, name), ())),
             *self._rules.get((3, node.id), ()),
         ]
         found: dict[str, Value] = {}
-        for rule in sorted(fitting, key=lambda rule: rule[:2]):
+        for rule in sorted(matching, key=lambda rule: rule[:2]):
             for key, value in rule.properties.items():
-                if key not in PROPERTIES:
-                    continue
-                found[key] = value
-                if key == "model":
-                    found.pop("llm_model", None)
-                    found.pop("llm_provider", None)
-                elif key == "llm_model":
-                    found.pop("model", None)
+                if key in PROPERTIES:
+                    found[key] = value
+                    for other in REPLACES.get(key, ()):
+                        found.pop(other, None)
         own = node.attrs
-        gone: tuple[str, ...] = ()
-        if "model" in own:
-            gone = ("llm_model", "llm_provider")
-        elif "llm_model" in own:
-            gone = ("model",)
-        return {key: value for key, value in found.items() if key not in own and key not in gone}
+        named = next((key for key in REPLACES if key in own), "")
+        hidden = {*own, *REPLACES.get(named, ())}
+        return {key: value for key, value in found.items() if key not in hidden}
 
 
 def parse(text: str) -> Sheet:

@@ -1,9 +1,8 @@
-"""From the graph as written to the graph that runs: the goal, values, the stylesheet, one's own.
+"""Transforms: from the graph as written to the graph that runs.
 
-A transform is a function from a graph to a graph; it makes another and leaves the first as it
-was. The run itself fills ``{{key}}`` in prompts, commands and the other texts of a node, each
-time it comes there, as the context changes. What must be known before (its agent, its model,
-limits, the goal) is filled here from the values of the run.
+A transform is a function from a graph to a new graph. The run itself fills ``{{key}}`` in prompts,
+commands and other texts of a node at each visit, because the context changes. Attributes that must
+be known before (agent, model, limits, the goal) are filled here from the values of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from corral.values import Json
 Transform: TypeAlias = Callable[[Graph], Graph]
 
 TEXTS = frozenset(("prompt", "label"))
-"""What ``$goal`` is filled in. Not in commands: there it is the shell's."""
+"""Attributes in which ``$goal`` is filled. In a command it is a variable of the shell."""
 SETTINGS = frozenset(
     (
         "agent", "model", "llm_model", "llm_provider", "reasoning_effort", "timeout",
@@ -31,7 +30,7 @@ SETTINGS = frozenset(
         "stack.child_dotfile", "stack.child_workdir",
     )
 )  # fmt: skip
-"""What is read before a node runs."""
+"""Attributes that are read before a node runs."""
 NAMES = {
     "node_type": "type",
     "handler": "type",
@@ -42,12 +41,13 @@ NAMES = {
     "system": "system_prompt",
     "stdout_key": "output_key",
 }
-"""Other names of a node's attributes, as other runners have them. An attribute under its own name
-wins."""
+"""Names of attributes in other pipeline runners -> the name here. An attribute that is given under
+its name here wins."""
 UNKNOWN_TYPE = "internal.unknown_type"
-"""Where a type that nobody knows is kept for lint, once the node has the type of its shape."""
+"""The attribute that stores an unknown type for the linter, once the node has the type of its
+shape."""
 ENDS = {node_kinds.START.name: ("start",), node_kinds.EXIT.name: ("exit", "end")}
-"""Kind → what such a node is called, where neither a shape nor a type says which it is."""
+"""Kind -> ids of nodes that are of this kind if they have neither a shape nor a type."""
 
 
 def apply(
@@ -58,9 +58,8 @@ def apply(
     model: str | None = None,
     transforms: Iterable[Transform] = (),
 ) -> Graph:
-    """Attributes under their own names, known types, where it begins and ends, the values and the
-    goal, the stylesheet, the model for nodes without one and its vendor, then the caller's own, in
-    their order."""
+    """Apply the built-in transforms (attribute names, types, start and exit, values and goal,
+    stylesheet, model, vendors), then ``transforms`` in their order."""
     graph = with_names(graph)
     graph = with_types(graph)
     graph = with_ends(graph)
@@ -75,26 +74,25 @@ def apply(
 
 
 def with_names(graph: Graph) -> Graph:
-    """Attributes that other runners call something else, under the names they have here."""
+    """Attributes under the names that they have here."""
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         return {
             NAMES[key]: value
             for key, value in node.attrs.items()
             if key in NAMES and NAMES[key] not in node.attrs
         }
 
-    return _remade(graph, graph.attrs, changed)
+    return _changed(graph, graph.attrs, change)
 
 
 def with_types(graph: Graph) -> Graph:
-    """A node of a type that nobody knows does what its shape says; unless the scheduler must know
-    the shape, that is left to the process that runs the node, which may have the type. A
-    ``house`` that says nothing of a child pipeline is a human gate, as some authors mean it. Lint
-    warns of both."""
+    """A node of an unknown type gets the kind of its shape. If the scheduler does not run that kind
+    itself, the type stays: the process that runs the node may know it. A ``house`` that names no
+    child pipeline is a human gate, as some authors mean it. The linter warns about both."""
     known: set[str] = set()
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         kind = str(node.attrs.get("type", ""))
         if (
             not kind
@@ -104,112 +102,121 @@ def with_types(graph: Graph) -> Graph:
             return {"type": node_kinds.WAIT_HUMAN.name}
         if not kind or kind in node_kinds.ALIASES or handlers.is_built_in(kind):
             return {}
-        if not known:  # looks through what is installed
+        if not known:  # searches the installed packages
             known.update(handlers.registered_kinds())
         if kind in known:
             return {}
         shape = shape_kind(node)
         if shape in (*node_kinds.SCHEDULER_KINDS, node_kinds.FAN_IN.name):
             return {"type": shape, UNKNOWN_TYPE: kind}
-        return {UNKNOWN_TYPE: kind}  # whoever runs the node may know it
+        return {UNKNOWN_TYPE: kind}
 
-    return _remade(graph, graph.attrs, changed)
+    return _changed(graph, graph.attrs, change)
 
 
 def _manages(graph: Graph, node: Node) -> bool:
-    """Whether a ``house`` says anything that only a manager of a child pipeline needs."""
+    """Whether a ``house`` has attributes of a manager loop."""
     named = (*node.attrs, *graph.attrs)
     own = any(key in node.attrs for key in ("dotfile", "pipeline", "path", "max_cycles"))
     return own or any(key.startswith(("manager.", "stack.")) for key in named)
 
 
 def with_vendors(graph: Graph) -> Graph:
-    """``vendor:model`` for a bare name that tells its vendor, so that our own agent runs on it.
-    Where an agent is named, the name is that agent's own affair."""
+    """``vendor:model`` for a model name whose vendor is known, so that the built-in agent runs it.
+    If an agent is named, the name is passed to that agent unchanged."""
     if graph.attrs.get("agent"):
         return graph
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         if node.attrs.get("agent") or node.attrs.get("llm_provider"):
             return {}
         key = "model" if node.attrs.get("model") else "llm_model"
-        vendor = vendor_of(node.text(key))
-        return {key: f"{vendor}:{node.text(key)}"} if vendor else {}
+        model = node.text(key)
+        vendor = vendor_of(model) if model else None
+        return {key: f"{vendor}:{model}"} if vendor else {}
 
-    return _remade(graph, graph.attrs, changed)
+    return _changed(graph, graph.attrs, change)
 
 
 def with_ends(graph: Graph) -> Graph:
-    """In a graph without a start, a node called ``start`` that nothing leads to is it; without an
-    exit, one called ``exit`` or ``end`` that leads nowhere. One with work of its own is neither."""
+    """In a graph without a start, a node called ``start`` without incoming edges is the start. In a
+    graph without an exit, a node called ``exit`` or ``end`` without outgoing edges is the exit. A
+    node with a type or a prompt is neither."""
     kinds: dict[str, Value] = {}
     for kind, names in ENDS.items():
         edges = graph.edges_to if kind == node_kinds.START.name else graph.edges_from
-        called = [
+        candidates = [
             node.id
             for node in graph.nodes.values()
-            if node.id.lower() in names
-            and node.kind == node_kinds.CODERGEN.name
-            and not node.attrs.get("type")
-            if not node.attrs.get("prompt") and not edges(node.id)
+            if node.id.lower() in names and _is_plain(node) and not edges(node.id)
         ]
-        if len(called) == 1 and not any(graph.of_kind(kind)):
-            kinds[called[0]] = kind
+        if len(candidates) == 1 and not any(graph.of_kind(kind)):
+            kinds[candidates[0]] = kind
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         return {"type": kinds[node.id]} if node.id in kinds else {}
 
-    return _remade(graph, graph.attrs, changed) if kinds else graph
+    return _changed(graph, graph.attrs, change) if kinds else graph
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether nothing but its id says what the node does."""
+    is_box = node.kind == node_kinds.CODERGEN.name
+    return is_box and not node.attrs.get("type") and not node.attrs.get("prompt")
 
 
 def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = None) -> Graph:
-    """``{{key}}`` in the settings of the graph and its nodes, and ``$goal`` in their texts."""
+    """Fill ``{{key}}`` in the settings of the graph and its nodes, and ``$goal`` in their texts."""
     attrs = {key: _filled(value, values, None) for key, value in graph.attrs.items()}
     if goal is not None:
         attrs["goal"] = goal
-    said = str(attrs["goal"]) if "goal" in attrs else ""
+    goal = str(attrs.get("goal", ""))
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         return {
-            key: _filled(value, values if key in SETTINGS else {}, said if key in TEXTS else None)
+            key: _filled(value, values if key in SETTINGS else {}, goal if key in TEXTS else None)
             for key, value in node.attrs.items()
             if isinstance(value, str) and ("$" in value or "{{" in value)
             if key in SETTINGS or key in TEXTS
         }
 
-    return _remade(graph, attrs, changed)
+    return _changed(graph, attrs, change)
 
 
 def with_stylesheet(graph: Graph) -> Graph:
-    """``model_stylesheet`` laid under the nodes. One that cannot be read changes nothing: lint
-    says so."""
+    """Add the properties of ``model_stylesheet`` to the nodes. An invalid stylesheet changes
+    nothing; the linter reports it."""
     text = str(graph.attrs.get("model_stylesheet", ""))
+    if not text:
+        return graph
     try:
         sheet = stylesheet.parse(text)
     except stylesheet.StylesheetError:
         return graph
-    return _remade(graph, graph.attrs, sheet.properties_of) if sheet else graph
+    return _changed(graph, graph.attrs, sheet.properties_of)
 
 
 def with_model(graph: Graph, model: str) -> Graph:
-    """This model for nodes that need one and name neither model nor agent."""
+    """Set this model for nodes that need one and name neither a model nor an agent."""
 
-    def changed(node: Node) -> dict[str, Value]:
+    def change(node: Node) -> dict[str, Value]:
         named = node.attrs.keys() & {"model", "llm_model", "agent"}
         return {} if named or node.kind not in node_kinds.LLM_KINDS else {"model": model}
 
-    return _remade(graph, graph.attrs, changed)
+    return _changed(graph, graph.attrs, change)
 
 
 def _filled(value: Value, values: Mapping[str, Json], goal: str | None) -> Value:
     return templates.fill(value, values, goal) if isinstance(value, str) else value
 
 
-def _remade(
-    graph: Graph, attrs: dict[str, Value], changed: Callable[[Node], dict[str, Value]]
+def _changed(
+    graph: Graph, attrs: dict[str, Value], change: Callable[[Node], dict[str, Value]]
 ) -> Graph:
+    """A graph with these attributes, and with the attributes that ``change`` returns for each
+    node."""
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
-        new = changed(node)
+        new = change(node)
         nodes[name] = replace(node, attrs={**node.attrs, **new}) if new else node
     return Graph(graph.name, attrs, nodes, graph.edges)

@@ -17,7 +17,7 @@ import msgspec
 from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.pipelines import templates
-from corral.pipelines.conditions import find
+from corral.pipelines.templates import find
 from corral.values import Json
 
 MAX_BYTES = 512 * 1024
@@ -176,7 +176,7 @@ def check_tasks(
     uses, or if its prompt would be empty."""
     if not template.strip():
         raise ConfigError("the prompt is empty")
-    holes = list(dict.fromkeys(templates.holes(template)))
+    holes = list(dict.fromkeys(templates.placeholders(template)))
     base = blake2b(msgspec.json.encode(shared, order="sorted"), digest_size=8).digest()
     done: list[BatchTask] = []
     for task in tasks:

@@ -240,7 +240,7 @@ class _Run:
 
     async def _publish_progress(self) -> None:
         if self.run_input.reply_to:
-            await adapter.publish("progress", self._progress())
+            await adapter.publish("progress", self.scheduler.state.progress())
 
     def _is_known(self, known: str) -> bool:
         """Whether the result is known from the run that this one continues; then it is taken."""
@@ -313,16 +313,6 @@ class _Run:
             await adapter.cancel([workflow])
             # Its worker notices only after a second, or may be dead.
             await asyncio.to_thread(client.stop, self.id, known)
-
-    def _progress(self) -> dict[str, Json]:
-        state = self.scheduler.state
-        last = state.completed[-1] if state.completed else ""
-        return {
-            "status": "running",
-            "current_node": state.current_node,
-            "completed": len(state.completed),
-            "outcome": state.outcomes[last].status if last in state.outcomes else "",
-        }
 
     async def _save_results(self) -> dict[str, Json]:
         """Save the branch and upload the artifacts."""

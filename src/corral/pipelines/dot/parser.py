@@ -1,27 +1,62 @@
-"""A pipeline's text → its graph.
+"""Parses the DOT text of a pipeline into its graph.
 
-Statements as people and programs usually write them, ``name [key="value", …];`` and
-``one -> other [..];``, are each taken by one pattern in one go. All else, and every error,
-is read word by word, which knows the whole language.
+There are two ways to read a statement. ``_Parser.statements`` first tries ``_USUAL``: one pattern
+that matches a complete statement as people and programs usually write it,
+``name [key="value", ...];`` or ``one -> other [...];``. That is fast. A statement that it does not
+match, and every statement with an error, is read by the methods of ``Reader``, token by token:
+they know all of the language, and the exact place of an error.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from math import isfinite
 
-from corral.pipelines.dot import lexer
-from corral.pipelines.dot.lexer import BARE, ID, KEY, KEYWORDS, STRING, DotError, Reader
+from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Edge, Graph, Node, Value
 
 __all__ = ["DotError", "decode", "parse"]
 
-DEEPEST = 64
-"""Subgraphs inside each other. Nobody draws more, and each costs stack."""
-MOST_EDGES = 100_000
-"""That ``{a b …} -> {c d …}`` may stand for: it grows with the square of what is written."""
+ID = r"[A-Za-z_][A-Za-z0-9_]*+"
+KEY = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_]++)*+"
+STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+BARE = r"-?[A-Za-z0-9_.][A-Za-z0-9_.:-]*+"
+"""Any value without quotes; ``Words`` converts it."""
+
+SKIP = re.compile(
+    r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+",
+)
+IDENTIFIER = re.compile(ID)
+PORT = re.compile(r"[A-Za-z0-9_]++")
+ATTRIBUTE_KEY = re.compile(KEY)
+QUOTED = re.compile(STRING, re.DOTALL)
+UNQUOTED = re.compile(BARE)
+AFTER_VALUE = re.compile(r"[\s,;\[\]{}#]|//|/\*|\Z")
+ODD_NAME = re.compile(r"[^\s\[\]{}()\"';,=<>]++")
+"""What the author may have meant as a name, for a message."""
+
+KEYWORDS = frozenset(("node", "edge", "graph", "digraph", "subgraph", "strict"))
+"""Case does not matter, as in Graphviz. In quotes they are names."""
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_FLOAT = re.compile(r"-?(?:[0-9]+\.[0-9]*|\.[0-9]+)")
+_DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d)")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "\n": ""}
+"""A backslash before the end of a line joins it to the next line, as in Graphviz. Any other
+backslash stays as it is, because prompts often contain them."""
+_LARGEST = 2**63 - 1
+"""The largest integer that JSON readers accept."""
+_LINE_SHOWN = 100
+MAX_DEPTH = 64
+"""How deep subgraphs may be nested. Each level needs stack."""
+MAX_EDGES = 100_000
+"""How many edges one ``{a b …} -> {c d …}`` may create: the number grows with the square of the
+text."""
 UNNAMED = "pipeline"
-"""What a digraph without a name is called."""
+"""The name of a digraph without a name."""
 
 _NAME = rf'(?:{ID}|"[^"\\]*+")'
 _ATTRIBUTE = rf"{KEY}\s*+=\s*+(?:{STRING}|{BARE})\s*+[,;]?+\s*+"
@@ -30,8 +65,9 @@ _USUAL = re.compile(
     rf'(?:;|(?=[A-Za-z_"}}]))',
     re.DOTALL,
 )
-"""A node, or an edge between two, with at most one block of attributes. It ends at ``;`` or
-before what can only be another statement: so neither ``a = b`` nor ``a:n -> b`` is taken."""
+"""A node, or an edge between two nodes, with at most one block of attributes. It ends at ``;`` or
+before text that can only be another statement, so it matches neither ``a = b`` nor
+``a:n -> b``."""
 _PAIRS = re.compile(
     rf'({KEY})\s*+=\s*+(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|({BARE}))\s*+[,;]?+\s*+', re.DOTALL
 )
@@ -40,7 +76,7 @@ _NOT_IN_CLASS = re.compile(r"[^\w-]+")
 
 
 def parse(text: str, source: str = "<string>") -> Graph:
-    """The graph that this text describes. Raises ``DotError``, and nothing else."""
+    """Parse a pipeline. Raises ``DotError`` and no other error."""
     text = text.removeprefix("\ufeff")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -48,13 +84,13 @@ def parse(text: str, source: str = "<string>") -> Graph:
 
 
 def decode(data: bytes, source: str) -> str:
-    """The text of a file. Raises ``DotError`` where it is no UTF-8."""
+    """Decode the content of a file. Raises ``DotError`` if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8")
         raise DotError(
-            f"byte 0x{data[error.start]:02x} is no UTF-8",
+            f"byte 0x{data[error.start]:02x} is not UTF-8",
             text=before,
             position=len(before),
             source=source,
@@ -62,14 +98,231 @@ def decode(data: bytes, source: str) -> str:
         ) from error
 
 
+class DotError(PipelineInvalid):
+    """A text that is not a pipeline: the place, what was expected there, and what to do."""
+
+    code = "dot"
+
+    def __init__(
+        self, message: str, *, text: str, position: int, source: str, hint: str | None = None
+    ) -> None:
+        self.line = text.count("\n", 0, position) + 1
+        begin = text.rfind("\n", 0, position) + 1
+        self.column = position - begin + 1
+        self.source = source
+        self.problem = message
+        located = f"{source}:{self.line}:{self.column}: {message}"
+        super().__init__(f"{located}\n{_excerpt(text, begin, position)}", hint=hint)
+
+
+def _excerpt(text: str, begin: int, position: int) -> str:
+    """The line with a caret below the place. A long line is cut to the part near the place."""
+    end = text.find("\n", position)
+    end = len(text) if end < 0 else end
+    first = max(begin, position - _LINE_SHOWN // 2)
+    last = min(end, first + _LINE_SHOWN)
+    before = "".join("\t" if c == "\t" else " " for c in text[first:position])
+    head, tail = "…" * (first > begin), "…" * (last < end)
+    return f"    {head}{text[first:last]}{tail}\n    {' ' * len(head)}{before}^"
+
+
+def unescaped(text: str) -> str:
+    """The value of a quoted string, given the text between its quotes."""
+    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return _ESCAPED.get(match[1], match[0])
+
+
+class Words(dict[str, Value]):
+    """Unquoted text -> its value, converted once. Raises ``ValueError``, with what to do, if the
+    text is not a value."""
+
+    def __missing__(self, text: str) -> Value:
+        value = self[text] = _value(text)
+        return value
+
+
+class Keys(dict[str, str]):
+    """Attribute name -> one shared string, however often the name is written."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = text
+        return text
+
+
+def _value(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    if _WORD.fullmatch(text) or _DURATION.fullmatch(text):
+        return text
+    if _INTEGER.fullmatch(text):
+        integer = int(text) if len(text) < 25 else _LARGEST + 1
+        if abs(integer) > _LARGEST:
+            raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
+        return integer
+    if _FLOAT.fullmatch(text) and isfinite(number := float(text)):
+        return number
+    raise ValueError(f'Put it in quotes: "{text[:40]}".')
+
+
+class Reader:
+    """A text and the position in it. Its methods raise ``DotError`` if the text is invalid."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self.text = text
+        self.source = source
+        self.at = 0
+        self.words = Words()
+        self.keys = Keys()
+        self._counted = 0
+        self._line = 1
+        self._line_begins = 0
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Line and column of a position. Call it with ascending positions: it counts each line
+        once."""
+        lines = self.text.count("\n", self._counted, position)
+        if lines:
+            self._line += lines
+            self._line_begins = self.text.rfind("\n", self._counted, position) + 1
+        self._counted = position
+        return self._line, position - self._line_begins + 1
+
+    def blocks(self) -> dict[str, Value]:
+        """Read all attribute blocks that follow: ``[a=1, b=2] [c=3]``."""
+        given: dict[str, Value] = {}
+        while self.sees("["):
+            line, _ = self.place(self.at)
+            self.at += 1
+            self.skip()
+            while not self.sees("]"):
+                if self.at >= len(self.text):
+                    raise self.error(f"expected ]: the [ of line {line} is not closed")
+                self.attribute(given)
+            self.at += 1
+            self.skip()
+        return given
+
+    def attribute(self, given: dict[str, Value]) -> None:
+        begin = self.at
+        found = ATTRIBUTE_KEY.match(self.text, begin)
+        if found is not None:
+            key = found[0]
+            self.at = found.end()
+        elif self.sees('"'):
+            key = self.string()
+        else:
+            raise self.error("expected the name of an attribute, or ]")
+        self.skip()
+        if not self.sees("="):
+            raise self.error(f"expected = after {key}", hint=f'An attribute is {key}="value".')
+        self.at += 1
+        given[self.keys[key]] = self.value(key)
+        self.skip()
+        if self.sees(",") or self.sees(";"):
+            self.at += 1
+            self.skip()
+
+    def value(self, key: str) -> Value:
+        after = self.at
+        self.skip()
+        if self.sees('"'):
+            parts = [self.string()]
+            self.skip()
+            while self.sees("+"):  # Graphviz concatenates strings with +
+                self.at += 1
+                self.skip()
+                if not self.sees('"'):
+                    raise self.error("expected a string after +")
+                parts.append(self.string())
+                self.skip()
+            return "".join(parts)
+        if self.sees("<"):
+            hint = f'Write text in quotes: {key}="…".'
+            raise self.error("HTML values are not supported", hint=hint)
+        found = UNQUOTED.match(self.text, self.at)
+        if found is None:
+            skipped = self.text[after : self.at].strip()
+            hint = "A # begins a comment: put such a value in quotes." if skipped[:1] == "#" else ""
+            raise self.error(f"expected a value after {key} =", hint=hint or self.odd())
+        try:
+            value = self.words[found[0]]
+        except ValueError as error:
+            raise self.error(f"{found[0][:40]} is not a value", hint=str(error)) from None
+        if not AFTER_VALUE.match(self.text, found.end()):
+            raise self.error("this value needs quotes", hint=self.odd())
+        self.at = found.end()
+        return value
+
+    def name(self, wanted: str) -> str:
+        if self.sees('"'):
+            return self.string()
+        found = IDENTIFIER.match(self.text, self.at)
+        if found is None:
+            raise self.error(f"expected {wanted}", hint=self.odd())
+        if self.text[found.end() : found.end() + 1].isalnum():  # a letter beyond ASCII
+            raise self.error("a letter that needs quotes", hint=self.odd())
+        self.at = found.end()
+        return found[0]
+
+    def port(self) -> None:
+        found = PORT.match(self.text, self.at)
+        if found is None:
+            self.name("a port")
+        else:
+            self.at = found.end()
+
+    def odd(self) -> str | None:
+        """The hint for a name that needs quotes; None: the text here is not like a name."""
+        found = ODD_NAME.match(self.text, self.at)
+        if found is None or not (found[0][0].isalnum() or len(found[0]) > 2):
+            return None
+        return f'Put it in quotes: "{found[0][:40]}".'
+
+    def string(self) -> str:
+        found = QUOTED.match(self.text, self.at)
+        if found is None:
+            raise self.error("this string is not closed", hint='A " inside one is written \\".')
+        self.at = found.end()
+        return unescaped(found[0][1:-1])
+
+    def keyword(self, at: int | None = None) -> str:
+        found = IDENTIFIER.match(self.text, self.at if at is None else at)
+        word = found[0].lower() if found else ""
+        return word if word in KEYWORDS else ""
+
+    def skip(self) -> None:
+        found = SKIP.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+        if self.text.startswith("/*", self.at):
+            raise self.error("this comment is not closed", hint="It ends at */.")
+
+    def sees(self, character: str) -> bool:
+        return self.text.startswith(character, self.at)
+
+    def expect(self, character: str, message: str) -> None:
+        if not self.sees(character):
+            raise self.error(message, hint=self.odd())
+        self.at += 1
+
+    def error(self, message: str, *, hint: str | None = None, at: int | None = None) -> DotError:
+        position = self.at if at is None else at
+        return DotError(
+            message, text=self.text, position=position, source=self.source, hint=hint or None
+        )
+
+
 class _Scope:
-    """What holds between two braces: the defaults, and who is mentioned there."""
+    """The text between two braces: its defaults, and the nodes that it mentions."""
 
     __slots__ = ("attrs", "depth", "edges", "line", "members", "nodes")
 
     def __init__(self, line: int, outer: _Scope | None = None) -> None:
         self.line = line
-        """Where it opens."""
+        """The line of the opening brace."""
         self.depth: int = outer.depth + 1 if outer else 0
         self.nodes: dict[str, Value] = dict(outer.nodes) if outer else {}
         self.edges: dict[str, Value] = dict(outer.edges) if outer else {}
@@ -83,9 +336,9 @@ class _Parser(Reader):
         self.nodes: dict[str, Node] = {}
         self.edges: list[Edge] = []
         self.only_mentioned: set[str] = set()
-        """Nodes that so far appear in edges alone: a declaration still brings defaults."""
+        """Nodes that have appeared only in edges so far: their declaration still adds defaults."""
         self.classes: dict[str, list[str]] = {}
-        """Of nodes in labelled subgraphs."""
+        """Node -> its classes from the labelled subgraphs around it."""
 
     # The file.
 
@@ -93,7 +346,7 @@ class _Parser(Reader):
         self.skip()
         keyword = self.keyword()
         if keyword == "strict":
-            raise self.error("strict graphs are not understood", hint="Take `strict` away.")
+            raise self.error("strict graphs are not supported", hint="Remove `strict`.")
         if keyword == "graph":
             raise self.error(
                 "an undirected graph", hint="A pipeline has a direction: write `digraph` and `->`."
@@ -111,7 +364,7 @@ class _Parser(Reader):
         self.statements(root)
         self.skip()
         if self.at < len(self.text):
-            hint = "One digraph a file; run another with a node of `type=include`."
+            hint = "A file has one digraph; run another with a node of `type=include`."
             raise self.error("text after the end of the digraph", hint=hint)
         for node in self.nodes.values():
             if "class" in node.attrs or node.id in self.classes:
@@ -123,7 +376,7 @@ class _Parser(Reader):
         own = _CLASS_SEPARATORS.split(str(node.attrs.get("class", "")))
         return tuple(dict.fromkeys(filter(None, [*own, *self.classes.get(node.id, ())])))
 
-    # Statements, the usual ones.
+    # Statements in their usual form.
 
     def statements(self, scope: _Scope) -> None:
         """Read all statements up to the brace that closes the scope, and that brace."""
@@ -135,11 +388,11 @@ class _Parser(Reader):
                     return
             elif self.usual(found, scope):
                 self.at = found.end()
-            else:  # read it slowly: a keyword, or an error that must be located
+            else:  # a keyword, or an error whose place must be found: read it token by token
                 self.statement(scope)
 
     def usual(self, found: re.Match[str], scope: _Scope) -> bool:
-        """Take a statement that one pattern has matched. False: it must be read slowly."""
+        """Add a statement that ``_USUAL`` has matched. False: it must be read token by token."""
         first, other, body = found.groups()
         try:
             attrs = self.pairs(body) if body else {}
@@ -170,7 +423,7 @@ class _Parser(Reader):
         words, keys = self.words, self.keys
         if "\\" in body:
             return {
-                keys[key]: words[bare] if bare else lexer.unescaped(quoted)
+                keys[key]: words[bare] if bare else unescaped(quoted)
                 for key, quoted, bare in _PAIRS.findall(body)
             }
         return {
@@ -185,14 +438,14 @@ class _Parser(Reader):
             return None
         return text
 
-    # What statements mean.
+    # The meaning of statements.
 
     def declare(
         self, name: str, attrs: dict[str, Value], line: int, column: int, scope: _Scope
     ) -> None:
-        """A node statement. Defaults reach a node when it first appears, and fill what is still
-        missing when it is first declared; never later, so that naming it again in a subgraph,
-        to group it, changes nothing."""
+        """A node statement. Defaults are applied when the node first appears, and when it is first
+        declared they fill the attributes that are still missing. They are not applied later: a
+        node that is named again in a subgraph, to group it, does not change."""
         node = self.nodes.get(name)
         if node is None:
             if scope.nodes:
@@ -208,17 +461,18 @@ class _Parser(Reader):
             scope.members[name] = None
 
     def mention(self, name: str, line: int, column: int, scope: _Scope) -> None:
-        """A node in an edge."""
+        """A node that an edge names."""
         if name not in self.nodes:
             self.nodes[name] = Node(name, dict(scope.nodes), (), line, column)
             self.only_mentioned.add(name)
         if scope.depth:
             scope.members[name] = None
 
-    # Statements, all of them.
+    # Statements in any form.
 
     def unusual(self, scope: _Scope) -> bool:
-        """One statement, or what stands between two; whether it was the closing brace."""
+        """Read one statement, or the text between two. Returns whether it was the closing
+        brace."""
         before = self.at
         self.skip()
         if self.at >= len(self.text):
@@ -249,7 +503,7 @@ class _Parser(Reader):
             target.update(given)
         elif keyword in ("digraph", "strict"):
             raise self.error(
-                f"{keyword} inside a digraph", hint="One digraph a file; use `subgraph` inside."
+                f"{keyword} inside a digraph", hint="A file has one digraph; use `subgraph` inside."
             )
         elif not keyword and self.is_assignment(scope):
             pass
@@ -260,26 +514,24 @@ class _Parser(Reader):
             self.at += 1
 
     def is_assignment(self, scope: _Scope) -> bool:
-        """``key = value``, read if it is that."""
-        found = lexer.ATTRIBUTE_KEY.match(self.text, self.at) or lexer.QUOTED.match(
-            self.text, self.at
-        )
+        """Read ``key = value`` if that follows. Returns whether it did."""
+        found = ATTRIBUTE_KEY.match(self.text, self.at) or QUOTED.match(self.text, self.at)
         if found is None:
             return False
-        after = lexer.SKIP.match(self.text, found.end())
+        after = SKIP.match(self.text, found.end())
         end = after.end() if after else found.end()
         if not self.text.startswith("=", end):
             if "." in found[0] and found[0][0] != '"':
                 hint = f'A node with a dot in its name is written "{found[0]}".'
                 raise self.error(f"expected = after {found[0]}", at=end, hint=hint)
             return False
-        key = lexer.unescaped(found[0][1:-1]) if found[0][0] == '"' else found[0]
+        key = unescaped(found[0][1:-1]) if found[0][0] == '"' else found[0]
         self.at = end + 1
         scope.attrs[self.keys[key]] = self.value(key)
         return True
 
     def chain(self, scope: _Scope) -> None:
-        """``a``, ``a -> b -> c``, or a subgraph; an end of an edge may be a subgraph too."""
+        """Read ``a``, ``a -> b -> c``, or a subgraph. Either end of an edge may be a subgraph."""
         begin = self.at
         ends = [self.operand(scope)]
         self.skip()
@@ -300,19 +552,19 @@ class _Parser(Reader):
             for name, line, column in members:
                 self.mention(name, line, column, scope)
         for sources, targets in pairwise(ends):
-            if len(sources) * len(targets) > MOST_EDGES:
-                raise self.error(f"more than {MOST_EDGES} edges at once", at=begin)
+            if len(sources) * len(targets) > MAX_EDGES:
+                raise self.error(f"more than {MAX_EDGES} edges at once", at=begin)
             for source, line, column in sources:
                 for target, _, _ in targets:
                     given = {**scope.edges, **attrs}
                     self.edges.append(Edge(source, target, given, line, column))
 
     def check_arrow(self, begin: int) -> None:
-        """Raises ``DotError`` if what follows the operands is neither an edge nor an end."""
+        """Raises ``DotError`` if the text after the operands starts with a wrong arrow."""
         if self.text.startswith("--", self.at):
             raise self.error("an undirected edge", hint="Write -> instead of --.")
         if self.text.startswith("-", self.at):
-            word = lexer.ODD_NAME.match(self.text, begin)
+            word = ODD_NAME.match(self.text, begin)
             name = word[0] if word else ""
             raise self.error(
                 "expected -> or [ or ;",
@@ -320,7 +572,7 @@ class _Parser(Reader):
             )
 
     def operand(self, scope: _Scope) -> list[tuple[str, int, int]]:
-        """The nodes at one end of an edge, and where it stands."""
+        """The nodes at one end of an edge, each with the line and column of that end."""
         line, column = self.place(self.at)
         keyword = self.keyword()
         if keyword == "subgraph" or self.sees("{"):
@@ -331,7 +583,7 @@ class _Parser(Reader):
             raise self.error(f"expected a node, not the keyword {keyword}", hint=hint)
         name = self.name("a node")
         self.skip()
-        while self.sees(":"):  # a port, for drawing
+        while self.sees(":"):  # a port, which only matters for drawing
             self.at += 1
             self.skip()
             self.port()
@@ -345,8 +597,10 @@ class _Parser(Reader):
             self.name("a name or { after subgraph")
             self.skip()
         scope = _Scope(self.place(self.at)[0], outer)
-        if scope.depth > DEEPEST:
-            raise self.error(f"subgraphs more than {DEEPEST} deep", hint="Nest them less.")
+        if scope.depth > MAX_DEPTH:
+            raise self.error(
+                f"subgraphs are nested more than {MAX_DEPTH} deep", hint="Nest them less."
+            )
         self.expect("{", "expected { after subgraph")
         self.statements(scope)
         label = _NOT_IN_CLASS.sub("", "-".join(str(scope.attrs.get("label", "")).lower().split()))

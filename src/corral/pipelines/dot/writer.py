@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 
-from corral.pipelines.dot import lexer
+from corral.pipelines.dot.parser import IDENTIFIER, KEYWORDS
 from corral.pipelines.graph import Edge, Graph, Value
 
 
 def as_dot(graph: Graph) -> str:
-    """A text that gives this graph again, and that Graphviz can read: names with dots are in
-    quotes. Subgraphs are flat by now; what they gave stands in ``class``."""
+    """A text that parses to this graph and that Graphviz can read: names with dots are quoted.
+    Subgraphs are not restored; the classes that they set are written as ``class``."""
     lines = [f"digraph {_name(graph.name)} {{"]
     lines += [f"  {_attribute(key, value)};" for key, value in graph.attrs.items()]
     for node in graph.nodes.values():
@@ -48,7 +48,7 @@ def _attribute(key: str, value: Value) -> str:
 
 
 def _name(text: str) -> str:
-    plain = lexer.IDENTIFIER.fullmatch(text) and text.lower() not in lexer.KEYWORDS
+    plain = IDENTIFIER.fullmatch(text) and text.lower() not in KEYWORDS
     return text if plain else _quoted(text)
 
 

@@ -27,8 +27,7 @@ from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.resources import NodeResources
-from corral.pipelines.json_values import not_json
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome, failed, not_json
 from corral.system import fs
 from corral.system.environment import SecretRedactor
 from corral.values import Json

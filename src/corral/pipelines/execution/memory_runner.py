@@ -313,18 +313,6 @@ class MemoryRun:
         """Change the context of the run."""
         self._inbox.put_nowait(Steered(updates=updates))
 
-    def progress(self) -> dict[str, Json]:
-        """What a manager node observes of this run."""
-        state = self.scheduler.state
-        last = state.completed[-1] if state.completed else ""
-        outcome = state.outcomes.get(last)
-        return {
-            "status": "running" if state.finish is None else state.finish.status,
-            "current_node": state.current_node,
-            "completed": len(state.completed),
-            "outcome": "" if outcome is None else outcome.status,
-        }
-
     async def drive(self) -> RunResult:
         """Run to the end."""
         scheduler, checkpoints = self.scheduler, self._checkpoints
@@ -483,7 +471,7 @@ class MemoryRun:
     async def _wait(self, command: Wait) -> Message:
         await asyncio.sleep(command.seconds)
         child = self._children.get(command.child)
-        return Woken(id=command.id, seen={} if child is None else child.progress())
+        return Woken(id=command.id, seen={} if child is None else child.scheduler.state.progress())
 
     # Events.
 

@@ -16,10 +16,10 @@ from typing import cast
 import msgspec
 
 from corral.pipelines import node_kinds
-from corral.pipelines.conditions import as_text
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Node
+from corral.pipelines.templates import as_text
 from corral.values import Json
 
 TOKEN = 4

@@ -21,10 +21,10 @@ import msgspec
 from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
-from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.templates import as_text, find
 from corral.system.environment import SecretRedactor
-from corral.system.platform import WINDOWS
+from corral.system.process.platform import WINDOWS
 from corral.values import Json
 
 LONGEST_VALUE = 120_000

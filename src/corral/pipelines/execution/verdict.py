@@ -23,11 +23,9 @@ from typing import Literal, cast, get_args
 import msgspec
 
 from corral.pipelines import conditions
-from corral.pipelines.conditions import All, Clause, Tree
-from corral.pipelines.conditions import Any as AnyOf
+from corral.pipelines.conditions import AllOf, AnyOf, Clause, Tree
 from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.json_values import not_json
-from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status
+from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status, not_json
 from corral.pipelines.scheduler.routing import is_decision, normalize_label
 from corral.values import Json
 
@@ -205,7 +203,7 @@ def _clauses(tree: Tree) -> Iterator[Clause]:
     match tree:
         case Clause():
             yield tree
-        case All(parts) | AnyOf(parts):
+        case AllOf(parts) | AnyOf(parts):
             for part in parts:
                 yield from _clauses(part)
 

@@ -1,4 +1,4 @@
-"""What a rule of lint finds: where, how bad, and what to do about it."""
+"""A finding of the linter: the place, the severity, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     severity: Severity
     message: str
     line: int = 0
-    """0: of the graph as a whole."""
+    """0: the finding is about the graph itself."""
     column: int = 0
     node: str | None = None
     edge: tuple[str, str] | None = None
@@ -41,7 +41,7 @@ def error(
     edge: Edge | None = None,
     fix: str | None = None,
 ) -> Finding:
-    """A finding that must not run."""
+    """A finding because of which the pipeline must not run."""
     place = node or edge
     return Finding(
         rule=rule,
@@ -63,6 +63,6 @@ def warning(
     edge: Edge | None = None,
     fix: str | None = None,
 ) -> Finding:
-    """A finding that may run."""
+    """A finding with which the pipeline may run."""
     found = error(rule, message, node=node, edge=edge, fix=fix)
     return msgspec.structs.replace(found, severity="warning")

@@ -12,13 +12,13 @@ from __future__ import annotations
 import msgspec
 
 from corral.pipelines import templates
-from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import agent_call, verdict
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import IN_CONTEXT
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.templates import as_text
 from corral.values import Json
 
 RESPONSE = 200

@@ -12,13 +12,12 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.pipelines import conditions
-from corral.pipelines.conditions import as_text, find
 from corral.pipelines.conditions import edge_condition as condition_of
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler import routing
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.templates import fill
+from corral.pipelines.templates import as_text, fill, find
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import find as find_json
 from corral.values import Json

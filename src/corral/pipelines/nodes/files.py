@@ -15,10 +15,10 @@ import msgspec
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import ConfigError
 from corral.nesting import decode_json
-from corral.pipelines.conditions import as_text
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.templates import as_text
 from corral.system import fs
 from corral.values import Json
 

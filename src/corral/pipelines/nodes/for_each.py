@@ -18,7 +18,6 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.nesting import decode_json
-from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import node_dir
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.error_mapping import outcome_of_error
@@ -31,6 +30,7 @@ from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.templates import as_text, find
 from corral.values import Json
 
 MOST = 1000

@@ -20,14 +20,13 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.nesting import decode_json
-from corral.pipelines.conditions import as_text, find
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import names
 from corral.pipelines.nodes.codergen import RESPONSE
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.templates import fill
+from corral.pipelines.templates import as_text, fill, find
 from corral.system.environment import SecretRedactor
 from corral.system.http.client import Http, HttpResponse
 from corral.values import Json

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from corral.errors import ConfigError
-from corral.pipelines.conditions import as_text
 from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.shell import Ran, command_of, run_command, shortened, stage_env
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.templates import as_text
 from corral.values import Json
 
 TIMEOUT = 3600.0

@@ -37,25 +37,32 @@ def asks_for_text(node: Node, edges: list[Edge]) -> bool:
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:
-    """One choice per edge. The keys differ from each other also without regard to case."""
-    named = [(*accelerator(edge.label or edge.target), edge.target) for edge in edges]
+    """One choice per edge. The keys differ from each other even if case is ignored."""
     written = [edge.label or edge.target for edge in edges]
+    named = [accelerator(text) for text in written]
+    keys = _unique_keys(named)
+    return tuple(
+        Choice(key, label or edge.target, edge.target, text)
+        for key, (_, label), edge, text in zip(keys, named, edges, written, strict=True)
+    )
+
+
+def _unique_keys(named: list[tuple[str, str]]) -> list[str]:
+    """A key for each accelerator and label: the accelerator, unless an earlier choice has it, else
+    a letter of the label, else a number."""
     taken: set[str] = set()
     keys: list[str] = []
-    for key, _, _ in named:
-        keep = bool(key) and key.lower() not in taken
-        keys.append(key if keep else "")
-        taken.add(key.lower() if keep else "")
-    for index, (_, label, _) in enumerate(named):
+    for key, _ in named:
+        is_free = key.lower() not in taken
+        keys.append(key if is_free else "")
+        taken.add(key.lower())
+    for index, (_, label) in enumerate(named):
         if not keys[index]:
             letters = [letter.upper() for letter in label if letter.isalnum()]
             numbers = (str(number) for number in range(1, len(named) + len(taken) + 1))
             keys[index] = next(key for key in (*letters, *numbers) if key.lower() not in taken)
             taken.add(keys[index].lower())
-    return tuple(
-        Choice(key, label or target, target, as_written)
-        for key, (_, label, target), as_written in zip(keys, named, written, strict=True)
-    )
+    return keys
 
 
 def find_choice(offered: tuple[Choice, ...], value: str) -> Choice | None:
@@ -104,7 +111,7 @@ def outcome_of_timeout(question: Question) -> Outcome:
             return outcome_of_answer(question, Answer(value=question.default))
         if choice := find_choice(question.choices, question.default):
             return outcome_of_choice(choice)
-    return Outcome(status="retry", failure_reason="nobody answered in time")
+    return Outcome(status="retry", failure_reason="no answer before the timeout")
 
 
 def _text(graph: Graph, node: Node, context: dict[str, Json]) -> str:

@@ -31,7 +31,7 @@ def start_child(run: RunContext, lane: Lane, node: Node) -> None:
     if not dotfile(run.graph, node):
         raise ValueError("no child pipeline is named; set stack.child_dotfile")
     lane.context["stack.child.status"] = "running"
-    run.pending.open(lane, lane.visit, "child")
+    run.open(lane, lane.visit, "child")
 
 
 def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
@@ -39,7 +39,7 @@ def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
     lane.cycle += 1
     lane.context["stack.manager.cycle"] = lane.cycle
     if 1 < lane.cycle <= node.number("manager.max_cycles", MAX_CYCLES) and steers(node):
-        run.pending.open(lane, f"{lane.visit}~{lane.cycle}.steer", "visit")
+        run.open(lane, f"{lane.visit}~{lane.cycle}.steer", "visit")
         return None
     return check(run, lane, node)
 
@@ -47,7 +47,7 @@ def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
 def steer_child(run: RunContext, lane: Lane, node: Node, outcome: Outcome) -> Outcome | None:
     """Send the child what the manager's own prompt returned, then check."""
     if outcome.ok and outcome.context_updates and lane.visit in run.state.open:
-        run.pending.add(Steer(child=lane.visit, updates=outcome.context_updates))
+        run.add(Steer(child=lane.visit, updates=outcome.context_updates))
     return check(run, lane, node)
 
 
@@ -59,7 +59,7 @@ def check(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
         return Outcome(notes="the stop condition is met")
     if lane.cycle > (most := node.number("manager.max_cycles", MAX_CYCLES)):
         return failed(f"max cycles exceeded: {most}", retryable=False)
-    run.pending.open(lane, f"{lane.visit}~{lane.cycle}", "wait")
+    run.open(lane, f"{lane.visit}~{lane.cycle}", "wait")
     return None
 
 

@@ -177,7 +177,7 @@ def start_fork(run: RunContext, lane: Lane, node: Node) -> ForkEnd | None:
     fork = Fork(id=lane.visit, lane=lane.id, join=join, branches=branches)
     run.state.forks[fork.id] = fork
     ids = tuple(branch.id for branch in branches)
-    run.pending.emit(events.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
+    run.emit(events.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
     _start_branches(run, fork, limit)
     return None if branches else _close(run, fork)
 
@@ -203,11 +203,11 @@ def end_branch(run: RunContext, lane: Lane, status: str, reason: str = "") -> Fo
         branch.reason = reason or (last.failure_reason if last is not None else "")
     response = lane.updates.get("last_response")
     branch.last_response = response if isinstance(response, str) else ""
-    stop_lane(run, lane)
+    run.stop_lane(lane)
     del state.lanes[lane.id]
     fork.running -= 1
     fork.over += 1
-    _emit_completed(run, fork, lane.branch)
+    run.emit_branch_completed(fork, lane.branch)
     node = run.node_of(state.lanes[fork.lane])
     is_first = node.text("join_policy") == "first_success" and status not in FAILED
     if is_first or fork.over == len(fork.branches):
@@ -224,34 +224,12 @@ def end_branch_at(run: RunContext, lane: Lane, target: str) -> ForkEnd | None:
     return end_branch(run, lane, status if isinstance(status, str) else "success")
 
 
-def stop_lane(run: RunContext, lane: Lane) -> None:
-    """Stop everything that this lane waits for, its own branches first."""
-    for fork in [fork for fork in run.state.forks.values() if fork.lane == lane.id]:
-        _stop_fork(run, fork)
-    run.pending.close(lane)
-
-
-def _stop_fork(run: RunContext, fork: Fork) -> None:
-    """Stop the branches that still run, and forget the fork."""
-    state = run.state
-    for number, branch in enumerate(fork.branches):
-        lane = state.lanes.get(_lane_id(fork, number))
-        if lane is not None:
-            stop_lane(run, lane)
-            del state.lanes[lane.id]
-        if branch.status in ("running", "waiting"):
-            was_running, branch.status = branch.status == "running", "cancelled"
-            if was_running:
-                _emit_completed(run, fork, number)
-    del state.forks[fork.id]
-
-
 def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
     parent = run.state.lanes[fork.lane]
     while fork.running < limit and fork.next < len(fork.branches):
         number, branch = fork.next, fork.branches[fork.next]
         lane = Lane(
-            id=_lane_id(fork, number),
+            id=fork.lane_id(number),
             node=branch.target,
             previous=parent.node,
             context=deep_copy(parent.context),
@@ -265,7 +243,7 @@ def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
         branch.status = "running"
         fork.running += 1
         fork.next += 1
-        run.pending.emit(events.BranchStarted(node=parent.node, visit=fork.id, branch=branch.id))
+        run.emit(events.BranchStarted(node=parent.node, visit=fork.id, branch=branch.id))
         run.ready.append(lane)
 
 
@@ -274,9 +252,9 @@ def _close(run: RunContext, fork: Fork) -> ForkEnd:
     a branch came to."""
     parent = run.state.lanes[fork.lane]
     node = run.node_of(parent)
-    _stop_fork(run, fork)
+    run.stop_fork(fork)
     status = fork_status(fork, node.text("join_policy"))
-    run.pending.emit(events.ParallelCompleted(node=node.id, visit=fork.id, status=status))
+    run.emit(events.ParallelCompleted(node=node.id, visit=fork.id, status=status))
     updates, reason = result_updates(fork), ""
     if status == "fail":
         reason = "every branch failed" if fork.branches else "it has no branch"
@@ -291,18 +269,6 @@ def _close(run: RunContext, fork: Fork) -> ForkEnd:
         suggested_next_ids=() if fork.join else exits[:1],
     )
     return ForkEnd(parent, outcome, fork.join)
-
-
-def _emit_completed(run: RunContext, fork: Fork, number: int) -> None:
-    branch = fork.branches[number]
-    node = run.state.lanes[fork.lane].node
-    run.pending.emit(
-        events.BranchCompleted(node=node, visit=fork.id, branch=branch.id, status=branch.status)
-    )
-
-
-def _lane_id(fork: Fork, number: int) -> str:
-    return f"{fork.id}/{fork.branches[number].id}"
 
 
 def _limit(node: Node) -> int:

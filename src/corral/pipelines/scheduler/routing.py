@@ -83,7 +83,10 @@ class Routes:
             ordered = sorted(
                 graph.edges_from(node.id), key=lambda edge: (-edge.weight, edge.target)
             )
-            parsed = [(conditions.edge_condition(graph, edge), edge) for edge in ordered]
+            parsed = [
+                (conditions.edge_condition(graph, edge) if edge.attrs else None, edge)
+                for edge in ordered
+            ]
             free = [edge for condition, edge in parsed if condition is None]
             self._edges[node.id] = _OrderedEdges(
                 [(condition, edge) for condition, edge in parsed if condition is not None],

@@ -1,24 +1,185 @@
-"""What the modules of the scheduler share while they handle a message."""
+"""What the modules of the scheduler share while they handle a message.
+
+A ``RunContext`` collects the commands that the message leads to, and remembers which commands
+have no reply. It builds a command from the state alone, so that a command without a reply can be
+given again after the state was stored as JSON.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from typing import Literal
 
+from corral.pipelines import events, templates
+from corral.pipelines import graph as pipelines_graph
 from corral.pipelines.graph import Graph, Node
-from corral.pipelines.scheduler.pending import PendingCommands
+from corral.pipelines.scheduler import human_gate
+from corral.pipelines.scheduler.commands import (
+    AskHuman,
+    Child,
+    Command,
+    EmitEvent,
+    Question,
+    RunNode,
+    Stop,
+    Wait,
+)
 from corral.pipelines.scheduler.routing import Routes
-from corral.pipelines.scheduler.state import Lane, State
+from corral.pipelines.scheduler.state import (
+    Fork,
+    Lane,
+    Open,
+    State,
+    deep_copy,
+    without_internal_keys,
+)
+
+What = Literal["visit", "ask", "child", "wait"]
 
 
-@dataclass
 class RunContext:
-    graph: Graph
-    state: State
-    routes: Routes
-    pending: PendingCommands
-    ready: deque[Lane] = field(default_factory=deque[Lane])
-    """Lanes that stand at a node which they have not entered yet."""
+    """The graph and the state of a run, and the commands since the last ``take_commands``. Raises
+    ``ConditionError`` if a condition in the graph is invalid."""
+
+    def __init__(self, graph: Graph, state: State) -> None:
+        self.graph = graph
+        self.state = state
+        self.routes = Routes(graph)
+        self.ready: deque[Lane] = deque()
+        """Lanes that are at a node which they have not entered yet."""
+        self._commands: list[Command] = []
 
     def node_of(self, lane: Lane) -> Node:
         return self.graph.nodes[lane.node]
+
+    # Commands to hand out.
+
+    def add(self, command: Command) -> None:
+        self._commands.append(command)
+
+    def emit(self, event: events.PipelineEvent) -> None:
+        self.state.event_count += 1
+        self._commands.append(EmitEvent(number=self.state.event_count, event=event))
+
+    def take_commands(self) -> list[Command]:
+        """The commands since the last call."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    # Commands that wait for a reply.
+
+    def open(self, lane: Lane, id: str, what: What) -> None:
+        """Give a command and wait for its reply. Raises ``ValueError`` if an attribute of the node
+        is invalid."""
+        opened = Open(lane.id, what)
+        command = self._command(id, opened)
+        self.state.open[id] = opened
+        lane.open.append(id)
+        self.add(command)
+        if isinstance(command, AskHuman):
+            text = command.question.text
+            labels = tuple(choice.label for choice in command.question.choices)
+            self.emit(
+                events.InterviewStarted(node=lane.node, visit=id, question=text, choices=labels)
+            )
+
+    def close(self, lane: Lane, answered: str | None = None) -> None:
+        """The lane waits for nothing any more: stop all of its commands but the answered one."""
+        for id in lane.open:
+            del self.state.open[id]
+            if id != answered:
+                self.add(Stop(id=id))
+        lane.open = []
+
+    def close_one(self, lane: Lane, id: str) -> None:
+        """This command has its reply; the other commands of the lane stay open."""
+        del self.state.open[id]
+        lane.open.remove(id)
+
+    def open_commands(self) -> list[Command]:
+        """The commands without a reply, built again."""
+        return [self._command(id, opened) for id, opened in self.state.open.items()]
+
+    def stop_lane(self, lane: Lane) -> None:
+        """Stop everything that this lane waits for, its own branches first."""
+        for fork in [fork for fork in self.state.forks.values() if fork.lane == lane.id]:
+            self.stop_fork(fork)
+        self.close(lane)
+
+    def stop_fork(self, fork: Fork) -> None:
+        """Stop the branches of a fork that still run, and remove the fork."""
+        state = self.state
+        for number, branch in enumerate(fork.branches):
+            lane = state.lanes.get(fork.lane_id(number))
+            if lane is not None:
+                self.stop_lane(lane)
+                del state.lanes[lane.id]
+            if branch.status in ("running", "waiting"):
+                was_running, branch.status = branch.status == "running", "cancelled"
+                if was_running:
+                    self.emit_branch_completed(fork, number)
+        del state.forks[fork.id]
+
+    def emit_branch_completed(self, fork: Fork, number: int) -> None:
+        branch = fork.branches[number]
+        node = self.state.lanes[fork.lane].node
+        self.emit(
+            events.BranchCompleted(node=node, visit=fork.id, branch=branch.id, status=branch.status)
+        )
+
+    # Building a command.
+
+    def _command(self, id: str, opened: Open) -> Command:
+        lane = self.state.lanes[opened.lane]
+        node = self.node_of(lane)
+        match opened.what:
+            case "ask":
+                return AskHuman(question=self.question(lane, node))
+            case "child":
+                return Child(
+                    id=id,
+                    node=node.id,
+                    dotfile=self._filled(pipelines_graph.dotfile(self.graph, node), lane),
+                    workdir=self._filled(pipelines_graph.workdir(self.graph, node), lane),
+                    context=deep_copy(without_internal_keys(lane.context)),
+                )
+            case "wait":
+                child = lane.visit if lane.visit in self.state.open else ""
+                seconds = pipelines_graph.poll_interval(node)
+                return Wait(id=id, node=node.id, seconds=seconds, child=child)
+            case "visit":
+                return self._run_node(id, lane, node)
+
+    def question(self, lane: Lane, node: Node) -> Question:
+        """The question of a human gate. Raises ``ValueError``."""
+        id = lane.visit if lane.attempt == 1 else f"{lane.visit}#{lane.attempt}"
+        edges = self.routes.options(node)
+        return human_gate.build_question(self.graph, node, edges, id, lane.context)
+
+    def _filled(self, text: str, lane: Lane) -> str:
+        return templates.fill(text, lane.context, self.graph.goal)
+
+    def _run_node(self, id: str, lane: Lane, node: Node) -> RunNode:
+        fidelity = (
+            lane.fidelity
+            or node.text("fidelity")
+            or str(self.graph.attrs.get("default_fidelity") or "compact")
+        )
+        return RunNode(
+            id=id,
+            node=node.id,
+            number=lane.number,
+            context=deep_copy(lane.context),
+            fidelity=fidelity,
+            thread=self._thread(lane, node) if fidelity == "full" else None,
+            previous=lane.previous,
+        )
+
+    def _thread(self, lane: Lane, node: Node) -> str | None:
+        return (
+            node.text("thread_id")
+            or lane.thread
+            or str(self.graph.attrs.get("thread_id", ""))
+            or node.within
+            or lane.previous
+        )

@@ -16,20 +16,20 @@ States
     running run moves on lanes: the trunk, and one lane per running branch of a parallel node.
     A lane is in one of three states:
 
-    - *ready*: it stands at a node that it has not entered (``RunContext.ready``);
+    - *ready*: it is at a node that it has not entered (``RunContext.ready``);
     - *waiting*: it has entered the node and has open commands (``Lane.open``), or a fork whose
       branches run;
     - *gone*: its branch ended, or the run did.
 
-    Between two calls no lane is ready: each call handles its message, then ``Traversal.advance``
-    lets ready lanes enter their nodes until all lanes wait or the run is finished.
+    Between two calls no lane is ready: each call handles its message, then ``_advance`` lets ready
+    lanes enter their nodes until all lanes wait or the run is finished.
 
 Parts
-    ``traversal`` enters, ends and leaves nodes. ``routing`` chooses the edge. ``parallel`` forks
-    and joins, ``manager`` runs manager loops, ``human_gate`` builds questions; they return
-    outcomes and never call ``traversal``. ``pending`` numbers events and remembers which commands
-    have no reply. ``retry`` decides about another attempt: drivers apply it to nodes, this module
-    to human gates. ``limits`` counts visits, money and tokens. ``state`` is all the memory.
+    This module enters, ends and leaves nodes, and counts visits, money and tokens. ``routing``
+    chooses the edge. ``parallel`` forks and joins, ``manager`` runs manager loops, ``human_gate``
+    builds questions; they return outcomes and never call this module. ``run_context`` numbers
+    events and remembers which commands have no reply. ``retry`` decides about another attempt:
+    drivers apply it to nodes, this module to human gates. ``state`` is all the memory.
 
 Guarantees
     - It never waits, and uses no clock, no random numbers, no files, no network. The imports of
@@ -45,7 +45,7 @@ Guarantees
     - The cost of a message depends on the nodes it touches, not on the length of the run.
 
 On a crash
-    The scheduler holds nothing that matters outside ``State``, and ``State`` depends only on the
+    The scheduler stores nothing that matters outside ``State``, and ``State`` depends only on the
     messages. A durable driver writes each message to its journal before it calls ``receive``; to
     recover, it feeds the same messages to a new scheduler, ignores the commands that it has
     carried out already (they have the same ids), and carries out the rest. A driver that saved
@@ -56,29 +56,50 @@ On a crash
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
+import msgspec
+
+from corral.errors import PipelineInvalid
 from corral.pipelines import events, node_kinds
 from corral.pipelines import graph as pipelines_graph
-from corral.pipelines.graph import Graph, Node
-from corral.pipelines.scheduler import human_gate, manager, retry
+from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.scheduler import human_gate, manager, parallel, retry
 from corral.pipelines.scheduler.commands import (
     Answered,
     Cancelled,
+    Checkpoint,
     Command,
     Ended,
     Expired,
+    FinishRun,
     Message,
+    Restart,
     Steered,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.state import TRUNK, Lane, Open, State, deep_copy
-from corral.pipelines.scheduler.traversal import Traversal
+from corral.pipelines.scheduler.parallel import ForkEnd
+from corral.pipelines.scheduler.routing import Route, is_decision
+from corral.pipelines.scheduler.run_context import RunContext
+from corral.pipelines.scheduler.state import TRUNK, Context, Lane, Open, State, deep_copy
 from corral.values import Json
+
+MAX_RESPONSE = 200
+"""Characters of a response in the context. The full text is in the node's directory."""
+MAX_LOOP = 20
+"""Nodes of a loop that an error names."""
+UNSATISFIED = "goal gate unsatisfied and no retry target"
+NO_STAGE = frozenset((node_kinds.START.name, node_kinds.EXIT.name))
+"""Kinds that do no work: like a decision, they are never ``last_stage``."""
+MAX_VISITS = 50
+VISIT_KEYS = ("max_visits", "max_node_visits", "default_max_visits")
+"""Graph attributes that set the limit; the first one that is set wins."""
 
 
 class Scheduler:
-    """Raises ``PipelineInvalid`` if a condition or number in the graph is invalid.
+    """One run of a graph. Raises ``PipelineInvalid`` if a condition or number in the graph is
+    invalid.
 
     With the ``state`` of another scheduler it continues exactly where that one was. It changes
     this state; the other scheduler must not be used any more.
@@ -99,31 +120,32 @@ class Scheduler:
             state = State(run_id=run_id, lanes={TRUNK: trunk})
         self.graph = graph
         self.state = state
-        self._traversal = Traversal(graph, state)
+        self._run = RunContext(graph, state)
+        self._limits = Limits(graph)
 
     def start(self) -> list[Command]:
         """The first commands. A run that was started already has none."""
-        traversal, state = self._traversal, self.state
+        state = self.state
         if state.started:
             return []
         state.started = True
-        traversal.pending.emit(events.PipelineStarted(name=self.graph.name, goal=self.graph.goal))
+        self._run.emit(events.PipelineStarted(name=self.graph.name, goal=self.graph.goal))
         starts = list(self.graph.of_kind(node_kinds.START.name))
         if len(starts) == 1:
-            traversal.move(state.trunk, starts[0].id)
+            self._move(state.trunk, starts[0].id)
         else:
             reason = f"a pipeline must have one start node, this one has {len(starts)}"
-            traversal.finish("fail", reason)
-        return traversal.advance()
+            self._finish("fail", reason)
+        return self._advance()
 
     def receive(self, message: Message) -> list[Command]:
         """The commands that follow from this message."""
-        state, traversal = self.state, self._traversal
+        state = self.state
         if state.finish is not None or not state.started:
             return []
         match message:
             case Cancelled():
-                traversal.finish("cancelled", message.reason or "cancelled")
+                self._finish("cancelled", message.reason or "cancelled")
             case Steered():
                 state.context.update(deep_copy(message.updates))
             case Ended() | Answered() | Expired() | Woken():
@@ -133,59 +155,444 @@ class Scheduler:
                     try:
                         self._handle_reply(message, opened, lane, node)
                     except ValueError as error:  # an attribute with an invalid value
-                        traversal.end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
-        return traversal.advance()
+                        self._end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
+        return self._advance()
 
     def pending(self) -> list[Command]:
         """The commands without a reply, given once more: for a driver that starts with the state
         of another."""
-        return self._traversal.pending.open_commands()
+        return self._run.open_commands()
 
     def _handle_reply(
         self, message: Ended | Answered | Expired | Woken, opened: Open, lane: Lane, node: Node
     ) -> None:
-        pending = self._traversal.pending
+        run = self._run
         match message, opened.what:
             case Ended(id=id, outcome=outcome), _:
                 self._handle_end(id, outcome, opened, lane, node)
             case Woken(id=id, seen=observed), "wait":
-                pending.close_one(lane, id)
+                run.close_one(lane, id)
                 if pipelines_graph.does(node, "observe"):
                     lane.context.update(deep_copy(manager.observed_context(observed)))
-                done = manager.run_cycle(self._traversal.run, lane, node)
-                self._traversal.end_if_done(lane, done)
+                done = manager.run_cycle(self._run, lane, node)
+                self._end_if_done(lane, done)
             case Answered(id=id, answer=answer, by=by), "ask":
                 text = "skipped" if answer.skipped else answer.value or answer.text
-                pending.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
-                outcome = human_gate.outcome_of_answer(pending.question(lane, node), answer)
+                run.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
+                outcome = human_gate.outcome_of_answer(run.question(lane, node), answer)
                 self._finish_gate(lane, node, id, outcome)
             case Expired(id=id), "ask":
-                pending.emit(events.InterviewTimeout(node=node.id, visit=id))
-                outcome = human_gate.outcome_of_timeout(pending.question(lane, node))
+                run.emit(events.InterviewTimeout(node=node.id, visit=id))
+                outcome = human_gate.outcome_of_timeout(run.question(lane, node))
                 self._finish_gate(lane, node, id, outcome)
             case _:
                 pass
 
     def _handle_end(self, id: str, outcome: Outcome, opened: Open, lane: Lane, node: Node) -> None:
         """A node, a child pipeline, or the prompt of a manager has ended."""
-        traversal = self._traversal
         if opened.what == "visit" and node.kind == node_kinds.MANAGER_LOOP.name:
-            traversal.pending.close_one(lane, id)
-            if not traversal.spend(outcome):
-                done = manager.steer_child(traversal.run, lane, node, outcome)
-                traversal.end_if_done(lane, done)
+            self._run.close_one(lane, id)
+            if not self._spend(outcome):
+                done = manager.steer_child(self._run, lane, node, outcome)
+                self._end_if_done(lane, done)
             return
         if opened.what == "child":
             lane.context.update(manager.ended_context(outcome))
-        traversal.end(lane, outcome, answered=id)
+        self._end(lane, outcome, answered=id)
 
     def _finish_gate(self, lane: Lane, node: Node, id: str, outcome: Outcome) -> None:
         """End a human gate; on ``retry`` ask again, as often as the node may be retried."""
         after = retry.after(self.graph, node, outcome, lane.attempt, lane.visit)
         if isinstance(after, Outcome):
-            self._traversal.end(lane, after, answered=id)
+            self._end(lane, after, answered=id)
             return
-        pending = self._traversal.pending
-        pending.close_one(lane, id)
+        run = self._run
+        run.close_one(lane, id)
         lane.attempt += 1
-        pending.open(lane, pending.question(lane, node).id, "ask")
+        run.open(lane, run.question(lane, node).id, "ask")
+
+    # Moving on.
+
+    def _advance(self) -> list[Command]:
+        """Let every ready lane enter its node, until all lanes wait. Returns the commands since
+        the last call."""
+        ready = self._run.ready
+        while ready:
+            lane = ready.popleft()
+            if self.state.finish is None and self.state.lanes.get(lane.id) is lane:
+                self._enter(lane)
+        return self._run.take_commands()
+
+    def _move(self, lane: Lane, target: str, edge: Edge | None = None) -> None:
+        """The lane enters this node next."""
+        lane.previous = lane.node or None
+        lane.node = target
+        lane.fidelity = lane.thread = ""
+        if edge is not None and edge.attrs:
+            lane.fidelity = str(edge.attrs.get("fidelity", ""))
+            lane.thread = str(edge.attrs.get("thread_id", ""))
+        self._run.ready.append(lane)
+
+    # Entering a node.
+
+    def _enter(self, lane: Lane) -> None:
+        state, node = self.state, self.graph.nodes.get(lane.node)
+        if node is None:
+            self._end_lane(lane, "fail", f"there is no node {lane.node!r}")
+            return
+        if lane.fork and not lane.visit and self._end_branch_at(lane, node.id):
+            return
+        number = state.visits.get(node.id, 0) + 1
+        try:
+            most = self._limits.visits(node)
+        except ValueError as error:
+            self._end_lane(lane, "fail", f"node {node.id!r}: {error}")
+            return
+        if number > most:
+            self._end_lane(lane, "fail", self._endless_loop(node, most))
+            return
+        lane.number = state.visits[node.id] = number
+        lane.visit = f"{node.id}.{number}"
+        lane.context["current_node"] = node.id
+        lane.attempt, lane.cycle = 1, 0
+        if node.kind == node_kinds.EXIT.name:
+            self._enter_exit(lane, node)
+            return
+        try:
+            if node.is_true("goal_gate"):
+                state.gates[node.id] = True
+            self._run.emit(events.StepStarted(node=node.id, visit=lane.visit, kind=node.kind))
+            self._start(lane, node)
+        except ValueError as error:  # an attribute with an invalid value
+            self._end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
+
+    def _endless_loop(self, node: Node, most: int) -> str:
+        """Why the run ends, with the loop that came back to this node once too often."""
+        done = self.state.completed
+        since = len(done) - 1 - done[::-1].index(node.id) if node.id in done else len(done)
+        loop = " -> ".join([*done[since:][:MAX_LOOP], node.id])
+        return f"node {node.id!r} would be visited more than {most} times (max_visits): {loop}"
+
+    def _start(self, lane: Lane, node: Node) -> None:
+        """Do what the node's kind asks for. Raises ``ValueError``."""
+        match node.kind:
+            case node_kinds.START.name | node_kinds.CONDITIONAL.name:
+                self._end(lane, Outcome())
+            case node_kinds.PARALLEL.name:
+                self._end_fork(parallel.start_fork(self._run, lane, node))
+            case node_kinds.FAN_IN.name:
+                self._start_fan_in(lane, node)
+            case node_kinds.WAIT_HUMAN.name:
+                self._run.open(lane, lane.visit, "ask")
+            case node_kinds.INCLUDE.name:
+                manager.start_child(self._run, lane, node)
+            case node_kinds.MANAGER_LOOP.name:
+                if manager.starts_child(node):
+                    manager.start_child(self._run, lane, node)
+                self._end_if_done(lane, manager.run_cycle(self._run, lane, node))
+            case _:
+                self._run.open(lane, lane.visit, "visit")
+
+    def _start_fan_in(self, lane: Lane, node: Node) -> None:
+        if not parallel.rank_branches(lane.joined):
+            reason = "every branch failed" if lane.joined else "there is no branch to join"
+            self._end(lane, failed(reason, retryable=False))
+        elif node.text("prompt"):
+            self._run.open(lane, lane.visit, "visit")
+        else:
+            self._end(lane, Outcome())
+
+    def _enter_exit(self, lane: Lane, node: Node) -> None:
+        """Finish the run, unless a goal gate is not satisfied. Only the trunk comes here: a
+        branch ends before an exit."""
+        state = self.state
+        for name in state.gates:
+            outcome = state.outcomes.get(name)
+            if outcome is not None and outcome.ok:
+                continue
+            target = self._run.routes.retry_target(self.graph.nodes[name])
+            state.log(f"goal gate {name!r} unsatisfied" + (f": back to {target}" if target else ""))
+            if target:
+                self._move(lane, target)
+            else:
+                self._finish("fail", UNSATISFIED)
+            return
+        self._run.emit(events.StepStarted(node=node.id, visit=lane.visit, kind=node.kind))
+        self._record(lane, node, Outcome())
+        self._finish("success")
+
+    # Ending a node.
+
+    def _end(
+        self, lane: Lane, outcome: Outcome, answered: str | None = None, join: str = ""
+    ) -> None:
+        """The lane's node is over with this outcome. Record it and follow an edge, or go to
+        ``join``. ``answered`` is the id of the command that brought the outcome."""
+        node, context = self.graph.nodes[lane.node], lane.context
+        if outcome.status == "retry":  # the driver has applied the retry rule already
+            reason = outcome.failure_reason or "no attempt is left"
+            outcome = msgspec.structs.replace(outcome, status="fail", failure_reason=reason)
+        opened = self.state.open.get(answered or "")
+        by_driver = opened is not None and opened.what == "visit"
+        self._run.close(lane, answered)
+        updates = self._updates(lane, node, outcome)
+        if updates:
+            context.update(updates)
+            if lane.fork:
+                lane.updates.update(updates)
+        keeps_outcome = is_decision(node)
+        if not keeps_outcome:
+            context["outcome"] = outcome.verdict or outcome.status
+            context["preferred_label"] = outcome.preferred_label
+            _note_failure(context, outcome)
+        by_driver = by_driver and node.kind != node_kinds.MANAGER_LOOP.name
+        self._record(lane, node, outcome, by_driver=by_driver)
+        if self._spend(outcome):
+            return
+        if join:
+            self._move(lane, join)
+        else:
+            self._leave(lane, node, outcome, keeps_outcome=keeps_outcome)
+
+    def _end_if_done(self, lane: Lane, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self._end(lane, outcome)
+
+    def _end_fork(self, ended: ForkEnd | None) -> None:
+        if ended is not None:
+            self._end(ended.lane, ended.outcome, join=ended.join)
+
+    def _updates(self, lane: Lane, node: Node, outcome: Outcome) -> Context:
+        """What the outcome changes in the context; at a fan-in also what the branches set."""
+        updates = deep_copy(outcome.context_updates) if outcome.context_updates else {}
+        if node.kind == node_kinds.FAN_IN.name:
+            best = updates.get("parallel.fan_in.best_id")
+            if outcome.ok:
+                picked = best if isinstance(best, str) else ""
+                ranking = parallel.rank_branches(lane.joined, picked)
+                updates = {**updates, **parallel.merge_updates(ranking)}
+            lane.joined = []
+        if isinstance(response := updates.get("last_response"), str):
+            updates["last_response"] = response[:MAX_RESPONSE]
+        return updates
+
+    def _spend(self, outcome: Outcome) -> bool:
+        """Add up what the outcome cost. Finishes the run and returns True if it has spent more
+        than it may."""
+        reason = self._limits.spend(self.state, outcome)
+        if reason:
+            self._finish("fail", reason)
+        return bool(reason)
+
+    def _record(self, lane: Lane, node: Node, outcome: Outcome, *, by_driver: bool = False) -> None:
+        """``by_driver``: the driver that ran the node has written its outcome down itself."""
+        state = self.state
+        if node.kind not in NO_STAGE and not is_decision(node):
+            lane.context["last_stage"] = node.id
+        counter = f"internal.retry_count.{node.id}"
+        if outcome.ok or outcome.attempts <= 1:
+            if state.retries.pop(node.id, None) is not None:
+                lane.context.pop(counter, None)
+        else:
+            lane.context[counter] = state.retries[node.id] = outcome.attempts - 1
+        state.completed.append(node.id)
+        state.outcomes[node.id] = (
+            msgspec.structs.replace(outcome, context_updates={})
+            if outcome.context_updates
+            else outcome
+        )
+        self._run.emit(_step_ended(lane, node, outcome))
+        if by_driver:
+            self._run.add(Checkpoint(node=node.id))
+        else:
+            self._run.add(
+                Checkpoint(node=node.id, visit=lane.visit, round=state.round, outcome=outcome)
+            )
+
+    # Leaving a node.
+
+    def _leave(self, lane: Lane, node: Node, outcome: Outcome, *, keeps_outcome: bool) -> None:
+        """``keeps_outcome``: the outcome and label of the node before this one stay in force."""
+        context, suggested = lane.context, outcome.suggested_next_ids
+        has_failed, preferred = outcome.status == "fail", outcome.preferred_label
+        if keeps_outcome:
+            has_failed = context.get("outcome") in ("fail", "retry")
+            label = context.get("preferred_label")
+            preferred = label if isinstance(label, str) else ""
+        in_branch = bool(lane.fork)
+        route: Route | None
+        if node.kind == node_kinds.PARALLEL.name:  # its edges were its branches
+            route = self._after_branches(lane, node, suggested, has_failed=has_failed)
+        elif has_failed and not keeps_outcome:
+            route = self._run.routes.choose_failed(
+                node, context, preferred, suggested, in_branch=in_branch
+            )
+        else:
+            edge = self._run.routes.choose(node, context, preferred, suggested)
+            route = None if edge is None else Route(edge.target, edge)
+        if route is None:
+            self._end_without_edge(lane, node, outcome, has_failed=has_failed)
+        elif route.edge is not None and route.edge.restarts:
+            self._restart(route.target)
+        elif not in_branch or not self._end_branch_at(lane, route.target):
+            self._move(lane, route.target, route.edge)
+
+    def _end_without_edge(
+        self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool
+    ) -> None:
+        """No edge can be followed. A node that has edges, none of whose conditions is true, is
+        a run that got stuck before its exit: it fails. The edges of a parallel node were its
+        branches: they decided already."""
+        if has_failed:
+            self._end_lane(lane, "fail", self._failure(lane, node, outcome))
+        elif self.graph.edges_from(node.id) and node.kind != node_kinds.PARALLEL.name:
+            self._end_lane(lane, "fail", f"{_dead_end(node)}: no condition on its edges is true")
+        else:
+            self._end_lane(lane, outcome.status, _dead_end(node))
+
+    def _after_branches(
+        self, lane: Lane, node: Node, exits: tuple[str, ...], *, has_failed: bool
+    ) -> Route | None:
+        """Where a parallel node without a fan-in leads: to the exit that a branch reached."""
+        target = exits[0] if exits else ""
+        if has_failed:
+            target = self._run.routes.retry_target(node, in_branch=bool(lane.fork)) or (
+                target if self._run.routes.continues(node) else ""
+            )
+        return Route(target, None) if target else None
+
+    def _failure(self, lane: Lane, node: Node, outcome: Outcome) -> str:
+        """Why the run fails, with the node that failed: for a decision, the one before it."""
+        if not is_decision(node):
+            reason = f": {outcome.failure_reason}" if outcome.failure_reason else ""
+            return f"node {node.id!r} failed{reason}"
+        before = lane.context.get("failure_reason")
+        reason = f": {before}" if before else ""
+        return f"node {lane.context.get('last_stage')!r} failed{reason} ({_dead_end(node)})"
+
+    # Ending a lane, a round, the run.
+
+    def _end_branch_at(self, lane: Lane, target: str) -> bool:
+        """End the branch of this lane if the node is one that ends branches. Returns whether it
+        is."""
+        if not parallel.ends_branch(self.graph, target):
+            return False
+        self._end_fork(parallel.end_branch_at(self._run, lane, target))
+        return True
+
+    def _end_lane(self, lane: Lane, status: str, reason: str = "") -> None:
+        """This lane goes no further: a branch ends, or with the trunk the run."""
+        if lane.fork:
+            self._end_fork(parallel.end_branch(self._run, lane, status, reason))
+        elif status == "fail":
+            self._finish("fail", reason)
+        else:
+            self._finish("success", reason)
+
+    def _restart(self, target: str) -> None:
+        """Start another round at this node, with a fresh context."""
+        state, trunk = self.state, self.state.trunk
+        self._run.stop_lane(trunk)
+        context = {key: value for key, value in trunk.context.items() if key.startswith("graph.")}
+        state.round += 1
+        state.completed, state.outcomes, state.retries, state.gates = [], {}, {}, {}
+        state.log(f"round {state.round} starts at {target}")
+        lane = state.lanes[TRUNK] = Lane(context=context)
+        self._run.add(Restart(round=state.round, node=target))
+        self._move(lane, target)
+
+    def _finish(self, status: Literal["success", "fail", "cancelled"], reason: str = "") -> None:
+        """End the run, and stop everything that it waits for."""
+        state = self.state
+        if state.finish is not None:
+            return
+        self._run.stop_lane(state.trunk)
+        state.finish = FinishRun(status=status, reason=reason)
+        if status == "success":
+            self._run.emit(events.PipelineCompleted(reason=reason))
+        else:
+            cancelled = status == "cancelled"
+            self._run.emit(events.PipelineFailed(reason=reason, cancelled=cancelled))
+        self._run.add(state.finish)
+
+
+class Limits:
+    """The limits of a graph. Raises ``PipelineInvalid`` if one is not a number."""
+
+    def __init__(self, graph: Graph) -> None:
+        for key in VISIT_KEYS:
+            if (visits := _number(graph, key)) is not None:
+                self._visits = int(visits)
+                break
+        else:
+            self._visits = MAX_VISITS
+        self._money = _number(graph, "max_budget_usd")
+        self._tokens = _number(graph, "max_total_tokens")
+
+    def visits(self, node: Node) -> int:
+        """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
+        ``ValueError``."""
+        given = node.attrs.get("max_visits")
+        if given is None or given == "":
+            return self._visits
+        try:
+            return int(given)
+        except ValueError:
+            raise ValueError(f"max_visits={given} is not a number") from None
+
+    def spend(self, state: State, outcome: Outcome) -> str:
+        """Add up what a node cost. Returns why the run must end, or an empty text."""
+        state.cost_usd += outcome.cost_usd or 0.0
+        state.tokens += outcome.tokens or 0
+        if self._money is not None and state.cost_usd > self._money:
+            spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_budget_usd)"
+            return f"the budget is spent: {spent}"
+        if self._tokens is not None and state.tokens > self._tokens:
+            return (
+                f"the budget is spent: {state.tokens} of {self._tokens:g} tokens (max_total_tokens)"
+            )
+        return ""
+
+
+def _number(graph: Graph, key: str) -> float | None:
+    given = graph.attrs.get(key)
+    if given is None or given == "":
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise PipelineInvalid(f"{key}={given} of the graph is not a number") from None
+
+
+def _step_ended(
+    lane: Lane, node: Node, outcome: Outcome
+) -> events.StepFailed | events.StepCompleted:
+    if outcome.status == "fail":
+        return events.StepFailed(
+            node=node.id,
+            visit=lane.visit,
+            reason=outcome.failure_reason,
+            attempts=outcome.attempts,
+        )
+    return events.StepCompleted(
+        node=node.id,
+        visit=lane.visit,
+        status=outcome.status,
+        preferred_label=outcome.preferred_label,
+        notes=outcome.notes,
+        attempts=outcome.attempts,
+    )
+
+
+def _dead_end(node: Node) -> str:
+    return f"no edge leads on from {node.id!r}"
+
+
+def _note_failure(context: Context, outcome: Outcome) -> None:
+    """``failure_reason`` and ``failure_class`` describe the last node that did work."""
+    if outcome.status == "fail":
+        context["failure_reason"] = outcome.failure_reason
+        context["failure_class"] = outcome.failure_class or "permanent"
+    else:
+        context.pop("failure_reason", None)
+        context.pop("failure_class", None)

@@ -67,6 +67,10 @@ class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Index of the first branch that has not started."""
     over: int = 0
 
+    def lane_id(self, number: int) -> str:
+        """The id of the lane that runs this branch."""
+        return f"{self.id}/{self.branches[number].id}"
+
 
 class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str = TRUNK
@@ -134,6 +138,17 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.logs.append(line)
         if len(self.logs) > MAX_LOGS:
             del self.logs[0]
+
+    def progress(self) -> dict[str, Json]:
+        """What the manager of this run observes."""
+        last = self.completed[-1] if self.completed else ""
+        outcome = self.outcomes.get(last)
+        return {
+            "status": "running" if self.finish is None else self.finish.status,
+            "current_node": self.current_node,
+            "completed": len(self.completed),
+            "outcome": "" if outcome is None else outcome.status,
+        }
 
     def as_outcome(self) -> Outcome:
         """A finished child run as the outcome of the node that ran it."""

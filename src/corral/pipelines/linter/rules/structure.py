@@ -1,6 +1,6 @@
-"""Rules about the shape of the graph: where it begins, ends, and whether one gets there.
+"""Rules about the shape of the graph: its start, its exit, and which nodes can be reached.
 
-A ``retry_target`` is a way too: a node that is reached by one alone is reached.
+A ``retry_target`` counts as an edge: a node that only a retry leads to is reachable.
 """
 
 from __future__ import annotations
@@ -10,60 +10,51 @@ from collections.abc import Iterable, Iterator
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.linter.finding import Finding, error, warning
+from corral.pipelines.node_kinds import NodeKind
 from corral.pipelines.scheduler.parallel import fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
 
 
 def start_node(graph: Graph) -> Iterator[Finding]:
-    starts = list(graph.of_kind(node_kinds.START.name))
-    if not starts:
-        near = next((node for node in graph.nodes.values() if node.id.lower() == "start"), None)
-        name = near.id if near else "start"
-        yield error(
-            "start_node",
-            "there is no start",
-            node=near,
-            fix=f"Write {name} [shape={node_kinds.START.shape}].",
-        )
-    for node in starts[1:]:
-        yield error(
-            "start_node",
-            f"{node.id} is a second start, after {starts[0].id}",
-            node=node,
-            fix="Keep one.",
-        )
+    fix = "Keep one."
+    return _exactly_one("start_node", graph, node_kinds.START, ("start",), fix)
 
 
 def terminal_node(graph: Graph) -> Iterator[Finding]:
-    exits = list(graph.of_kind(node_kinds.EXIT.name))
-    if not exits:
-        ends = ("exit", "end", "done", "finish")
-        near = next((node for node in graph.nodes.values() if node.id.lower() in ends), None)
-        name = near.id if near else "exit"
+    names = ("exit", "end", "done", "finish")
+    fix = "Lead its edges to {first}."
+    return _exactly_one("terminal_node", graph, node_kinds.EXIT, names, fix)
+
+
+def _exactly_one(
+    rule: str, graph: Graph, kind: NodeKind, names: tuple[str, ...], fix: str
+) -> Iterator[Finding]:
+    """``names`` are those of nodes that were probably meant to be of this kind."""
+    found = list(graph.of_kind(kind.name))
+    if not found:
+        near = next((node for node in graph.nodes.values() if node.id.lower() in names), None)
+        name = near.id if near else names[0]
         yield error(
-            "terminal_node",
-            "there is no exit",
+            rule,
+            f"there is no {kind.name}",
             node=near,
-            fix=f"Write {name} [shape={node_kinds.EXIT.shape}].",
+            fix=f"Write {name} [shape={kind.shape}].",
         )
-    for node in exits[1:]:
-        yield error(
-            "terminal_node",
-            f"{node.id} is a second exit, after {exits[0].id}",
-            node=node,
-            fix=f"Lead its edges to {exits[0].id}.",
-        )
+    for node in found[1:]:
+        message = f"{node.id} is a second {kind.name}, after {found[0].id}"
+        yield error(rule, message, node=node, fix=fix.format(first=found[0].id))
 
 
 def edge_target_exists(graph: Graph) -> Iterator[Finding]:
-    """Never of a text, where an edge makes its nodes; of a graph that was made by hand."""
+    """In a parsed text every edge creates its nodes. A graph that a program built may have such
+    an edge."""
     for edge in graph.edges:
         for name in (edge.source, edge.target):
             if name not in graph.nodes:
                 yield error(
                     "edge_target_exists",
-                    f"the edge {edge.source} -> {edge.target} names {name}, which is no node",
+                    f"the edge {edge.source} -> {edge.target} names {name}, which is not a node",
                     edge=edge,
                 )
 
@@ -94,43 +85,44 @@ def reachability(graph: Graph) -> Iterator[Finding]:
     starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
     if not starts:
         return
-    reached = _reached(starts, _ways(graph))
+    reached = _reachable(starts, _successors(graph))
     for node in graph.nodes.values():
         if node.id not in reached:
             yield error(
                 "reachability",
-                f"nothing leads from the start to {node.id}",
+                f"{node.id} cannot be reached from the start",
                 node=node,
-                fix=f"Add an edge to {node.id}, or take it away.",
+                fix=f"Add an edge to {node.id}, or remove it.",
             )
 
 
 def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
-    """Where a run can only go round in circles, and where none can ever reach the exit. A node
-    without any edge ends the run: that is ``dead_end``."""
+    """Loops without a way out, and starts from which the exit cannot be reached. A node without
+    any edge ends the run: rule ``dead_end``."""
     exits = [node.id for node in graph.of_kind(node_kinds.EXIT.name)]
     if not exits:
         return
-    ways = _ways(graph)
-    back: dict[str, list[str]] = {}
-    for source, targets in ways.items():
+    successors = _successors(graph)
+    predecessors: dict[str, list[str]] = {}
+    for source, targets in successors.items():
         for target in targets:
-            back.setdefault(target, []).append(source)
-    finishing = _reached(exits, back)
-    ending = _reached([*exits, *(name for name in graph.nodes if not ways.get(name))], back)
-    for node in graph.of_kind(node_kinds.START.name):
-        if node.id not in finishing:
+            predecessors.setdefault(target, []).append(source)
+    dead_ends = [name for name in graph.nodes if not successors.get(name)]
+    reaching_exit = _reachable(exits, predecessors)
+    ending = _reachable([*exits, *dead_ends], predecessors)
+    for node in graph.nodes.values():
+        is_start = node.kind == node_kinds.START.name
+        if is_start and node.id not in reaching_exit:
             yield error(
                 "no_path_to_exit",
-                f"no way leads from {node.id} to the exit {exits[0]}",
+                f"no path leads from {node.id} to the exit {exits[0]}",
                 node=node,
                 fix=f"Add an edge to {exits[0]}.",
             )
-    for node in graph.nodes.values():
-        if node.id not in ending and node.kind != node_kinds.START.name:
+        elif not is_start and node.id not in ending:
             yield error(
                 "no_path_to_exit",
-                f"from {node.id} the run goes round for ever",
+                f"{node.id} is in a loop that never ends",
                 node=node,
                 fix="Add an edge that leaves the loop.",
             )
@@ -141,62 +133,64 @@ def dead_end(graph: Graph) -> Iterator[Finding]:
         if not graph.edges_from(node.id) and node.kind != node_kinds.EXIT.name:
             yield warning(
                 "dead_end",
-                f"{node.id} leads nowhere: the run ends there",
+                f"{node.id} has no outgoing edge: the run ends there",
                 node=node,
                 fix="Add an edge to the exit.",
             )
 
 
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
-    """One that all its branches can come to: there control goes on."""
+    """All branches must be able to reach one fan-in: the run continues there."""
     for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
-        ends = {head: fan_ins(graph, head) for head in heads}
-        loose = [head for head, found in ends.items() if not found]
-        if loose or not heads:
-            branches = ", ".join(loose[:5]) if heads else "none at all"
-            said = f"branches of {node.id} that reach no fan-in: {branches}"
-        elif not any(all(end in found for found in ends.values()) for end in graph.nodes):
-            ways = [f"{head} comes to {', '.join(found)}" for head, found in ends.items()]
-            said = f"branches of {node.id} that reach no fan-in in common: {'; '.join(ways[:5])}"
-        else:
-            continue
-        yield warning(
-            "fan_out_has_fan_in",
-            said,
-            node=node,
-            fix="Lead every branch to one node of shape=tripleoctagon.",
-        )
+        if message := _join_problem(node.id, {head: fan_ins(graph, head) for head in heads}):
+            yield warning(
+                "fan_out_has_fan_in",
+                message,
+                node=node,
+                fix=f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}.",
+            )
 
 
-def _ways(graph: Graph) -> dict[str, list[str]]:
-    """Where one can get from each node, by edges and by targets of retries."""
-    known = graph.nodes
-    ways: dict[str, list[str]] = {}
+def _join_problem(node: str, reached: dict[str, dict[str, int]]) -> str:
+    """``reached``: the first node of each branch, and the fan-ins that it reaches."""
+    if not reached:
+        return f"{node} has no branches"
+    loose = [head for head, found in reached.items() if not found]
+    if loose:
+        return f"branches of {node} that reach no fan-in: {', '.join(loose[:5])}"
+    first, *others = reached.values()
+    if any(all(fan_in in found for found in others) for fan_in in first):
+        return ""
+    each = [f"{head} reaches {', '.join(found)}" for head, found in reached.items()]
+    return f"branches of {node} that reach no common fan-in: {'; '.join(each[:5])}"
+
+
+def _successors(graph: Graph) -> dict[str, list[str]]:
+    """The nodes that can follow each node, by edges and by retry targets."""
+    nodes = graph.nodes
+    successors: dict[str, list[str]] = {}
     for edge in graph.edges:
-        if edge.target in known:
-            ways.setdefault(edge.source, []).append(edge.target)
-    general = [name for name in _targets(graph.attrs) if name in known]
-    for node in known.values():
+        if edge.target in nodes:
+            successors.setdefault(edge.source, []).append(edge.target)
+    for node in nodes.values():
         if "retry_target" in node.attrs or "fallback_retry_target" in node.attrs:
-            mended = [target for target in _targets(node.attrs) if target in known]
-            ways.setdefault(node.id, []).extend(mended)
-    for node in graph.of_kind(node_kinds.EXIT.name):  # where the goal is not reached
-        ways.setdefault(node.id, []).extend(general)
-    return ways
+            successors.setdefault(node.id, []).extend(_targets(graph, node.attrs))
+    for node in graph.of_kind(node_kinds.EXIT.name):  # a goal gate may lead back from there
+        successors.setdefault(node.id, []).extend(_targets(graph, graph.attrs))
+    return successors
 
 
-def _targets(attrs: dict[str, Value]) -> Iterator[str]:
-    for key in TARGETS:
-        if key in attrs:
-            yield str(attrs[key])
+def _targets(graph: Graph, attrs: dict[str, Value]) -> list[str]:
+    names = (str(attrs[key]) for key in TARGETS if key in attrs)
+    return [name for name in names if name in graph.nodes]
 
 
-def _reached(begin: Iterable[str], ways: dict[str, list[str]]) -> set[str]:
+def _reachable(begin: Iterable[str], successors: dict[str, list[str]]) -> set[str]:
     reached = set(begin)
     todo = list(reached)
     while todo:
-        for name in ways.get(todo.pop(), ()):
+        for name in successors.get(todo.pop(), ()):
             if name not in reached:
                 reached.add(name)
                 todo.append(name)

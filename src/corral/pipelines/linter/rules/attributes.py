@@ -1,0 +1,622 @@
+"""Rules about attributes: their names, their values, and what the values name.
+
+Besides plain values these are conditions, the stylesheet, node types, agents and models. Each
+public function is one rule; ``linter.engine`` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple, TypeAlias, get_args
+
+from corral.agents import registry as agents_registry
+from corral.errors import ConfigError, UnknownProvider
+from corral.models import catalogue, registry
+from corral.pipelines import conditions, node_kinds, stylesheet, templates
+from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
+from corral.pipelines.execution import handlers
+from corral.pipelines.graph import Edge, Graph, Node, Value, seconds, shape_kind
+from corral.pipelines.linter.finding import Finding, error, warning
+from corral.pipelines.linter.rules.structure import TARGETS
+from corral.pipelines.scheduler import human_gate
+from corral.pipelines.scheduler.outcome import Status
+from corral.pipelines.transforms import UNKNOWN_TYPE
+from corral.system import config
+from corral.values import Effort
+
+Problem: TypeAlias = tuple[str, str | None]
+"""What is wrong, and what to do about it."""
+
+
+class Owner(NamedTuple):
+    """Something that has attributes: the graph, a node or an edge."""
+
+    attrs: Mapping[str, Value]
+    node: Node | None = None
+    edge: Edge | None = None
+
+    def __str__(self) -> str:
+        if self.node is not None:
+            return self.node.id
+        return "the graph" if self.edge is None else _shown(self.edge)
+
+
+def _owners(graph: Graph) -> Iterator[Owner]:
+    yield Owner(graph.attrs)
+    for node in graph.nodes.values():
+        yield Owner(node.attrs, node)
+    for edge in graph.edges:
+        if edge.attrs:
+            yield Owner(edge.attrs, None, edge)
+
+
+def _shown(edge: Edge) -> str:
+    return f"the edge {edge.source} -> {edge.target}"
+
+
+# Suggestions for unknown names.
+
+MAX_SUGGESTIONS = 100
+"""Unknown names for which a suggestion is computed, per rule. Each is compared with every known
+name: a file with thousands of unknown names must still be checked quickly."""
+MAX_KNOWN = 1000
+LONGEST_NAME = 60
+
+
+class Nearest:
+    """Finds the known name that is most similar to an unknown one."""
+
+    def __init__(self, known: Iterable[str], cutoff: float = 0.6) -> None:
+        self._known = list(known)[:MAX_KNOWN]
+        self._cutoff = cutoff
+        self._found: dict[str, str | None] = {}
+
+    def __call__(self, name: str) -> str | None:
+        if name not in self._found:
+            if len(self._found) >= MAX_SUGGESTIONS or len(name) > LONGEST_NAME:
+                return None
+            near = get_close_matches(name, self._known, 1, self._cutoff)
+            self._found[name] = near[0] if near else None
+        return self._found[name]
+
+    def fix(self, name: str, *, listed: bool = True) -> str | None:
+        """What to do about an unknown name."""
+        near = self(name)
+        names = f"Known: {', '.join(self._known)}." if listed else ""
+        return f"Did you mean {near}? {names}".strip() if near else names or None
+
+
+# Names of attributes.
+
+GRAPH = frozenset(
+    (
+        "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
+        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
+        "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
+        "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
+    )
+)  # fmt: skip
+NODE = frozenset(
+    (
+        "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
+        "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
+        "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
+        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy", "verdict",
+        "human.default_choice",
+        "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
+        "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
+    )
+)  # fmt: skip
+EDGE = frozenset(("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"))
+LAYOUT = frozenset(
+    (
+        "bb", "bgcolor", "center", "clusterrank", "color", "colorscheme", "comment", "compound",
+        "concentrate", "constraint", "decorate", "dir", "distortion", "dpi", "edgetooltip",
+        "fillcolor", "fixedsize", "fontcolor", "fontname", "fontpath", "fontsize",
+        "forcelabels", "gradientangle", "group", "head_lp", "headclip", "headlabel", "headport",
+        "height", "href", "id", "image", "imagepos", "imagescale", "labelangle",
+        "labeldistance", "labelfloat", "labelfontcolor", "labelfontname", "labelfontsize",
+        "labeljust", "labelloc", "landscape", "layer", "layout", "len", "lhead", "lp", "ltail",
+        "margin", "minlen", "newrank", "nodesep", "nojustify", "ordering", "orientation",
+        "outputorder", "overlap", "pad", "page", "pagedir", "pencolor", "penwidth",
+        "peripheries", "pos", "quantum", "rank", "rankdir", "ranksep", "ratio", "regular",
+        "remincross", "rotate", "samehead", "sametail", "searchsize", "sep", "shapefile",
+        "showboxes", "sides", "size", "skew", "sortv", "splines", "style", "tail_lp",
+        "tailclip", "taillabel", "tailport", "target", "tooltip", "URL", "viewport", "width",
+        "xdotversion", "xlabel", "z",
+    )
+)  # fmt: skip
+"""Graphviz's own attributes. They are kept and have no effect here."""
+
+OTHER = frozenset(
+    (
+        "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
+        "concurrency", "system", "stdout_key",
+    )
+).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
+"""Other names of attributes, and the attributes of every node kind."""
+
+
+def attribute_known(graph: Graph) -> Iterator[Finding]:
+    """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
+    of a known attribute is probably a mistake."""
+    suggestions = {known: Nearest(sorted(known), 0.8) for known in (GRAPH, NODE, EDGE)}
+    for owner in _owners(graph):
+        known = NODE if owner.node is not None else GRAPH if owner.edge is None else EDGE
+        if owner.attrs.keys() <= known:
+            continue
+        for key in owner.attrs:
+            if key in known or key in LAYOUT or key in OTHER:
+                continue
+            if near := suggestions[known](key.lower().replace("-", "_")):
+                yield warning(
+                    "attribute_known",
+                    f"{key} of {owner} is unknown and has no effect",
+                    node=owner.node,
+                    edge=owner.edge,
+                    fix=f"Did you mean {near}?",
+                )
+
+
+def required_attributes(graph: Graph) -> Iterator[Finding]:
+    for node in graph.of_kind(*node_kinds.PUBLIC):
+        for names in node_kinds.find(node.kind).required:
+            if not any(_has_value(attrs, names) for attrs in (node.attrs, graph.attrs)):
+                yield error(
+                    "required_attributes",
+                    f"{node.id} is a {node.kind} and needs {names[0]}",
+                    node=node,
+                    fix=f'Write {node.id} [{names[0]}="…"].',
+                )
+    for node in graph.of_kind(node_kinds.SET.name):
+        if "key" not in node.attrs and not any(key.startswith("set.") for key in node.attrs):
+            yield error(
+                "required_attributes",
+                f"{node.id} is a set and needs key and value",
+                node=node,
+                fix=f'Write {node.id} [key="…", value="…"], or set.name="…".',
+            )
+
+
+def _has_value(attrs: Mapping[str, Value], names: Iterable[str]) -> bool:
+    """Whether one of these attributes has a value."""
+    return any(attrs.get(name, "") != "" for name in names)
+
+
+# Values of attributes.
+
+COUNTS = {
+    "max_retries": 0,
+    "default_max_retries": 0,
+    "default_max_retry": 0,
+    "max_visits": 1,
+    "max_node_visits": 1,
+    "default_max_visits": 1,
+    "max_parallel": 1,
+    "manager.max_cycles": 1,
+}
+"""Whole numbers, and the smallest value of each."""
+DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval", "duration"))
+BOOLEANS = frozenset(
+    ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
+)
+CHOICES: dict[str, tuple[str, ...]] = {
+    "join_policy": ("wait_all", "first_success"),
+    "error_policy": ("fail", "continue"),
+    "verdict": ("on", "off"),
+    "on_crash": ("rerun", "fail", "resume"),
+}
+NUMBERS = frozenset(("weight",))
+CHECKED = frozenset((*COUNTS, *DURATIONS, *BOOLEANS, *CHOICES, *NUMBERS))
+
+FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
+EFFORTS: tuple[str, ...] = get_args(Effort)
+
+
+def attribute_value(graph: Graph) -> Iterator[Finding]:
+    for owner in _owners(graph):
+        for key in sorted(owner.attrs.keys() & CHECKED):
+            value = owner.attrs[key]
+            if problem := _check_value(key, type(value), value):
+                yield error(
+                    "attribute_value",
+                    f"{key} of {owner}: {problem[0]}",
+                    node=owner.node,
+                    edge=owner.edge,
+                    fix=problem[1],
+                )
+    for node in graph.nodes.values():
+        effort = node.attrs.get("reasoning_effort")
+        if effort is not None and effort not in EFFORTS:
+            message = f"reasoning_effort of {node.id}: {effort!r} is not a known effort"
+            fix = f"One of {', '.join(EFFORTS)}."
+            yield warning("attribute_value", message, node=node, fix=fix)
+    yield from _default_choices(graph)
+
+
+def _default_choices(graph: Graph) -> Iterator[Finding]:
+    """An unknown default choice would be noticed only when a question times out."""
+    for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
+        wanted = node.text("human.default_choice")
+        offered = human_gate.choices(graph.edges_from(node.id))
+        if wanted and offered and human_gate.find_choice(offered, wanted) is None:
+            message = f"human.default_choice of {node.id}: {wanted!r} is not one of its choices"
+            fix = f"One of {', '.join(choice.label for choice in offered)}."
+            yield error("attribute_value", message, node=node, fix=fix)
+
+
+@lru_cache(4096)
+def _check_value(key: str, _type: type[Value], value: Value) -> Problem | None:
+    """``_type`` keeps ``1`` and ``True`` apart in the cache."""
+    if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
+        return f"{name} has no value", f"Set {name} when you run the pipeline."
+    shown = repr(value) if isinstance(value, str) else str(value).lower()
+    check = next(check for keys, check in _CHECKS if key in keys)
+    problem = check(key, value)
+    return None if problem is None else (f"{shown} {problem[0]}", problem[1])
+
+
+def _check_count(key: str, value: Value) -> Problem | None:
+    number = _number(value, integer=True)
+    if number is None:
+        return "is not a whole number", f"Write {key}={max(1, COUNTS[key])}."
+    return None if number >= COUNTS[key] else ("is too small", f"It is {COUNTS[key]} or more.")
+
+
+def _check_duration(key: str, value: Value) -> Problem | None:
+    try:
+        is_valid = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
+    except ValueError:
+        is_valid = False
+    return None if is_valid else ("is not a duration", "Write 500ms, 30s, 15m, 2h or 1d.")
+
+
+def _check_boolean(key: str, value: Value) -> Problem | None:
+    if value not in (True, False, "true", "false", "") or type(value) in (int, float):
+        return "is neither true nor false", f"Write {key}=true."
+    return None
+
+
+def _check_choice(key: str, value: Value) -> Problem | None:
+    choices = CHOICES[key]
+    return None if value in choices else ("is invalid", f"One of {', '.join(choices)}.")
+
+
+def _check_number(key: str, value: Value) -> Problem | None:
+    if _number(value, integer=False) is None:
+        return "is not a number", f"Write {key}=1."
+    return None
+
+
+_CHECKS: tuple[tuple[Container[str], Callable[[str, Value], Problem | None]], ...] = (
+    (COUNTS, _check_count),
+    (DURATIONS, _check_duration),
+    (BOOLEANS, _check_boolean),
+    (CHOICES, _check_choice),
+    (NUMBERS, _check_number),
+)
+
+
+def _number(value: Value, *, integer: bool) -> float | None:
+    """The number that ``Node.number`` or ``Edge.weight`` will read."""
+    if isinstance(value, bool) or (integer and isinstance(value, float)):
+        return None
+    try:
+        number = int(value) if integer else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**63 else None
+
+
+def prompt_file(graph: Graph) -> Iterator[Finding]:
+    """The loader replaces ``@file`` with the content of the file. If it is still there, the file
+    was not found."""
+    for node in graph.nodes.values():
+        text = node.text("prompt").strip()
+        if text.startswith("@") and text[1:] and not any(c.isspace() for c in text):
+            yield error(
+                "prompt_file",
+                f"the prompt file {text[1:]} of {node.id} cannot be read",
+                node=node,
+                fix="It must be UTF-8, at most 1 MiB, beside the pipeline or in the workspace.",
+            )
+
+
+def fidelity_valid(graph: Graph) -> Iterator[Finding]:
+    nearest = Nearest(FIDELITIES, 0.5)
+    for owner in _owners(graph):
+        is_graph = owner.node is None and owner.edge is None
+        key = "default_fidelity" if is_graph else "fidelity"
+        value = owner.attrs.get(key)
+        if value is not None and value not in FIDELITIES:
+            yield warning(
+                "fidelity_valid",
+                f"unknown {key} of {owner}: {value!r}",
+                node=owner.node,
+                edge=owner.edge,
+                fix=nearest.fix(str(value)),
+            )
+
+
+def retry_target_exists(graph: Graph) -> Iterator[Finding]:
+    nearest = Nearest(graph.nodes)
+    for owner in _owners(graph):
+        if owner.edge is not None:
+            continue
+        for key in TARGETS:
+            name = str(owner.attrs.get(key, ""))
+            if name and name not in graph.nodes:
+                yield warning(
+                    "retry_target_exists",
+                    f"{key} of {owner}: there is no node {name}",
+                    node=owner.node,
+                    fix=nearest.fix(name, listed=False),
+                )
+
+
+def goal_gate_has_retry(graph: Graph) -> Iterator[Finding]:
+    if _has_value(graph.attrs, TARGETS):
+        return
+    for node in graph.nodes.values():
+        if node.is_true("goal_gate") and not _has_value(node.attrs, TARGETS):
+            yield warning(
+                "goal_gate_has_retry",
+                f"{node.id} is a goal gate without a retry target: if it fails, the run fails at"
+                " its exit",
+                node=node,
+                fix="Set retry_target to the node where the run tries again.",
+            )
+
+
+# Conditions.
+
+STATUSES: tuple[str, ...] = get_args(Status)
+MAX_ALTERNATIVES = 256
+"""Alternatives of a condition that are checked. Their number can grow exponentially."""
+EXAMPLE = "Write it as outcome=success && context.tests=passed."
+
+
+def condition_syntax(graph: Graph) -> Iterator[Finding]:
+    for edge in graph.edges:
+        if "condition" in edge.attrs and (found := _syntax_error(edge.condition)):
+            message = f"the condition of {_shown(edge)}: {_located(edge.condition, found)}"
+            yield error("condition_syntax", message, edge=edge, fix=found.hint or EXAMPLE)
+    for node in graph.nodes.values():
+        text = node.attrs.get("manager.stop_condition")
+        if text is not None and (found := _syntax_error(str(text))):
+            message = f"manager.stop_condition of {node.id}: {_located(str(text), found)}"
+            yield error("condition_syntax", message, node=node, fix=found.hint or EXAMPLE)
+
+
+def _located(text: str, found: conditions.ConditionError) -> str:
+    """What was expected, and the text around that place."""
+    at = found.position
+    place = f"{text[max(0, at - 40) : at]} ⟨here⟩ {text[at : at + 40]}".strip()
+    return f"{found.wanted}: {place}"
+
+
+@lru_cache(1024)
+def _syntax_error(text: str) -> conditions.ConditionError | None:
+    try:
+        conditions.compile(text)
+    except conditions.ConditionError as found:
+        return found
+    return None
+
+
+def condition_never_true(graph: Graph) -> Iterator[Finding]:
+    for edge in graph.edges:
+        if "condition" not in edge.attrs and "label" not in edge.attrs:
+            continue
+        try:
+            condition = conditions.edge_condition(graph, edge)
+        except conditions.ConditionError:
+            continue
+        if condition is not None and (problem := _contradiction(condition)):
+            message = f"the condition of {_shown(edge)} is never true: {problem[0]}"
+            yield warning("condition_never_true", message, edge=edge, fix=problem[1])
+
+
+@lru_cache(1024)
+def _contradiction(condition: Condition) -> Problem | None:
+    """Why no values can make it true; None: some can, or there are too many alternatives."""
+    alternatives = _alternatives(condition.tree)
+    if not alternatives:
+        return None
+    problems = [_conflict(clauses) for clauses in alternatives]
+    return problems[0] if None not in problems else None
+
+
+def _alternatives(tree: Tree) -> list[tuple[Clause, ...]]:
+    """The condition as alternatives: it is true if all clauses of one of them are. Empty: there
+    are too many to check."""
+    if isinstance(tree, Clause):
+        return [(tree,)]
+    each = [_alternatives(part) for part in tree.parts]
+    if not all(each):
+        return []
+    if isinstance(tree, AnyOf):
+        joined = [clauses for alternatives in each for clauses in alternatives]
+        return joined if len(joined) <= MAX_ALTERNATIVES else []
+    count = 1
+    for alternatives in each:
+        count *= len(alternatives)
+        if count > MAX_ALTERNATIVES:
+            return []
+    return [tuple(clause for part in chosen for clause in part) for chosen in product(*each)]
+
+
+def _conflict(clauses: Iterable[Clause]) -> Problem | None:
+    """Why these clauses cannot all be true."""
+    equal: dict[str, str] = {}
+    unequal: set[tuple[str, str]] = set()
+    truth: dict[str, bool] = {}
+    for clause in clauses:
+        key = clause.key.removeprefix("context.")
+        if clause.operator != "=":
+            continue
+        if clause.literal is None:
+            if truth.setdefault(key, not clause.negated) is clause.negated:
+                return f"{key} cannot be both true and false", None
+        elif clause.negated:
+            unequal.add((key, clause.literal))
+        else:
+            other = equal.setdefault(key, clause.literal)
+            if other != clause.literal:
+                return f"{key} cannot be both {other!r} and {clause.literal!r}", "Use || instead."
+            if key == "outcome" and (problem := _misspelled_outcome(clause.literal)):
+                return problem
+    return _conflict_between(equal, unequal, truth)
+
+
+def _misspelled_outcome(literal: str) -> Problem | None:
+    """Agents may report any word as their outcome. One that is similar to a status is probably a
+    mistake."""
+    if literal in STATUSES:
+        return None
+    near = get_close_matches(literal.lower(), STATUSES, 1, 0.8)
+    if not near:
+        return None
+    fix = f"Did you mean {near[0]}? Outcomes are {', '.join(STATUSES)}."
+    return f"no outcome is called {literal!r}", fix
+
+
+def _conflict_between(
+    equal: dict[str, str], unequal: set[tuple[str, str]], truth: dict[str, bool]
+) -> Problem | None:
+    for key, literal in equal.items():
+        if (key, literal) in unequal:
+            return f"{key} cannot both be and not be {literal!r}", None
+        if key in truth and truth[key] is not conditions.is_true(literal):
+            return f"{key} = {literal!r} contradicts the bare {key}", None
+    return None
+
+
+# The stylesheet.
+
+
+def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
+    text = str(graph.attrs.get("model_stylesheet", ""))
+    if not text:
+        return
+    try:
+        sheet = stylesheet.parse(text)
+    except stylesheet.StylesheetError as found:
+        fix = found.hint or 'Write it as "* { model: vendor:name; } .class { … } #node { … }".'
+        yield error("stylesheet_syntax", found.message, fix=fix)
+        return
+    nearest = Nearest(stylesheet.PROPERTIES)
+    for name in sheet.unknown():
+        message = f"the stylesheet's property {name} is unknown and has no effect"
+        yield warning("stylesheet_syntax", message, fix=nearest.fix(name))
+
+
+# Node types, agents, models, prompts.
+
+
+def type_known(graph: Graph) -> Iterator[Finding]:
+    nearest: Nearest | None = None
+    shapes = Nearest(node_kinds.SHAPES)
+    for node in graph.nodes.values():
+        if kind := node.text(UNKNOWN_TYPE):
+            if nearest is None:  # searches the installed packages
+                nearest = Nearest(handlers.registered_kinds())
+            message = f"no node type is called {kind!r}: {node.id} runs as {shape_kind(node)}"
+            yield warning("type_known", message, node=node, fix=nearest.fix(kind))
+        elif _is_house_without_child(node):
+            message = f"{node.id} names no child pipeline: it runs as a human gate"
+            fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
+            yield warning("type_known", message, node=node, fix=fix)
+        elif (
+            shape := str(node.attrs.get("shape", node_kinds.CODERGEN.shape))
+        ) not in node_kinds.SHAPES and not node.text("type"):
+            message = f"unknown shape {shape!r}: {node.id} runs as {shape_kind(node)}"
+            yield warning("type_known", message, node=node, fix=shapes.fix(shape))
+
+
+def _is_house_without_child(node: Node) -> bool:
+    is_house = node.text("shape") == node_kinds.MANAGER_LOOP.shape
+    return is_house and node.kind == node_kinds.WAIT_HUMAN.name
+
+
+def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
+    for node in graph.of_kind(*node_kinds.LLM_KINDS):
+        if not node.attrs.get("prompt") and not node.attrs.get("label"):
+            yield warning(
+                "prompt_on_llm_nodes",
+                f"{node.id} has no prompt: its id {node.id!r} is sent instead",
+                node=node,
+                fix=f'Write {node.id} [prompt="…"].',
+            )
+
+
+def agent_known(graph: Graph) -> Iterator[Finding]:
+    checked: dict[str, ConfigError | None] = {}
+    for node in graph.nodes.values():
+        name = str(node.attrs.get("agent", ""))
+        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
+            continue
+        if name not in checked:
+            checked[name] = _unknown_agent(name) if len(checked) < MAX_SUGGESTIONS else None
+        if found := checked[name]:
+            message = f"{node.id}: {found.message}"
+            yield warning("agent_known", message, node=node, fix=found.hint)
+
+
+def _unknown_agent(name: str) -> ConfigError | None:
+    try:
+        config.find_agent(name)
+    except ConfigError as found:
+        return found
+    return None
+
+
+def model_known(graph: Graph) -> Iterator[Finding]:
+    checked: dict[tuple[str, bool], Problem | None] = {}
+    for node in graph.nodes.values():
+        name = _model_of(node)
+        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
+            continue
+        asked = name, "agent" in node.attrs
+        if asked not in checked:
+            checked[asked] = _unknown_model(*asked) if len(checked) < MAX_SUGGESTIONS else None
+        if problem := checked[asked]:
+            yield warning("model_known", f"{node.id}: {problem[0]}", node=node, fix=problem[1])
+
+
+def _model_of(node: Node) -> str:
+    """The model that a node names, with its vendor if ``llm_provider`` names one."""
+    name = node.text("model") or node.text("llm_model")
+    vendor = node.text("llm_provider")
+    return f"{vendor}:{name}" if vendor and name and ":" not in name else name
+
+
+def _unknown_model(name: str, has_agent: bool) -> Problem | None:
+    """A name without a vendor is checked by the agent that gets it. If the catalogue lists no
+    models of a vendor, its models cannot be checked."""
+    vendor, colon, model = name.partition(":")
+    if not colon:
+        ids = (entry.id for entry in catalogue.all_entries())
+        known = (
+            None if has_agent else next((id for id in ids if id.partition(":")[2] == name), None)
+        )
+        if known is None:
+            return None
+        return (
+            f"{name} is passed to {agents_registry.DEFAULT_AGENT} unchanged",
+            f"Write {known} for the model.",
+        )
+    try:
+        provider = registry.find_provider(vendor)
+    except UnknownProvider as found:
+        return found.message, found.hint
+    full_name, prefix = f"{provider.name}:{model}", f"{provider.name}:"
+    listed = [entry.id for entry in catalogue.all_entries() if entry.id.startswith(prefix)]
+    if not listed or catalogue.lookup(full_name):
+        return None
+    near = get_close_matches(full_name, listed, 1, 0.6)
+    fix = f"Did you mean {near[0]}?" if near else None
+    return f"{name} is not in the catalogue; it may be new", fix
