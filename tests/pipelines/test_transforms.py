@@ -60,7 +60,7 @@ def test_without_a_goal_the_hole_stays() -> None:
 
 
 def test_a_text_tells_what_it_asks_for() -> None:
-    assert list(templates.holes("{{a}} $goal {{ .b.c }} {x}")) == ["a", "b.c"]
+    assert list(templates.placeholders("{{a}} $goal {{ .b.c }} {x}")) == ["a", "b.c"]
 
 
 @given(st.text(max_size=60))

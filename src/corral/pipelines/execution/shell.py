@@ -24,7 +24,7 @@ from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.templates import as_text, find
 from corral.system.environment import SecretRedactor
-from corral.system.process.platform import WINDOWS
+from corral.system.platform import WINDOWS
 from corral.values import Json
 
 LONGEST_VALUE = 120_000

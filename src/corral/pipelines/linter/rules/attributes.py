@@ -220,7 +220,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
     for owner in _owners(graph):
         for key in sorted(owner.attrs.keys() & CHECKED):
             value = owner.attrs[key]
-            if problem := _check_value(key, type(value), value):
+            if problem := _check_value(key, type(value).__name__, value):
                 yield error(
                     "attribute_value",
                     f"{key} of {owner}: {problem[0]}",
@@ -249,7 +249,7 @@ def _default_choices(graph: Graph) -> Iterator[Finding]:
 
 
 @lru_cache(4096)
-def _check_value(key: str, _type: type[Value], value: Value) -> Problem | None:
+def _check_value(key: str, _type: str, value: Value) -> Problem | None:
     """``_type`` keeps ``1`` and ``True`` apart in the cache."""
     if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
         return f"{name} has no value", f"Set {name} when you run the pipeline."
