@@ -127,7 +127,7 @@ def test_it_is_a_config_error_and_a_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_utf8_is_refused_with_the_place(tmp_path: Path) -> None:
     file = tmp_path / "latin.dot"
     file.write_bytes('digraph G {\n a [label="ü"] }'.encode("latin-1"))
-    with pytest.raises(DotError, match="0xfc is no UTF-8") as caught:
+    with pytest.raises(DotError, match="0xfc is not UTF-8") as caught:
         loader.read(file)
     assert (caught.value.line, caught.value.column) == (2, 12)
 

@@ -108,7 +108,7 @@ def test_without_a_default_it_is_asked_again_and_then_fails() -> None:
     assert asked(run).id == "g.1#2"
     assert run.send(Expired(id="g.1")) == []
     expire(run)
-    assert run.finish.reason == "node 'g' failed: nobody answered in time"
+    assert run.finish.reason == "node 'g' failed: no answer before the timeout"
     assert run.scheduler.state.retries == {"g": 1}
 
 

@@ -116,7 +116,7 @@ class Progress:
                 by = f" (by {event.by})" if event.by else ""
                 return f"  {event.node}: {_short(event.answer)}{by}"
             case run_events.InterviewTimeout():
-                return f"  {event.node}: nobody answered in time"
+                return f"  {event.node}: no answer before the timeout"
             case agent_events.Error() if event.recoverable:
                 return f"! {event.node}: {_short(event.message)}"
             case _:
