@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from benchmarks.measure import Row, at_least, at_most, ms, program_says, tell
-from benchmarks.world import ACP_SDK, MANAGED, PROGRAMS, World
+from benchmarks.environment import ACP_SDK, MANAGED, PROGRAMS, BenchEnvironment
+from benchmarks.measure import Row, at_least, at_most, ms, progress, run_json
 
 ROUNDS = 5
 UPDATES = 100_000
@@ -20,37 +20,39 @@ PROMPTS = 60
 QUICK_PROMPTS = 30
 MEMORY_PROMPTS = 1_000
 
-Says: TypeAlias = Callable[[], dict[str, Any]]
+Figures: TypeAlias = Mapping[str, Any]
+"""What a benchmark program printed."""
+Measure: TypeAlias = Callable[[], dict[str, Any]]
 Round: TypeAlias = dict[str, dict[str, Any]]
 
 
-def acp(world: World) -> list[Row]:
-    return [*updates(world), *prompts(world), *memory(world)]
+def acp(bench: BenchEnvironment) -> list[Row]:
+    return [*updates(bench), *prompts(bench), *memory(bench)]
 
 
-def updates(world: World) -> list[Row]:
+def updates(bench: BenchEnvironment) -> list[Row]:
     """Updates per CPU second of the reading process."""
-    file = world.updates(UPDATES)
-    contenders: dict[str, Says] = {
-        "corral": lambda: _flood(world, "corral", file),
-        "wire": lambda: _flood(world, "wire", file),
+    file = bench.updates(UPDATES)
+    candidates: dict[str, Measure] = {
+        "corral": lambda: _read_updates(bench, "corral", file),
+        "wire": lambda: _read_updates(bench, "wire", file),
     }
-    if folder := world.peer(ACP_SDK):
+    if folder := bench.peer(ACP_SDK):
         argv = [str(folder / "python"), str(PROGRAMS / "acp_sdk.py"), str(file)]
-        contenders[ACP_SDK] = lambda: program_says(argv, world.env, world.project)
-    rounds = _rounds(contenders, world.rounds(ROUNDS))
+        candidates[ACP_SDK] = lambda: run_json(argv, bench.env, bench.project)
+    rounds = _rounds(candidates, bench.rounds(ROUNDS))
     rows: list[Row] = []
-    for rival, said, bar in (
+    for baseline, title, bar in (
         (ACP_SDK, "the official SDK", 10),
         ("wire", "our parser alone, in memory", None),
     ):
-        if rival in contenders:
-            ratio = _ratio(rounds, _rate, "corral", rival)
+        if baseline in candidates:
+            ratio = _ratio(rounds, _rate, "corral", baseline)
             rows.append(
                 Row(
                     f"ACP: {UPDATES:,} updates of 225 bytes, k per CPU s",
-                    f"{_middle(rounds, _rate, 'corral') / 1000:,.0f} k",
-                    f"{said} {_middle(rounds, _rate, rival) / 1000:,.0f} k",
+                    f"{_median(rounds, _rate, 'corral') / 1000:,.0f} k",
+                    f"{title} {_median(rounds, _rate, baseline) / 1000:,.0f} k",
                     ratio,
                     None if bar is None else at_least(bar, ratio),
                 )
@@ -58,45 +60,45 @@ def updates(world: World) -> list[Row]:
     return rows
 
 
-def prompts(world: World) -> list[Row]:
+def prompts(bench: BenchEnvironment) -> list[Row]:
     """Prompts to the real Gemini CLI per CPU second of the process tree, including corral: one
     process each, a pool with a session each, and one session for all."""
     from corral.testing import ModelServer, Turn
 
     found = sorted((MANAGED / "agents" / "gemini").glob("*/node_modules/.bin/gemini"))
     if not found or not shutil.which("node"):
-        tell("the Gemini CLI is not installed: left out (make agents)\n")
+        progress("the Gemini CLI is not installed: left out (make agents)\n")
         return []
-    count = QUICK_PROMPTS if world.quick else PROMPTS
+    count = QUICK_PROMPTS if bench.quick else PROMPTS
     with ModelServer(lambda _: Turn(text="Nothing to do.")) as model:
-        env = {**world.env, "GOOGLE_GEMINI_BASE_URL": model.url}
+        env = {**bench.env, "GOOGLE_GEMINI_BASE_URL": model.url}
 
-        def says(way: str, many: int) -> Says:
+        def measure(way: str, many: int) -> Measure:
             script = str(PROGRAMS / "acp_prompts.py")
-            argv = [str(world.python), script, way, str(many), str(found[-1])]
-            return lambda: program_says(argv, env, world.project)
+            argv = [str(bench.python), script, way, str(many), str(found[-1])]
+            return lambda: run_json(argv, env, bench.project)
 
-        contenders = {
-            "process": says("process", world.rounds(PROCESSES)),
-            "pool": says("pool", count),
-            "session": says("session", count),
+        candidates = {
+            "process": measure("process", bench.rounds(PROCESSES)),
+            "pool": measure("pool", count),
+            "session": measure("session", count),
         }
-        rounds = _rounds(contenders, world.rounds(PROMPT_ROUNDS))
+        rounds = _rounds(candidates, bench.rounds(PROMPT_ROUNDS))
         if model.failures:
             raise RuntimeError(f"the scripted model was asked for more: {model.failures}")
 
     def row(way: str, what: str, name: str, bar: float | None) -> Row:
-        def rate(said: Mapping[str, Any]) -> float:
-            return float(1 / said[name])
+        def rate(figures: Figures) -> float:
+            return float(1 / figures[name])
 
-        def whole(said: Mapping[str, Any]) -> float:
-            return float(1 / said["cpu"])
+        def total_rate(figures: Figures) -> float:
+            return float(1 / figures["cpu"])
 
-        ratio = median(rate(each[way]) / whole(each["process"]) for each in rounds)
+        ratio = median(rate(each[way]) / total_rate(each["process"]) for each in rounds)
         return Row(
             f"Gemini CLI, {what}: prompts per CPU s",
-            f"{_middle(rounds, rate, way):.3g}",
-            f"one process each {_middle(rounds, whole, 'process'):.3g}",
+            f"{_median(rounds, rate, way):.3g}",
+            f"one process each {_median(rounds, total_rate, 'process'):.3g}",
             ratio,
             None if bar is None else at_least(bar, ratio),
         )
@@ -104,8 +106,8 @@ def prompts(world: World) -> list[Row]:
     def first(way: str, what: str) -> Row:
         return Row(
             f"Gemini CLI, {what}",
-            ms(_middle(rounds, _first, way)),
-            f"one process each, first text {ms(_middle(rounds, _first, 'process'))}",
+            ms(_median(rounds, _first, way)),
+            f"one process each, first text {ms(_median(rounds, _first, 'process'))}",
             _ratio(rounds, _first, way, "process"),
         )
 
@@ -118,17 +120,17 @@ def prompts(world: World) -> list[Row]:
     ]
 
 
-def memory(world: World) -> list[Row]:
+def memory(bench: BenchEnvironment) -> list[Row]:
     """Resident memory of the reading process at the end, relative to that after the first tenth."""
-    few, whole = world.updates(10), world.updates(UPDATES)
-    many = MEMORY_PROMPTS // 4 if world.quick else MEMORY_PROMPTS
+    few, all_updates = bench.updates(10), bench.updates(UPDATES)
+    many = MEMORY_PROMPTS // 4 if bench.quick else MEMORY_PROMPTS
     rows: list[Row] = []
     for what, way, file, count in (
-        ("updates", "corral", whole, UPDATES),
+        ("updates", "corral", all_updates, UPDATES),
         ("prompts in a session", "session", few, many),
         ("prompts in a pool", "pool", few, many),
     ):
-        sizes: Sequence[int] = _flood(world, way, file, many)["resident"]
+        sizes: Sequence[int] = _read_updates(bench, way, file, many)["resident"]
         ratio = sizes[-1] / sizes[0]
         rows.append(
             Row(
@@ -139,42 +141,44 @@ def memory(world: World) -> list[Row]:
                 at_most(1.1, ratio),
             )
         )
-        tell(".")
-    tell("\n")
+        progress(".")
+    progress("\n")
     return rows
 
 
-def _rounds(contenders: Mapping[str, Says], count: int) -> list[Round]:
-    """Like ``compete``, for contenders that report more than one figure."""
+def _rounds(candidates: Mapping[str, Measure], count: int) -> list[Round]:
+    """Like ``measure_rounds``, for candidates that report more than one figure."""
     rounds: list[Round] = []
-    names = list(contenders)
+    names = list(candidates)
     for number in range(count + 1):
         turn = number % len(names)
-        rounds.append({name: contenders[name]() for name in names[turn:] + names[:turn]})
-        tell(".")
-    tell("\n")
+        rounds.append({name: candidates[name]() for name in names[turn:] + names[:turn]})
+        progress(".")
+    progress("\n")
     return rounds[1:]
 
 
-def _middle(rounds: Sequence[Round], of: Callable[[Mapping[str, Any]], float], name: str) -> float:
+def _median(rounds: Sequence[Round], of: Callable[[Mapping[str, Any]], float], name: str) -> float:
     return median(of(each[name]) for each in rounds)
 
 
 def _ratio(
-    rounds: Sequence[Round], of: Callable[[Mapping[str, Any]], float], name: str, rival: str
+    rounds: Sequence[Round], of: Callable[[Mapping[str, Any]], float], name: str, baseline: str
 ) -> float:
-    return median(of(each[name]) / of(each[rival]) for each in rounds)
+    return median(of(each[name]) / of(each[baseline]) for each in rounds)
 
 
-def _rate(said: Mapping[str, Any]) -> float:
-    return float(said["count"] / said["cpu"])
+def _rate(figures: Figures) -> float:
+    return float(figures["count"] / figures["cpu"])
 
 
-def _first(said: Mapping[str, Any]) -> float:
-    return float(said["first"])
+def _first(figures: Figures) -> float:
+    return float(figures["first"])
 
 
-def _flood(world: World, way: str, file: Path, prompts: int = 1) -> dict[str, Any]:
+def _read_updates(
+    bench: BenchEnvironment, way: str, file: Path, prompts: int = 1
+) -> dict[str, Any]:
     script = str(PROGRAMS / "acp_updates.py")
-    argv = [str(world.python), script, way, str(file), str(prompts)]
-    return program_says(argv, world.env, world.project)
+    argv = [str(bench.python), script, way, str(file), str(prompts)]
+    return run_json(argv, bench.env, bench.project)

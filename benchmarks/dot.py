@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from benchmarks.measure import Contender, Row, at_least, at_most, compete, ms, program_says
-from benchmarks.world import PROGRAMS, World
+from benchmarks.environment import PROGRAMS, BenchEnvironment
+from benchmarks.measure import Candidate, Row, at_least, at_most, measure_rounds, ms, run_json
 
 NODES = 10_000
 ROUNDS = 9
@@ -17,60 +17,60 @@ PEERS = {
 }
 
 
-def dot(world: World) -> list[Row]:
-    file = world.pipeline(NODES)
+def dot(bench: BenchEnvironment) -> list[Row]:
+    file = bench.pipeline(NODES)
     pythons: dict[str, Path] = {}
     for name in PEERS:
-        found = world.peer(name)
+        found = bench.peer(name)
         if found is not None:
             pythons[name] = found / "python"
 
-    def contender(python: Path, way: str, rounds: int) -> Contender:
+    def candidate(python: Path, way: str, rounds: int) -> Candidate:
         argv = [str(python), str(PROGRAMS / "dot.py"), way, str(file)]
-        return Contender(lambda: float(program_says(argv, world.env, world.project)["cpu"]), rounds)
+        return Candidate(lambda: float(run_json(argv, bench.env, bench.project)["cpu"]), rounds)
 
-    contenders = {
-        "corral": contender(world.python, "corral", world.rounds(ROUNDS)),
-        "lint": contender(world.python, "corral-lint", world.rounds(ROUNDS)),
+    candidates = {
+        "corral": candidate(bench.python, "corral", bench.rounds(ROUNDS)),
+        "lint": candidate(bench.python, "corral-lint", bench.rounds(ROUNDS)),
     }
     for name, python in pythons.items():
-        rounds = world.rounds(ROUNDS) if name == "pygraphviz" else 1
-        contenders[name] = contender(python, name, rounds)
-    if "pydot" in contenders:
-        contenders["pydot"] = Contender(cache(contenders["pydot"].measure), 1)
-    costs = compete(contenders)
+        rounds = bench.rounds(ROUNDS) if name == "pygraphviz" else 1
+        candidates[name] = candidate(python, name, rounds)
+    if "pydot" in candidates:
+        candidates["pydot"] = Candidate(cache(candidates["pydot"].measure), 1)
+    costs = measure_rounds(candidates)
     parse, lint = f"parse {NODES:,} nodes", f"parse and lint {NODES:,} nodes"
     rows: list[Row] = []
     for name, title in PEERS.items():
         if name not in costs:
             continue
-        rival = f"{title} {ms(costs.of(name))}"
+        baseline = f"{title} {ms(costs.of(name))}"
         ratio, linted = costs.ratio("corral", name), costs.ratio("lint", name)
         bar = at_most(2, ratio) if name == "pygraphviz" else None
-        rows.append(Row(parse, ms(costs.of("corral")), rival, ratio, bar))
+        rows.append(Row(parse, ms(costs.of("corral")), baseline, ratio, bar))
         times = 1 / linted
         if name == "pydot":
-            whole = Row(
-                f"{lint}, times faster", ms(costs.of("lint")), rival, times, at_least(50, times)
+            row = Row(
+                f"{lint}, times faster", ms(costs.of("lint")), baseline, times, at_least(50, times)
             )
-            rows.append(whole)
+            rows.append(row)
         else:
-            rows.append(Row(lint, ms(costs.of("lint")), rival, linted))
-    return [*rows, *_grows(world), *_memory(world, pythons)]
+            rows.append(Row(lint, ms(costs.of("lint")), baseline, linted))
+    return [*rows, *_grows(bench), *_memory(bench, pythons)]
 
 
-def _grows(world: World) -> list[Row]:
+def _grows(bench: BenchEnvironment) -> list[Row]:
     """The cost of ten times as many nodes."""
-    small, large = world.pipeline(NODES), world.pipeline(NODES * 10)
+    small, large = bench.pipeline(NODES), bench.pipeline(NODES * 10)
 
     def cost(file: Path) -> float:
-        argv = [str(world.python), str(PROGRAMS / "dot.py"), "corral-lint", str(file)]
-        return float(program_says(argv, world.env, world.project)["cpu"])
+        argv = [str(bench.python), str(PROGRAMS / "dot.py"), "corral-lint", str(file)]
+        return float(run_json(argv, bench.env, bench.project)["cpu"])
 
-    costs = compete(
+    costs = measure_rounds(
         {
-            "large": Contender(lambda: cost(large), world.rounds(4)),
-            "small": Contender(lambda: cost(small), world.rounds(4)),
+            "large": Candidate(lambda: cost(large), bench.rounds(4)),
+            "small": Candidate(lambda: cost(small), bench.rounds(4)),
         }
     )
     ratio = costs.ratio("large", "small")
@@ -86,22 +86,22 @@ def _grows(world: World) -> list[Row]:
     ]
 
 
-def _memory(world: World, pythons: dict[str, Path]) -> list[Row]:
+def _memory(bench: BenchEnvironment, pythons: dict[str, Path]) -> list[Row]:
     """Peak memory of the process, including its interpreter and libraries."""
-    file = str(world.pipeline(NODES))
+    file = str(bench.pipeline(NODES))
 
     def peak(python: Path, way: str) -> float:
         argv = [str(python), str(PROGRAMS / "dot.py"), way, file]
-        return float(program_says(argv, world.env, world.project)["peak"])
+        return float(run_json(argv, bench.env, bench.project)["peak"])
 
-    ours = peak(world.python, "corral")
+    ours = peak(bench.python, "corral")
     rows: list[Row] = []
     for name, python in pythons.items():
         if name == "pydot":  # minutes, for a figure that nobody waits for
             continue
         theirs = peak(python, name)
-        rival = f"{PEERS[name]} {theirs / 1e6:.0f} MB"
+        baseline = f"{PEERS[name]} {theirs / 1e6:.0f} MB"
         rows.append(
-            Row(f"peak memory, {NODES:,} nodes", f"{ours / 1e6:.0f} MB", rival, ours / theirs)
+            Row(f"peak memory, {NODES:,} nodes", f"{ours / 1e6:.0f} MB", baseline, ours / theirs)
         )
     return rows

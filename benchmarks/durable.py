@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import Bar, Contender, Row, compete, program_says, tell
-from benchmarks.world import ENGINE, HERE, PREFECT, PROGRAMS, World
+from benchmarks.environment import ENGINE, HERE, PREFECT, PROGRAMS, BenchEnvironment
+from benchmarks.measure import Bar, Candidate, Row, measure_rounds, progress, run_json
 
 ROUNDS = 4
 NODES = 1_000
@@ -25,20 +25,20 @@ MOST = 1.5
 SOONEST = 5.0
 
 
-def durable(world: World) -> list[Row]:
-    folder = world.peer(ENGINE)
+def durable(bench: BenchEnvironment) -> list[Row]:
+    folder = bench.peer(ENGINE)
     if folder is None:
         return []
-    python, env = str(folder / "python"), {**world.env, "PYTHONPATH": str(HERE.parent / "src")}
+    python, env = str(folder / "python"), {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
     rows: list[Row] = []
     for form, count in (("wide", NODES), ("chain", IN_A_ROW)):
 
-        def contender(way: str, form: str = form, count: int = count) -> Contender:
+        def candidate(way: str, form: str = form, count: int = count) -> Candidate:
             argv = [python, str(PROGRAMS / "durable.py"), way, str(count), form]
-            return Contender(partial(_each, argv, count, env, world, "cpu"), world.rounds(ROUNDS))
+            return Candidate(partial(_each, argv, count, env, bench, "cpu"), bench.rounds(ROUNDS))
 
-        ways = {"corral": contender("corral"), "bare": contender("bare")}
-        costs = compete(ways)
+        ways = {"corral": candidate("corral"), "bare": candidate("bare")}
+        costs = measure_rounds(ways)
         how = "side by side" if form == "wide" else "in a row"
         ratio = costs.ratio("corral", "bare")
         rows.append(
@@ -50,30 +50,30 @@ def durable(world: World) -> list[Row]:
                 Bar(f"≤ {MOST:g} ×", ratio <= MOST),
             )
         )
-    rows += _prefect(world, python, env)
-    return [*rows, *_workers(world, python, env), _takeover(world, python, env)]
+    rows += _prefect(bench, python, env)
+    return [*rows, *_workers(bench, python, env), _takeover(bench, python, env)]
 
 
-def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
+def _prefect(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
     """Wall-clock time: the peer works in a separate server whose CPU time cannot be attributed."""
-    peer = world.peer(PREFECT)
+    peer = bench.peer(PREFECT)
     if peer is None:
         return []
 
-    def contender(way: str, python: str) -> Contender:
+    def candidate(way: str, python: str) -> Candidate:
         argv = [python, str(PROGRAMS / "durable.py"), way, str(PEER_NODES), "wide"]
-        each = partial(_each, argv, PEER_NODES, env, world, "wall")
-        return Contender(each, world.rounds(ROUNDS))
+        each = partial(_each, argv, PEER_NODES, env, bench, "wall")
+        return Candidate(each, bench.rounds(ROUNDS))
 
     try:
-        costs = compete(
+        costs = measure_rounds(
             {
-                "corral": contender("corral", python),
-                PREFECT: contender("prefect", str(peer / "python")),
+                "corral": candidate("corral", python),
+                PREFECT: candidate("prefect", str(peer / "python")),
             }
         )
     except RuntimeError as error:
-        tell(f"{PREFECT} did not run and is left out: {str(error)[-300:]}\n")
+        progress(f"{PREFECT} did not run and is left out: {str(error)[-300:]}\n")
         return []
     return [
         Row(
@@ -85,13 +85,13 @@ def _prefect(world: World, python: str, env: dict[str, str]) -> list[Row]:
     ]
 
 
-def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
+def _workers(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
     """Nodes that take half a second, four concurrent in each worker."""
     took: dict[int, float] = {}
     for count in (1, 2, 4):
-        with _workshop(python, env, count, concurrency=4) as (db, _workers):
+        with _start_workers(python, env, count, concurrency=4) as (db, _workers):
             argv = [python, str(PROGRAMS / "durable_submit.py"), db, "48", "0.5", f"{db}.log"]
-            took[count] = program_says(argv, env, world.project)["seconds"]
+            took[count] = run_json(argv, env, bench.project)["seconds"]
     return [
         Row(
             f"48 nodes of 0.5 s, 4 concurrent in each of {count} workers",
@@ -103,14 +103,14 @@ def _workers(world: World, python: str, env: dict[str, str]) -> list[Row]:
     ]
 
 
-def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
+def _takeover(bench: BenchEnvironment, python: str, env: dict[str, str]) -> Row:
     """Time from the kill of a worker until its work is started again."""
     waits: list[float] = []
-    for _ in range(world.rounds(8)):
-        with _workshop(python, env, 2, concurrency=1) as (db, workers):
+    for _ in range(bench.rounds(8)):
+        with _start_workers(python, env, 2, concurrency=1) as (db, workers):
             log = Path(f"{db}.log")
             argv = [python, str(PROGRAMS / "durable_submit.py"), db, "2", "6", str(log)]
-            run = subprocess.Popen(argv, env=env, cwd=world.project, stdout=subprocess.DEVNULL)
+            run = subprocess.Popen(argv, env=env, cwd=bench.project, stdout=subprocess.DEVNULL)
             while not log.exists() or len(log.read_text().splitlines()) < 2:
                 time.sleep(0.01)
             killed = time.time()
@@ -132,7 +132,7 @@ def _takeover(world: World, python: str, env: dict[str, str]) -> Row:
 
 
 @contextmanager
-def _workshop(
+def _start_workers(
     python: str, env: dict[str, str], count: int, *, concurrency: int
 ) -> Generator[tuple[str, list[subprocess.Popen[str]]]]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -171,8 +171,10 @@ def _ended(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def _each(argv: list[str], count: int, env: dict[str, str], world: World, what: str) -> float:
-    seconds: float = program_says(argv, env, world.project)[what]
+def _each(
+    argv: list[str], count: int, env: dict[str, str], bench: BenchEnvironment, what: str
+) -> float:
+    seconds: float = run_json(argv, env, bench.project)[what]
     return seconds / count
 
 

@@ -1,8 +1,8 @@
-"""The cost of a program, measured alternately with its rivals, and the table of results.
+"""The cost of a program, measured alternately with limits and peers, and the table of results.
 
-The machines are noisy and shared, so no absolute figure decides anything. Contenders
-run in rounds, one right after the other, and a ratio is the median of the ratios of
-the rounds: what slows a whole round down falls out of it.
+The machines are noisy and shared, so no bar is an absolute figure. The candidates run in rounds,
+one right after the other, and a ratio is the median of the ratios of the rounds: what slows a
+complete round has no effect.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ def program_cpu(
     stdin: str | Path = os.devnull,
 ) -> float:
     """CPU seconds, user and system, of a program and of everything it waited for."""
-    with open(stdin, "rb") as given, tempfile.TemporaryFile() as complaints:
+    with open(stdin, "rb") as given, tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=complaints
+            argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=stderr
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
-            complaints.seek(0)
-            said = complaints.read().decode(errors="replace")[-2000:]
-            raise RuntimeError(f"exit {process.returncode}: {list(argv)}\n{said}")
+            stderr.seek(0)
+            text = stderr.read().decode(errors="replace")[-2000:]
+            raise RuntimeError(f"exit {process.returncode}: {list(argv)}\n{text}")
     return usage.ru_utime + usage.ru_stime
 
 
-def program_says(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
-    """What a benchmark program measured itself: one JSON object on its stdout."""
+def run_json(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
+    """The figures that a benchmark program prints: one JSON object on its stdout."""
     done = subprocess.run(
         argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace")[-2000:]
-        raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{said}")
+        text = done.stderr.decode(errors="replace")[-2000:]
+        raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{text}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-class Contender(NamedTuple):
+class Candidate(NamedTuple):
     measure: Callable[[], float]
     rounds: int
 
 
 class Costs:
-    """The cost of each contender in each round."""
+    """The cost of each candidate in each round."""
 
     def __init__(self, costs: Mapping[str, list[float]]) -> None:
         self._costs = costs
@@ -69,8 +69,8 @@ class Costs:
     def of(self, name: str, over: str | None = None) -> float:
         return median(self._series(name, over))
 
-    def ratio(self, name: str, rival: str, over: str | None = None) -> float:
-        ours, theirs = self._series(name, over), self._series(rival, over)
+    def ratio(self, name: str, baseline: str, over: str | None = None) -> float:
+        ours, theirs = self._series(name, over), self._series(baseline, over)
         return median(a / b for a, b in zip(ours, theirs, strict=False))
 
     def _series(self, name: str, over: str | None) -> list[float]:
@@ -79,25 +79,26 @@ class Costs:
         return [a - b for a, b in zip(self._costs[name], self._costs[over], strict=False)]
 
 
-def compete(contenders: Mapping[str, Contender]) -> Costs:
-    """Rounds of all contenders, after one that is not counted and fills the caches.
+def measure_rounds(candidates: Mapping[str, Candidate]) -> Costs:
+    """Rounds of all candidates, after one that is not counted and fills the caches.
 
-    Who starts a round changes; who has fewer rounds takes part in the first ones.
+    The order changes from round to round. A candidate with fewer rounds takes part in the
+    first ones.
     """
-    for contender in contenders.values():
-        contender.measure()
-    costs: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(max(contender.rounds for contender in contenders.values())):
-        names = [name for name, contender in contenders.items() if number < contender.rounds]
+    for candidate in candidates.values():
+        candidate.measure()
+    costs: dict[str, list[float]] = {name: [] for name in candidates}
+    for number in range(max(candidate.rounds for candidate in candidates.values())):
+        names = [name for name, candidate in candidates.items() if number < candidate.rounds]
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            costs[name].append(contenders[name].measure())
-        tell(".")
-    tell("\n")
+            costs[name].append(candidates[name].measure())
+        progress(".")
+    progress("\n")
     return Costs(costs)
 
 
-def tell(text: str) -> None:
+def progress(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -120,7 +121,7 @@ def at_least(bar: float, ratio: float) -> Bar:
 class Row(NamedTuple):
     what: str
     corral: str
-    rival: str
+    baseline: str
     ratio: float | None = None
     """corral ÷ limit or peer."""
     bar: Bar | None = None
@@ -128,7 +129,7 @@ class Row(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} ×"
         bar, met = ("", "") if self.bar is None else (self.bar.text, _MET[self.bar.met])
-        return self.what, self.corral, self.rival, ratio, bar, met
+        return self.what, self.corral, self.baseline, ratio, bar, met
 
 
 _MET = {True: "yes", False: "MISSED"}

@@ -7,18 +7,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from benchmarks.environment import ANTHROPIC, GENAI, LITELLM, OPENAI, PROGRAMS, BenchEnvironment
 from benchmarks.measure import (
-    Contender,
+    Candidate,
     Costs,
     Row,
     at_least,
     at_most,
-    compete,
+    measure_rounds,
     ms,
     program_cpu,
-    program_says,
+    run_json,
 )
-from benchmarks.world import ANTHROPIC, GENAI, LITELLM, OPENAI, PROGRAMS, World
 
 ROUNDS = 7
 EVENTS = 50_000
@@ -45,16 +45,16 @@ WIRES = (
 )
 
 
-def models(world: World) -> list[Row]:
-    with _server(world) as port:
-        rows = [row for wire in WIRES for row in _streams(world, wire, port)]
-        rows += [row for wire in WIRES for row in _crowd(world, wire, port)]
-    return rows + _imports(world)
+def models(bench: BenchEnvironment) -> list[Row]:
+    with _server(bench) as port:
+        rows = [row for wire in WIRES for row in _streams(bench, wire, port)]
+        rows += [row for wire in WIRES for row in _concurrent(bench, wire, port)]
+    return rows + _imports(bench)
 
 
 @contextmanager
-def _server(world: World) -> Generator[int]:
-    argv = [str(world.python), str(PROGRAMS / "model_server.py")]
+def _server(bench: BenchEnvironment) -> Generator[int]:
+    argv = [str(bench.python), str(PROGRAMS / "model_server.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as server:
         assert server.stdout is not None
         try:
@@ -64,12 +64,12 @@ def _server(world: World) -> Generator[int]:
 
 
 def _caller(
-    world: World, way: str, wire: Wire, port: int, *, what: str, count: int
-) -> Contender | None:
+    bench: BenchEnvironment, way: str, wire: Wire, port: int, *, what: str, count: int
+) -> Candidate | None:
     """CPU seconds of one event or one request; None for a peer that is not available."""
-    python = world.python
+    python = bench.python
     if way not in ("corral", "limit"):
-        folder = world.peer(way)
+        folder = bench.peer(way)
         if folder is None:
             return None
         python = folder / "python"
@@ -77,28 +77,28 @@ def _caller(
     argv = [str(python), script, way, wire.name, str(port), what, str(count)]
 
     def measure() -> float:
-        said = program_says(argv, world.env, world.project)
-        return float(said["cpu"] / said["count"])
+        figures = run_json(argv, bench.env, bench.project)
+        return float(figures["cpu"] / figures["count"])
 
-    return Contender(measure, world.rounds(ROUNDS) + 1)
-
-
-def _compete(contenders: dict[str, Contender | None]) -> Costs:
-    return compete({name: each for name, each in contenders.items() if each is not None})
+    return Candidate(measure, bench.rounds(ROUNDS) + 1)
 
 
-def _streams(world: World, wire: Wire, port: int) -> list[Row]:
+def _measure_rounds(candidates: dict[str, Candidate | None]) -> Costs:
+    return measure_rounds({name: each for name, each in candidates.items() if each is not None})
+
+
+def _streams(bench: BenchEnvironment, wire: Wire, port: int) -> list[Row]:
     """CPU time per event of the reading process."""
-    costs = _compete(
+    costs = _measure_rounds(
         {
-            "limit": _caller(world, "limit", wire, port, what="packed", count=EVENTS),
-            "corral": _caller(world, "corral", wire, port, what="packed", count=EVENTS),
-            "framed limit": _caller(world, "limit", wire, port, what="framed", count=EVENTS),
-            "framed": _caller(world, "corral", wire, port, what="framed", count=EVENTS),
-            "single limit": _caller(world, "limit", wire, port, what="singly", count=SINGLE_EVENTS),
-            "single": _caller(world, "corral", wire, port, what="singly", count=SINGLE_EVENTS),
+            "limit": _caller(bench, "limit", wire, port, what="packed", count=EVENTS),
+            "corral": _caller(bench, "corral", wire, port, what="packed", count=EVENTS),
+            "framed limit": _caller(bench, "limit", wire, port, what="framed", count=EVENTS),
+            "framed": _caller(bench, "corral", wire, port, what="framed", count=EVENTS),
+            "single limit": _caller(bench, "limit", wire, port, what="singly", count=SINGLE_EVENTS),
+            "single": _caller(bench, "corral", wire, port, what="singly", count=SINGLE_EVENTS),
             **{
-                peer: _caller(world, peer, wire, port, what="packed", count=PEER_EVENTS)
+                peer: _caller(bench, peer, wire, port, what="packed", count=PEER_EVENTS)
                 for peer in wire.peers
             },
         }
@@ -134,27 +134,29 @@ def _row(costs: Costs, what: str, name: str, limit: str, bar: float | None) -> R
     )
 
 
-def _crowd(world: World, wire: Wire, port: int) -> list[Row]:
+def _concurrent(bench: BenchEnvironment, wire: Wire, port: int) -> list[Row]:
     """Small answers per CPU second, 100 concurrent requests."""
-    contenders = {
-        "corral": _caller(world, "corral", wire, port, what="crowd", count=COMPLETIONS),
-        "limit": _caller(world, "limit", wire, port, what="crowd", count=COMPLETIONS),
+    candidates = {
+        "corral": _caller(bench, "corral", wire, port, what="concurrent", count=COMPLETIONS),
+        "limit": _caller(bench, "limit", wire, port, what="concurrent", count=COMPLETIONS),
     }
     for peer in wire.peers:
-        contenders[peer] = _caller(world, peer, wire, port, what="crowd", count=PEER_COMPLETIONS)
-    costs = _compete(contenders)
+        candidates[peer] = _caller(
+            bench, peer, wire, port, what="concurrent", count=PEER_COMPLETIONS
+        )
+    costs = _measure_rounds(candidates)
     bars = {LITELLM: 20, "limit": None}
     rows: list[Row] = []
-    for rival in (*wire.peers, "limit"):
-        if rival in costs:
-            ratio = costs.ratio(rival, "corral")
-            bar = bars.get(rival, 8)
+    for baseline in (*wire.peers, "limit"):
+        if baseline in costs:
+            ratio = costs.ratio(baseline, "corral")
+            bar = bars.get(baseline, 8)
             rows.append(
                 Row(
                     f"{wire.title}: 100 concurrent small answers, per CPU s",
                     f"{1 / costs.of('corral'):,.0f}",
-                    f"{rival if rival != 'limit' else 'asyncio + msgspec'} "
-                    f"{1 / costs.of(rival):,.0f}",
+                    f"{baseline if baseline != 'limit' else 'asyncio + msgspec'} "
+                    f"{1 / costs.of(baseline):,.0f}",
                     ratio,
                     None if bar is None else at_least(bar, ratio),
                 )
@@ -162,46 +164,48 @@ def _crowd(world: World, wire: Wire, port: int) -> list[Row]:
     return rows
 
 
-def _imports(world: World) -> list[Row]:
+def _imports(bench: BenchEnvironment) -> list[Row]:
     """CPU time of imports, beyond that of an interpreter that imports nothing."""
 
-    def contender(statement: str, python: str, rounds: int = IMPORT_ROUNDS) -> Contender:
+    def candidate(statement: str, python: str, rounds: int = IMPORT_ROUNDS) -> Candidate:
         argv = [python, "-c", statement]
-        count = world.rounds(rounds) + 1
-        return Contender(lambda: program_cpu(argv, world.env, world.project), count)
+        count = bench.rounds(rounds) + 1
+        return Candidate(lambda: program_cpu(argv, bench.env, bench.project), count)
 
-    own = str(world.python)
+    own = str(bench.python)
     first = (
         "from corral.models import Client, generate, stream\n"
         "import corral.system.http.client, corral.models.gemini.spec, corral.inference.api"
     )
     names = {
-        "bare": contender("pass", own),
-        "corral": contender("import corral", own),
-        "models": contender("import corral.models", own),
-        "first": contender(first, own),
+        "bare": candidate("pass", own),
+        "corral": candidate("import corral", own),
+        "models": candidate("import corral.models", own),
+        "first": candidate(first, own),
     }
     modules = {GENAI: "google.genai", ANTHROPIC: "anthropic", OPENAI: "openai", LITELLM: "litellm"}
     for peer, module in modules.items():
-        if folder := world.peer(peer):
-            names[peer] = contender(f"import {module}", str(folder / "python"), 4)
-    if folder := world.peer(LITELLM):  # which brings it along
-        names["aiohttp"] = contender("import aiohttp", str(folder / "python"))
-    costs = compete(names)
+        if folder := bench.peer(peer):
+            names[peer] = candidate(f"import {module}", str(folder / "python"), 4)
+    if folder := bench.peer(LITELLM):  # which brings it along
+        names["aiohttp"] = candidate("import aiohttp", str(folder / "python"))
+    costs = measure_rounds(names)
 
-    def row(what: str, name: str, rival: str) -> Row:
+    def row(what: str, name: str, baseline: str) -> Row:
         return Row(
             f"{what}, CPU",
             ms(costs.of(name, "bare")),
-            f"{rival} {ms(costs.of(rival, 'bare'))}",
-            costs.ratio(name, rival, "bare"),
+            f"{baseline} {ms(costs.of(baseline, 'bare'))}",
+            costs.ratio(name, baseline, "bare"),
         )
 
     imports = {"import corral": "corral", "import corral.models": "models"}
     rows = [row(what, name, "aiohttp") for what, name in imports.items() if "aiohttp" in costs]
-    rivals = ("aiohttp", *modules)
+    baselines = ("aiohttp", *modules)
     return rows + [
-        row("models, HTTP and one wire format", "first", each) for each in rivals if each in costs
+        row("models, HTTP and one wire format", "first", each)
+        for each in baselines
+        if each in costs
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.measure import Bar, Contender, Row, at_least, compete, program_says
-from benchmarks.world import LANGGRAPH, PROGRAMS, World
+from benchmarks.environment import LANGGRAPH, PROGRAMS, BenchEnvironment
+from benchmarks.measure import Bar, Candidate, Row, at_least, measure_rounds, run_json
 
 ROUNDS = 5
 NODES = 10_000
@@ -15,18 +15,18 @@ MOST = 100e-6
 """CPU seconds that a node may cost."""
 
 
-def nodes(world: World) -> list[Row]:
-    def contender(way: str, count: int, python: str) -> Contender:
+def nodes(bench: BenchEnvironment) -> list[Row]:
+    def candidate(way: str, count: int, python: str) -> Candidate:
         argv = [python, str(PROGRAMS / "nodes.py"), way, str(count)]
-        return Contender(partial(_each, argv, count, world), world.rounds(ROUNDS))
+        return Candidate(partial(_each, argv, count, bench), bench.rounds(ROUNDS))
 
-    python = str(world.python)
-    ways = {way: contender(way, NODES, python) for way in ("corral", "plan", "tasks")}
-    ways["folder"] = contender("folder", PEER_NODES, python)
-    ways["small"] = contender("corral", PEER_NODES, python)
-    if folder := world.peer(LANGGRAPH):
-        ways[LANGGRAPH] = contender("langgraph", PEER_NODES, str(folder / "python"))
-    costs = compete(ways)
+    python = str(bench.python)
+    ways = {way: candidate(way, NODES, python) for way in ("corral", "scheduler", "tasks")}
+    ways["folder"] = candidate("folder", PEER_NODES, python)
+    ways["small"] = candidate("corral", PEER_NODES, python)
+    if folder := bench.peer(LANGGRAPH):
+        ways[LANGGRAPH] = candidate("langgraph", PEER_NODES, str(folder / "python"))
+    costs = measure_rounds(ways)
     ours = costs.of("corral")
     within = Bar(f"≤ {MOST * 1e6:g} µs", ours <= MOST)
     what = f"a node that does nothing, of {NODES:,} in a row, CPU"
@@ -46,9 +46,9 @@ def nodes(world: World) -> list[Row]:
         ),
         Row(
             "the scheduler alone",
-            _us(costs.of("plan")),
+            _us(costs.of("scheduler")),
             f"complete {_us(ours)}",
-            costs.ratio("plan", "corral"),
+            costs.ratio("scheduler", "corral"),
         ),
         Row(
             f"a node of {NODES:,}",
@@ -71,8 +71,8 @@ def nodes(world: World) -> list[Row]:
     return rows
 
 
-def _each(argv: list[str], count: int, world: World) -> float:
-    seconds: float = program_says(argv, world.env, world.project)["seconds"]
+def _each(argv: list[str], count: int, bench: BenchEnvironment) -> float:
+    seconds: float = run_json(argv, bench.env, bench.project)["seconds"]
     return seconds / count
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import acp, dot, durable, many, models, nodes, runs, startup, stream
-    from benchmarks.measure import Row, table, tell
-    from benchmarks.world import World
+    from benchmarks import acp, dot, durable, models, nodes, processes, runs, startup, stream
+    from benchmarks.environment import BenchEnvironment
+    from benchmarks.measure import Row, progress, table
 
     every = {
         "import": startup.imports,
@@ -21,8 +21,8 @@ def main() -> None:
         "memory": stream.memory,
         "instant": runs.instant,
         "real": runs.real,
-        "crowd": many.crowd,
-        "trees": many.trees,
+        "concurrent": processes.concurrent,
+        "trees": processes.trees,
         "acp": acp.acp,
         "models": models.models,
         "nodes": nodes.nodes,
@@ -37,13 +37,13 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in every]:
         parser.error(f"unknown benchmark {unknown[0]}; there are: {', '.join(every)}")
-    world = World(quick=given.quick)
+    bench = BenchEnvironment(quick=given.quick)
     rows: list[Row] = []
     for name in given.names or every:
         started = time.monotonic()
-        tell(f"{name} ")
-        rows += every[name](world)
-        tell(f"{name} took {time.monotonic() - started:.0f} s\n")
+        progress(f"{name} ")
+        rows += every[name](bench)
+        progress(f"{name} took {time.monotonic() - started:.0f} s\n")
     print(table(rows))
     missed = sum("MISSED" in row.cells() for row in rows)
     print(f"\n{missed} missed." if missed else "\nEvery bar is met.")

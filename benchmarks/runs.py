@@ -7,60 +7,60 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import Contender, Row, at_most, compete, ms, program_cpu, tell
-from benchmarks.world import ACPX, CLAUDE_SDK, MANAGED, PROGRAMS, World
+from benchmarks.environment import ACPX, CLAUDE_SDK, MANAGED, PROGRAMS, BenchEnvironment
+from benchmarks.measure import Candidate, Row, at_most, measure_rounds, ms, program_cpu, progress
 
 ROUNDS = 25
 PEER_ROUNDS = 8
 REAL_ROUNDS = 6
 
 
-def instant(world: World) -> list[Row]:
+def instant(bench: BenchEnvironment) -> list[Row]:
     """CPU time of the complete program for one run of ten lines, including the agent.
 
     corral's has everything a run has but a session that stays: configuration, policy
     compiled and checked, private home, two looks at the project's files, ledger, guard.
     """
-    env = {**world.env, "FAKE_OUTPUT": str(world.stream(10))}
-    agent = str(PROGRAMS / "agent.sh")
-    run = [str(world.corral), "run", "--agent", "gemini-cli"]
+    env = {**bench.env, "FAKE_OUTPUT": str(bench.stream(10))}
+    agent = str(PROGRAMS / "gemini_agent.sh")
+    run = [str(bench.corral), "run", "--agent", "gemini-cli"]
     run += ["--program", agent, "--env", "FAKE_OUTPUT"]
 
-    def contender(argv: list[str], rounds: int = ROUNDS) -> Contender:
-        count = world.rounds(rounds) + 1
-        return Contender(lambda: program_cpu(argv, env, world.project), count)
+    def candidate(argv: list[str], rounds: int = ROUNDS) -> Candidate:
+        count = bench.rounds(rounds) + 1
+        return Candidate(lambda: program_cpu(argv, env, bench.project), count)
 
     names = {
-        "limit": contender([str(world.python), str(PROGRAMS / "bare_run.py"), agent, "go"]),
-        "corral": contender([*run, "--no-keep", "--quiet", "go"]),
-        "defaults": contender([*run, "go"]),
+        "limit": candidate([str(bench.python), str(PROGRAMS / "bare_run.py"), agent, "go"]),
+        "corral": candidate([*run, "--no-keep", "--quiet", "go"]),
+        "defaults": candidate([*run, "go"]),
     }
-    if folder := world.peer(CLAUDE_SDK):
-        script, program = PROGRAMS / "claude_sdk_run.py", PROGRAMS / "claude.sh"
+    if folder := bench.peer(CLAUDE_SDK):
+        script, program = PROGRAMS / "claude_sdk_run.py", PROGRAMS / "claude_agent.sh"
         argv = [str(folder / "python"), str(script), str(program), "go"]
-        names[CLAUDE_SDK] = contender(argv, PEER_ROUNDS)
-    if folder := world.peer(ACPX):
-        argv = [str(folder / "acpx"), "--agent", str(PROGRAMS / "acp.sh"), "exec", "go"]
-        names[ACPX] = contender(argv, PEER_ROUNDS)
-    costs = compete(names)
-    shutil.rmtree(Path(world.env["CORRAL_HOME"]) / "sessions", ignore_errors=True)
+        names[CLAUDE_SDK] = candidate(argv, PEER_ROUNDS)
+    if folder := bench.peer(ACPX):
+        argv = [str(folder / "acpx"), "--agent", str(PROGRAMS / "acp_agent.sh"), "exec", "go"]
+        names[ACPX] = candidate(argv, PEER_ROUNDS)
+    costs = measure_rounds(names)
+    shutil.rmtree(Path(bench.env["CORRAL_HOME"]) / "sessions", ignore_errors=True)
     rows: list[Row] = []
-    for name, what, rival, said, bar in (
+    for name, what, baseline, title, bar in (
         ("corral", "corral run --no-keep --quiet", "limit", "bare asyncio + msgspec", 1.6),
         ("corral", "corral run --no-keep --quiet", CLAUDE_SDK, CLAUDE_SDK, None),
         ("corral", "corral run --no-keep --quiet", ACPX, ACPX, None),
         ("defaults", "corral run, session and transcript stored", "limit", "bare", None),
     ):
-        if rival in costs:
-            ratio = costs.ratio(name, rival)
-            cells = ms(costs.of(name)), f"{said} {ms(costs.of(rival))}"
+        if baseline in costs:
+            ratio = costs.ratio(name, baseline)
+            cells = ms(costs.of(name)), f"{title} {ms(costs.of(baseline))}"
             rows.append(
                 Row(f"{what}, CPU", *cells, ratio, None if bar is None else at_most(bar, ratio))
             )
     return rows
 
 
-def real(world: World) -> list[Row]:
+def real(bench: BenchEnvironment) -> list[Row]:
     """CPU time of the process tree: the real CLI alone, and through ``corral run``, with the
     same arguments, settings, policy and environment, against the same scripted model."""
     from corral.testing import ModelServer, Turn
@@ -68,15 +68,15 @@ def real(world: World) -> list[Row]:
     program = MANAGED / "agents" / "gemini"
     found = sorted(program.glob("*/node_modules/.bin/gemini"))
     if not found or not shutil.which("node"):
-        tell("the Gemini CLI is not installed: left out (make agents)\n")
+        progress("the Gemini CLI is not installed: left out (make agents)\n")
         return []
     with ModelServer(lambda _: Turn(text="Nothing to do.")) as model, tempfile.TemporaryDirectory(
         prefix="corral-bench-"
     ) as folder:  # fmt: skip
-        env = {**world.env, "GOOGLE_GEMINI_BASE_URL": model.url}
+        env = {**bench.env, "GOOGLE_GEMINI_BASE_URL": model.url}
         options = ["--program", str(found[-1]), "--model", "gemini-2.5-flash"]
         run = [
-            str(world.corral),
+            str(bench.corral),
             "run",
             "--agent",
             "gemini-cli",
@@ -85,12 +85,12 @@ def real(world: World) -> list[Row]:
             "--quiet",
             "go",
         ]
-        bare = _bare(Path(folder), str(found[-1]), world, env)
-        count = world.rounds(REAL_ROUNDS) + 1
-        costs = compete(
+        bare = _bare(Path(folder), str(found[-1]), bench, env)
+        count = bench.rounds(REAL_ROUNDS) + 1
+        costs = measure_rounds(
             {
-                "bare": Contender(bare, count),
-                "corral": Contender(lambda: program_cpu(run, env, world.project), count),
+                "bare": Candidate(bare, count),
+                "corral": Candidate(lambda: program_cpu(run, env, bench.project), count),
             }
         )
         if model.failures:
@@ -105,19 +105,21 @@ def real(world: World) -> list[Row]:
     ]
 
 
-def _bare(folder: Path, program: str, world: World, env: dict[str, str]) -> Callable[[], float]:
+def _bare(
+    folder: Path, program: str, bench: BenchEnvironment, env: dict[str, str]
+) -> Callable[[], float]:
     """The CLI, started with the same arguments without corral."""
     from corral.sessions.prepare import prepare
 
     options: dict[str, object] = {
-        "cwd": str(world.project),
+        "cwd": str(bench.project),
         "program": program,
         "model": "gemini-2.5-flash",
         "env": {name: env[name] for name in ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")},
     }
     prepared = prepare("gemini-cli", options)
     launch = prepared.agent.launch(prepared.run, prepared.launch_context(folder), "go", None)
-    whole = {**env, **launch.env}
+    full_env = {**env, **launch.env}
     prompt = folder / "prompt"
     prompt.write_bytes(launch.stdin)
 
@@ -128,6 +130,6 @@ def _bare(folder: Path, program: str, world: World, env: dict[str, str]) -> Call
             file = folder / "home" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content)
-        return program_cpu(launch.argv, whole, world.project, stdin=prompt)
+        return program_cpu(launch.argv, full_env, bench.project, stdin=prompt)
 
     return measure

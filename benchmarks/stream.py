@@ -6,26 +6,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.measure import Contender, Row, at_least, at_most, compete, program_says
-from benchmarks.world import PROGRAMS, World
+from benchmarks.environment import PROGRAMS, BenchEnvironment
+from benchmarks.measure import Candidate, Row, at_least, at_most, measure_rounds, run_json
 
 ROUNDS = 5
 LONG = 20_000_000
 
 
-def lines(world: World) -> list[Row]:
+def lines(bench: BenchEnvironment) -> list[Row]:
     """Lines per CPU second of the reading process."""
-    count = 200_000 if world.quick else 1_000_000
-    short = world.stream(100_000)
-    whole, tools = world.stream(count), world.stream(200_000, tools=True)
-    costs = compete(
+    count = 200_000 if bench.quick else 1_000_000
+    short = bench.stream(100_000)
+    plain, tools = bench.stream(count), bench.stream(200_000, tools=True)
+    costs = measure_rounds(
         {
-            "corral": _contender(world, "corral", whole),
-            "memory": _contender(world, "memory", whole),
-            "ready": _contender(world, "ready-lines", whole),
-            "readline": _contender(world, "readline", short),
-            "tools": _contender(world, "corral", tools),
-            "tools limit": _contender(world, "memory", tools),
+            "corral": _candidate(bench, "corral", plain),
+            "memory": _candidate(bench, "memory", plain),
+            "ready": _candidate(bench, "ready-lines", plain),
+            "readline": _candidate(bench, "readline", short),
+            "tools": _candidate(bench, "corral", tools),
+            "tools limit": _candidate(bench, "memory", tools),
         }
     )
     what = f"{count:,} lines of 225 bytes, k lines per CPU s"
@@ -59,13 +59,13 @@ def lines(world: World) -> list[Row]:
     ]
 
 
-def long_line(world: World) -> list[Row]:
+def long_line(bench: BenchEnvironment) -> list[Row]:
     """One line of 20 MB; asyncio's readline accepts none over 64 KiB."""
-    file = world.long_line(LONG)
-    costs = compete(
+    file = bench.long_line(LONG)
+    costs = measure_rounds(
         {
-            "corral": _contender(world, "corral", file),
-            "memory": _contender(world, "memory", file),
+            "corral": _candidate(bench, "corral", file),
+            "memory": _candidate(bench, "memory", file),
         }
     )
     scale = LONG / 1e6 / 3  # three lines, of which one has all the bytes
@@ -77,16 +77,16 @@ def long_line(world: World) -> list[Row]:
             costs.ratio("corral", "memory"),
         )
     ]
-    if "error" in _says(world, "readline", file):
+    if "error" in _figures(bench, "readline", file):
         rows.append(Row("one line of 20 MB", "is read", "asyncio readline + json: fails"))
     return rows
 
 
-def memory(world: World) -> list[Row]:
+def memory(bench: BenchEnvironment) -> list[Row]:
     """Peak memory of the reading process."""
-    sizes = (10_000, 100_000) if world.quick else (10_000, 100_000, 1_000_000)
+    sizes = (10_000, 100_000) if bench.quick else (10_000, 100_000, 1_000_000)
     peaks = {
-        size: median(_says(world, "corral", world.stream(size))["peak"] for _ in range(3))
+        size: median(_figures(bench, "corral", bench.stream(size))["peak"] for _ in range(3))
         for size in sizes
     }
     first = peaks[sizes[0]]
@@ -102,20 +102,20 @@ def memory(world: World) -> list[Row]:
     ]
 
 
-def _contender(world: World, way: str, file: Path) -> Contender:
+def _candidate(bench: BenchEnvironment, way: str, file: Path) -> Candidate:
     """Lines per CPU second."""
 
     def measure() -> float:
-        said = _says(world, way, file)
-        return float(int(said["count"]) / float(said["cpu"]))
+        figures = _figures(bench, way, file)
+        return float(int(figures["count"]) / float(figures["cpu"]))
 
-    return Contender(measure, world.rounds(ROUNDS) + 1)
+    return Candidate(measure, bench.rounds(ROUNDS) + 1)
 
 
 def _rate(lines_a_second: float) -> str:
     return f"{lines_a_second / 1000:,.0f} k"
 
 
-def _says(world: World, way: str, file: Path) -> dict[str, Any]:
-    argv = [str(world.python), str(PROGRAMS / "stream.py"), way, str(file)]
-    return program_says(argv, world.env, world.project)
+def _figures(bench: BenchEnvironment, way: str, file: Path) -> dict[str, Any]:
+    argv = [str(bench.python), str(PROGRAMS / "stream.py"), way, str(file)]
+    return run_json(argv, bench.env, bench.project)

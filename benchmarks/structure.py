@@ -26,7 +26,7 @@ import corral
 from corral import pipelines
 
 SOURCE = Path(corral.__file__).parent
-PROGRAM = Path(__file__).parent / "programs" / "acp.sh"
+PROGRAM = Path(__file__).parent / "programs" / "acp_agent.sh"
 PIPELINE = """digraph one {
     start [shape=Mdiamond]
     work [prompt="Do it"]

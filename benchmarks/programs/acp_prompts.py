@@ -1,8 +1,8 @@
 """Send prompts to the real Gemini CLI in one way: ``acp_prompts.py WAY COUNT PROGRAM``.
 
-What they cost is counted for this process and all that came of it, living and gone:
-``cpu`` from before the first, its start and end included, ``warm`` from the end of the
-first to the end of the last. ``first`` is the median of the times to the first text.
+The CPU time of this process and of all its descendants is counted: ``cpu`` from before the first
+prompt, with the start and the end of the agent; ``warm`` from the end of the first prompt to the
+end of the last. ``first`` is the median of the times to the first text.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Watch:
     """Seconds from a prompt to its first text."""
 
     def __init__(self) -> None:
-        self._begun: float | None = time.monotonic()
+        self._started: float | None = time.monotonic()
 
-    def hear(self, event: Event) -> None:
-        if isinstance(event, Text) and self._begun is not None:
-            waits.append(time.monotonic() - self._begun)
-            self._begun = None
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Text) and self._started is not None:
+            waits.append(time.monotonic() - self._started)
+            self._started = None
 
 
 async def by_process() -> None:
     for _ in range(COUNT):
-        hear = Watch().hear
-        await corral.run("gemini-cli", "go", check=True, on_event=hear, **OPTIONS)
+        on_event = Watch().on_event
+        await corral.run("gemini-cli", "go", check=True, on_event=on_event, **OPTIONS)
         marks.append(spent())
 
 
@@ -55,7 +55,7 @@ async def by_pool() -> None:
 
     async def client(count: int) -> None:
         for _ in range(count):
-            await pool.run("go", check=True, on_event=Watch().hear)
+            await pool.run("go", check=True, on_event=Watch().on_event)
             marks.append(spent())
 
     async with corral.pool("gemini-acp", size=1, prompts_at_once=2, **OPTIONS) as pool:
@@ -65,9 +65,9 @@ async def by_pool() -> None:
 async def by_session() -> None:
     async with corral.session("gemini-acp", **OPTIONS) as session:
         for _ in range(COUNT):
-            hear, last = Watch().hear, None
+            on_event, last = Watch().on_event, None
             async for event in session.prompt("go"):
-                hear(event)
+                on_event(event)
                 last = event
             if last is None or getattr(last, "status", None) != "success":
                 raise RuntimeError(f"the prompt failed: {last}")
@@ -109,7 +109,7 @@ def _living(pid: int) -> float:
 
 
 async def main() -> None:
-    for name in ("gemini-cli", "gemini-acp"):  # what is loaded once is not a prompt's
+    for name in ("gemini-cli", "gemini-acp"):  # not part of a prompt: it is loaded once
         corral.is_installed(name)
     before = spent()
     await WAYS[sys.argv[1]]()

@@ -16,7 +16,7 @@ from typing import Any
 
 acp = import_module("acp")
 
-FLOOD = Path(__file__).with_name("flood.py")
+FLOOD = Path(__file__).with_name("acp_file_agent.py")
 
 
 class Client:

@@ -20,7 +20,7 @@ import corral
 from corral.events import Done, Text
 from corral.protocol.acp.client import AcpClient
 
-FLOOD = Path(__file__).with_name("flood.py")
+FLOOD = Path(__file__).with_name("acp_file_agent.py")
 CHUNK = 1 << 16
 """The capacity of a pipe."""
 

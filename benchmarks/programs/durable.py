@@ -1,9 +1,8 @@
-"""Durable nodes that do nothing: by corral, by the library below it alone, by a peer.
+"""Run durable nodes that do nothing: with corral, with bare DBOS, or with a peer.
 
     durable.py WAY COUNT wide|chain
 
-Says the CPU seconds of this process and the seconds by the clock, without imports, start
-and end.
+Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
     graph = Graph("nothing", {}, nodes, edges)
     db = str(folder / "x.db")
 
-    async def whole() -> tuple[float, float]:
+    async def run_to_end() -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
         await asyncio.to_thread(service.local, find(db), poll=POLL)
         begin = clocks()
@@ -68,7 +67,7 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
         await asyncio.to_thread(service.close)
         return end[0] - begin[0], end[1] - begin[1]
 
-    return asyncio.run(whole())
+    return asyncio.run(run_to_end())
 
 
 def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
@@ -116,7 +115,7 @@ def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
             assert await DBOS.recv_async("inbox", 3600) is not None
         return count
 
-    async def whole() -> tuple[float, float]:
+    async def run_to_end() -> tuple[float, float]:
         DBOS(config=config)
         DBOS.launch()
         await DBOS.register_queue_async("q", polling_interval_sec=POLL)
@@ -128,7 +127,7 @@ def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
         await asyncio.to_thread(DBOS.destroy)
         return end[0] - start[0], end[1] - start[1]
 
-    return asyncio.run(whole())
+    return asyncio.run(run_to_end())
 
 
 def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
@@ -141,13 +140,13 @@ def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
 
     library: Any = importlib.import_module("prefect")
 
-    def say(number: int) -> int:
+    def same(number: int) -> int:
         return number
 
-    nothing = library.task(say, persist_result=True)
+    nothing = library.task(same, persist_result=True)
 
     @library.flow(persist_result=True)  # type: ignore[untyped-decorator]
-    def whole(count: int) -> int:
+    def run_to_end(count: int) -> int:
         if form == "chain":
             for number in range(count):
                 nothing(number)
@@ -156,9 +155,9 @@ def prefect(folder: Path, count: int, form: str) -> tuple[float, float]:
                 future.result()
         return count
 
-    whole(1)
+    run_to_end(1)
     begin = clocks()
-    assert whole(count) == count
+    assert run_to_end(count) == count
     end = clocks()
     return end[0] - begin[0], end[1] - begin[1]
 

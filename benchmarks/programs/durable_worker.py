@@ -21,7 +21,7 @@ async def wait(work: Any) -> Outcome:
     return Outcome()
 
 
-def ready(_here: Any) -> None:
+def ready(_executor: object) -> None:
     print("ready", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""Call a model of the scripted server in one way: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
+"""Call a model of the scripted server with one client: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
 
-``WHAT`` is how the events of a stream come (see ``model_server.py``), or ``crowd``: 100
-completions at once, until there were ``COUNT``. The cost is this process's own CPU time,
-after a first small call that loads and opens whatever it needs.
+``WHAT`` says how the events of a stream are sent (see ``model_server.py``), or is ``concurrent``:
+100 concurrent completions, repeated until there were ``COUNT``. The figure is the CPU time of this
+process after a first small call, which loads modules and opens connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODELS = {
     "chat": "gpt-5-mini",
 }
 
-AT_THE_END: list[Callable[[], Awaitable[object]]] = []
+CLEANUPS: list[Callable[[], Awaitable[object]]] = []
 
 Read: TypeAlias = Callable[[str], Awaitable[int]]
 """From a prompt to the number of characters received."""
@@ -42,7 +42,7 @@ def corral(wire: str, url: str) -> tuple[Read, Read]:
     if wire in ("openai", "chat"):
         url += "/v1"
     client = Client(keys={wire: KEY}, base_urls={wire: url}, environ={})
-    AT_THE_END.append(client.close)
+    CLEANUPS.append(client.close)
     model = f"{wire}:{MODELS[wire]}"
 
     async def streamed(prompt: str) -> int:
@@ -61,7 +61,7 @@ def corral(wire: str, url: str) -> tuple[Read, Read]:
 def genai(_: str, url: str) -> tuple[Read, Read]:
     sdk: Any = import_module("google.genai")
     client = sdk.Client(api_key=KEY, http_options=sdk.types.HttpOptions(base_url=url))
-    AT_THE_END.append(client.aio.aclose)  # left alone it closes itself too soon
+    CLEANUPS.append(client.aio.aclose)  # otherwise it closes itself too early
     models, name = client.aio.models, MODELS["gemini"]
 
     async def streamed(prompt: str) -> int:
@@ -147,9 +147,9 @@ def _chat(create: Any, name: str, **keys: str) -> tuple[Read, Read]:
 
 
 def limit(wire: str, url: str) -> tuple[Read, Read]:
-    beside: Any = import_module("model_limit")
+    module: Any = import_module("model_limit")
     port = int(url.rpartition(":")[2])
-    return beside.streamed(wire, port), beside.completed(wire, port)
+    return module.streamed(wire, port), module.completed(wire, port)
 
 
 WAYS: dict[str, Callable[[str, str], tuple[Read, Read]]] = {
@@ -162,7 +162,7 @@ WAYS: dict[str, Callable[[str, str], tuple[Read, Read]]] = {
 }
 
 
-async def crowd(completed: Read) -> int:
+async def concurrent(completed: Read) -> int:
     prompt = f"events={SMALL} packed"
     return sum(await asyncio.gather(*(completed(prompt) for _ in range(AT_ONCE))))
 
@@ -170,23 +170,23 @@ async def crowd(completed: Read) -> int:
 async def main() -> None:
     way, wire, port, what, count = sys.argv[1:]
     streamed, completed = WAYS[way](wire, f"http://127.0.0.1:{port}")
-    number, came = int(count), 0
-    if what == "crowd":
-        await crowd(completed)
+    number, received = int(count), 0
+    if what == "concurrent":
+        await concurrent(completed)
         before = time.process_time()
         for _ in range(number // AT_ONCE):
-            came += await crowd(completed)
+            received += await concurrent(completed)
         cpu = time.process_time() - before
         expected = number * SMALL * PIECE
     else:
         await streamed("events=10 packed")
         before = time.process_time()
-        came = await streamed(f"events={number} {what}")
+        received = await streamed(f"events={number} {what}")
         cpu = time.process_time() - before
         expected = number * PIECE
-    if came != expected:
-        raise RuntimeError(f"{came} characters received instead of {expected}")
-    for close in AT_THE_END:
+    if received != expected:
+        raise RuntimeError(f"{received} characters received instead of {expected}")
+    for close in CLEANUPS:
         await close()
     print(json.dumps({"cpu": cpu, "count": number}))
 

@@ -1,9 +1,9 @@
 """The APIs of three vendors with prepared answers: ``model_server.py``; prints its port.
 
-Which API is told by the path; how long the answer is and how it comes by the prompt, such
-as ``events=20000 packed``. A stream is chunked: ``packed``, a chunk holds as many events as
-fit into 8 KiB, as from a proxy; ``framed``, every event is a chunk, and they go out as fast
-as they are taken; ``singly``, every event is a chunk and arrives alone.
+The path says which API is meant. The prompt says how long the answer is and how it is sent, such as
+``events=20000 packed``. A stream is chunked. ``packed``: a chunk has as many events as fit into
+8 KiB, as from a proxy. ``framed``: every event is a chunk, and they are sent as fast as
+they are read. ``singly``: every event is a chunk and arrives alone.
 """
 
 from __future__ import annotations
@@ -142,12 +142,12 @@ def openai(texts: list[str]) -> list[bytes]:
     place = {"item_id": ITEM, "output_index": 0, "content_index": 0}
     empty: dict[str, Any] = {**openai_item(""), "status": "in_progress", "content": []}
     part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": []}
-    whole = openai_item("".join(texts))
-    said = whole["content"][0]
-    begun, done = openai_response([], "in_progress"), openai_response([whole], "completed")
+    item = openai_item("".join(texts))
+    content = item["content"][0]
+    started, done = openai_response([], "in_progress"), openai_response([item], "completed")
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
+        {"type": "response.created", "response": started},
+        {"type": "response.in_progress", "response": started},
         {"type": "response.output_item.added", "output_index": 0, "item": empty},
         {"type": "response.content_part.added", **place, "part": part},
         *(
@@ -160,9 +160,9 @@ def openai(texts: list[str]) -> list[bytes]:
             }
             for text in texts
         ),
-        {"type": "response.output_text.done", **place, "text": said["text"], "logprobs": []},
-        {"type": "response.content_part.done", **place, "part": said},
-        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        {"type": "response.output_text.done", **place, "text": content["text"], "logprobs": []},
+        {"type": "response.content_part.done", **place, "part": content},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": done},
     ]
     return [named({**event, "sequence_number": n}) for n, event in enumerate(events)]
@@ -196,7 +196,7 @@ def chat(texts: list[str]) -> list[bytes]:
     ]
 
 
-def whole(wire: str, text: str) -> dict[str, Any]:
+def item(wire: str, text: str) -> dict[str, Any]:
     match wire:
         case "gemini":
             return gemini_chunk(text, ends=True)
@@ -227,8 +227,8 @@ def head(kind: str, length: str) -> bytes:
 def streamed(wire: str, count: int, pace: str) -> list[bytes]:
     pieces = STREAMS[wire]([WORDS[number % len(WORDS)] for number in range(count)])
     if pace == "packed":
-        whole = b"".join(pieces)
-        pieces = [whole[start : start + PACK] for start in range(0, len(whole), PACK)]
+        item = b"".join(pieces)
+        pieces = [item[start : start + PACK] for start in range(0, len(item), PACK)]
     chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
     opening = head("text/event-stream; charset=utf-8", "Transfer-Encoding: chunked")
     return [opening, *chunks, b"0\r\n\r\n"]
@@ -241,7 +241,7 @@ def at_once(wire: str, count: int, pace: str) -> bytes:
 
 @cache
 def completed(wire: str, count: int) -> bytes:
-    body = written(whole(wire, "".join(WORDS[number % len(WORDS)] for number in range(count))))
+    body = written(item(wire, "".join(WORDS[number % len(WORDS)] for number in range(count))))
     return head("application/json", f"Content-Length: {len(body)}") + body.encode()
 
 

@@ -20,7 +20,7 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
     async def nothing(_work: handlers.NodeContext) -> None:
         return None
 
-    class Desk:
+    class NoResources:
         simulate = False
 
     handlers.register("nothing", nothing)
@@ -32,14 +32,16 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
 
     async def run() -> object:
         if not folder:
-            return await memory_runner.run(graph, resources=Desk())
-        with tempfile.TemporaryDirectory() as place:
-            return await memory_runner.run(graph, resources=Desk(), folder=Path(place) / "run")
+            return await memory_runner.run(graph, resources=NoResources())
+        with tempfile.TemporaryDirectory() as parent:
+            return await memory_runner.run(
+                graph, resources=NoResources(), folder=Path(parent) / "run"
+            )
 
     return run
 
 
-def plan(count: int) -> Callable[[], Awaitable[object]]:
+def scheduler_alone(count: int) -> Callable[[], Awaitable[object]]:
     """The scheduler alone, without an event loop and tasks."""
     from corral.pipelines.dot import parser
     from corral.pipelines.scheduler.commands import Ended, RunNode
@@ -50,12 +52,12 @@ def plan(count: int) -> Callable[[], Awaitable[object]]:
     graph = parser.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")
 
     async def run() -> object:
-        walked = Scheduler(graph)
-        orders = walked.start()
-        while walked.state.finish is None:
-            visit = next(order for order in orders if isinstance(order, RunNode))
-            orders = walked.receive(Ended(id=visit.id, outcome=Outcome()))
-        return walked
+        scheduler = Scheduler(graph)
+        commands = scheduler.start()
+        while scheduler.state.finish is None:
+            visit = next(command for command in commands if isinstance(command, RunNode))
+            commands = scheduler.receive(Ended(id=visit.id, outcome=Outcome()))
+        return scheduler
 
     return run
 
@@ -113,16 +115,16 @@ def main(way: str, count: int) -> None:
     ways: dict[str, Callable[[int], Callable[[], Awaitable[object]]]] = {
         "corral": corral,
         "folder": partial(corral, folder=True),
-        "plan": plan,
+        "scheduler": scheduler_alone,
         "tasks": tasks,
         "langgraph": langgraph,
     }
     run = ways[way](count)
 
     async def measured() -> float:
-        begun = time.process_time()
+        started = time.process_time()
         await run()
-        return time.process_time() - begun
+        return time.process_time() - started
 
     print(json.dumps({"seconds": asyncio.run(measured())}))
 

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-AGENT = Path(__file__).with_name("agent.sh")
+AGENT = Path(__file__).with_name("gemini_agent.sh")
 
 
 def through_corral(file: str) -> Callable[[], int]:
     from corral import events, session
     from corral.agents import registry
 
-    registry.find("gemini-cli")  # what is loaded once is not the stream's
+    registry.find("gemini-cli")  # not part of the stream: it is loaded once
 
     async def main() -> int:
         count, last = 0, None

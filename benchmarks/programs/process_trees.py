@@ -1,4 +1,4 @@
-"""End process trees and count the survivors: ``trees.py WAY KIND COUNT``."""
+"""End process trees and count the survivors: ``process_trees.py WAY KIND COUNT``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from corral.system.process.process import Process, ProcessSpec
 
-FAMILY = Path(__file__).with_name("family.sh")
+TREE = Path(__file__).with_name("process_tree.sh")
 GRACE = 0.1
 """Seconds, for processes that ignore SIGTERM; the same in every way."""
 SETTLING = 0.03
@@ -23,7 +23,7 @@ executes a program; so the survivors are counted this many seconds later."""
 
 
 async def with_corral(kind: str, token: str) -> float:
-    process = await Process.start(ProcessSpec([str(FAMILY), kind, token], cwd="/", env=os.environ))
+    process = await Process.start(ProcessSpec([str(TREE), kind, token], cwd="/", env=os.environ))
     await process.read()
     started = time.monotonic()
     await process.end(GRACE)
@@ -42,7 +42,7 @@ async def _ended(kind: str, token: str, *, group: bool) -> float:
     # Not asyncio's pipe: wait() would last as long as a survivor has it open.
     reader, writer = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        FAMILY, kind, token, stdout=writer, start_new_session=group
+        TREE, kind, token, stdout=writer, start_new_session=group
     )
     os.close(writer)
     await asyncio.to_thread(os.read, reader, 16)
@@ -65,8 +65,8 @@ def _send(process: asyncio.subprocess.Process, number: signal.Signals, *, group:
             process.send_signal(number)
 
 
-def relatives(token: str) -> list[int]:
-    """Found by the command line, which none of the ways uses."""
+def descendants(token: str) -> list[int]:
+    """Processes with the token in their command line. None of the ways finds them like this."""
     found: list[int] = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ async def main() -> None:
         token = f"0.000{int.from_bytes(os.urandom(6)):015}"
         times.append(await way(kind, token))
         await asyncio.sleep(SETTLING)
-        left = relatives(token)
+        left = descendants(token)
         survived += bool(left)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Many concurrent agents in one process: ``crowd.py WAY COUNT FILE CWD``."""
+"""Many concurrent agents in one process: ``concurrent_agents.py WAY COUNT FILE CWD``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 import corral
 from corral.agents.gemini.stream import Frames
 
-AGENT = Path(__file__).with_name("agent.sh")
+AGENT = Path(__file__).with_name("gemini_agent.sh")
 PAUSE = "1"
 
 
@@ -65,7 +65,7 @@ def status(name: str) -> int:
 
 async def main() -> None:
     way, count, file, cwd = WAYS[sys.argv[1]], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    await way(file, cwd)  # what is loaded once is not a run's
+    await way(file, cwd)  # not part of a run: it is loaded once
     threads = 0
 
     async def watch() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.measure import Bar, Row, ms, program_says, tell
-from benchmarks.world import PROGRAMS, World
+from benchmarks.environment import PROGRAMS, BenchEnvironment
+from benchmarks.measure import Bar, Row, ms, progress, run_json
 
-CROWD = 200
-CROWD_ROUNDS = 3
+AGENTS = 200
+AGENT_ROUNDS = 3
 THREADS = 8
 """asyncio's own thread pool for file access, and the main thread."""
 KINDS = ("plain", "setsid", "double-fork", "ignores-TERM")
@@ -18,26 +18,33 @@ TREES = 100
 PEER_TREES = 25
 
 
-def crowd(world: World) -> list[Row]:
+def concurrent(bench: BenchEnvironment) -> list[Row]:
     """200 agents in one process, each of which sleeps for a second between its first line
     and the others."""
-    python, file = str(world.python), str(world.stream(10))
+    python, file = str(bench.python), str(bench.stream(10))
 
-    def says(way: str) -> dict[str, Any]:
-        argv = [python, str(PROGRAMS / "crowd.py"), way, str(CROWD), file, str(world.project)]
-        return program_says(argv, world.env, world.project)
+    def measure(way: str) -> dict[str, Any]:
+        argv = [
+            python,
+            str(PROGRAMS / "concurrent_agents.py"),
+            way,
+            str(AGENTS),
+            file,
+            str(bench.project),
+        ]
+        return run_json(argv, bench.env, bench.project)
 
     rounds: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for _ in range(world.rounds(CROWD_ROUNDS)):
-        rounds.append((says("corral"), says("asyncio")))
-        tell(".")
-    tell("\n")
+    for _ in range(bench.rounds(AGENT_ROUNDS)):
+        rounds.append((measure("corral"), measure("asyncio")))
+        progress(".")
+    progress("\n")
 
     def row(what: str, name: str, show: Callable[[float], str], bar: Bar | None = None) -> Row:
         ours, theirs = (median(pair[at][name] for pair in rounds) for at in (0, 1))
         ratio = median(a[name] / b[name] for a, b in rounds)
-        whole = f"{CROWD} concurrent agents: {what}"
-        return Row(whole, show(ours), f"bare asyncio {show(theirs)}", ratio, bar)
+        title = f"{AGENTS} concurrent agents: {what}"
+        return Row(title, show(ours), f"bare asyncio {show(theirs)}", ratio, bar)
 
     most = max(pair[0]["threads"] for pair in rounds)
     return [
@@ -50,23 +57,23 @@ def crowd(world: World) -> list[Row]:
     ]
 
 
-def trees(world: World) -> list[Row]:
+def trees(bench: BenchEnvironment) -> list[Row]:
     """Ending process trees: in how many tries a process survives, and how long it takes.
     Those that ignore SIGTERM have a grace period of 100 ms."""
 
-    def says(way: str, kind: str, count: int) -> dict[str, Any]:
-        argv = [str(world.python), str(PROGRAMS / "trees.py"), way, kind, str(count)]
-        return program_says(argv, world.env, world.project)
+    def measure(way: str, kind: str, count: int) -> dict[str, Any]:
+        argv = [str(bench.python), str(PROGRAMS / "process_trees.py"), way, kind, str(count)]
+        return run_json(argv, bench.env, bench.project)
 
-    def cell(said: dict[str, Any]) -> str:
-        tries = len(said["times"])
-        return f"{said['survived']} of {tries} in {median(said['times']) * 1000:.1f} ms"
+    def cell(figures: dict[str, Any]) -> str:
+        tries = len(figures["times"])
+        return f"{figures['survived']} of {tries} in {median(figures['times']) * 1000:.1f} ms"
 
     rows: list[Row] = []
     for kind in KINDS:
-        ours = says("corral", kind, world.rounds(TREES))
+        ours = measure("corral", kind, bench.rounds(TREES))
         for way, name in (("asyncio", "terminate, kill"), ("killpg", "killpg")):
-            theirs = says(way, kind, world.rounds(PEER_TREES))
+            theirs = measure(way, kind, bench.rounds(PEER_TREES))
             rows.append(
                 Row(
                     f"survivors of a tree: {kind}",
@@ -76,6 +83,6 @@ def trees(world: World) -> list[Row]:
                     Bar("0 survive", ours["survived"] == 0),
                 )
             )
-        tell(".")
-    tell("\n")
+        progress(".")
+    progress("\n")
     return rows

@@ -1,8 +1,7 @@
 #!/usr/bin/env -S python3 -S -E
-"""An ACP agent that answers every prompt with the bytes of a file: ``flood.py --acp FILE``.
+"""An ACP agent that answers each prompt with the bytes of a file: ``acp_file_agent.py --acp FILE``.
 
-The file has the updates of a session called ``s``; to another session they come with its
-own name in them.
+The file has the updates of a session ``s``. For another session its name is put in their place.
 """
 
 import json

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A process with one descendant: family.sh KIND TOKEN. Both have TOKEN, a fraction of a
+# A process with one descendant: process_tree.sh KIND TOKEN. Both have TOKEN, a fraction of a
 # second, in their command line, and exit after a minute. The descendant prints `ready`
 # when it has reached its final state.
 rest='echo ready; exec sleep 60 "$0"'

@@ -1,7 +1,7 @@
 """Where the benchmarks run: environments under ``.cache/bench``, and a small project to work in.
 
-corral is measured in an environment that holds what it depends on and nothing else, as
-its user has it; the limits run in the same one. Every peer has its own.
+corral is measured in an environment that has its dependencies and nothing else, as a
+user has it; the limits run in the same one. Every peer has its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.measure import tell
+from benchmarks.measure import progress
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -45,12 +45,12 @@ _RESULT = (
 
 
 @dataclass(frozen=True)
-class World:
+class BenchEnvironment:
     quick: bool
     """Fewer rounds, and only peers that are installed already."""
 
-    def rounds(self, whole: int) -> int:
-        return max(1, whole // 4) if self.quick else whole
+    def rounds(self, count: int) -> int:
+        return max(1, count // 4) if self.quick else count
 
     @cached_property
     def python(self) -> Path:
@@ -62,7 +62,7 @@ class World:
         """The command, as an installer would write it."""
         folder = CACHE / "corral"
         if self.quick and not _ready("corral"):
-            tell("corral is measured in this environment, with all its other packages\n")
+            progress("corral is measured in this environment, with all its other packages\n")
             return Path(sys.executable).with_name("corral")
         if _python_peer("corral", folder):
             packages = next(folder.glob("lib/python*/site-packages"))
@@ -79,12 +79,14 @@ class World:
         if _ready(name):
             return bin_folder
         if self.quick or (name == ACPX and not shutil.which("npm")):
-            tell(f"{name} is not installed: left out\n")
+            progress(f"{name} is not installed: left out\n")
             return None
         try:
             _npm_peer(name, folder) if name == ACPX else _python_peer(name, folder)
         except subprocess.CalledProcessError as error:
-            tell(f"{name} cannot be installed and is left out: {error.stderr.decode()[-500:]}\n")
+            progress(
+                f"{name} cannot be installed and is left out: {error.stderr.decode()[-500:]}\n"
+            )
             return None
         return bin_folder
 
@@ -183,7 +185,7 @@ def _lines(count: int, *, tools: bool) -> str:
 def _pipeline(nodes: int) -> str:
     lines = [
         "digraph pipeline {",
-        '  goal="Build the whole thing"; rankdir=LR; retry_target=step_0',
+        '  goal="Build everything"; rankdir=LR; retry_target=step_0',
         '  node [shape=box, timeout="900s"]',
         '  start [shape=Mdiamond, label="Start"]',
         '  exit [shape=Msquare, label="Exit"]',
@@ -241,7 +243,7 @@ def _python_peer(name: str, folder: Path) -> bool:
     """Install from the lock file. True if there was anything to do."""
     if _ready(name):
         return False
-    tell(f"installing {name}\n")
+    progress(f"installing {name}\n")
     _do([sys.executable, "-m", "venv", "--clear", folder])
     pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
     _do([folder / "bin" / "python", *pip, "-r", _lock(name)])
@@ -250,7 +252,7 @@ def _python_peer(name: str, folder: Path) -> bool:
 
 
 def _npm_peer(name: str, folder: Path) -> None:
-    tell(f"installing {name}\n")
+    progress(f"installing {name}\n")
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("package.json", "package-lock.json"):
         shutil.copy(LOCKS / name / file, folder)
