@@ -177,7 +177,7 @@ def find(name: str) -> SessionRecord:
         return latest
     if "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
-    direct = _open(paths.sessions() / name)
+    direct = open_folder(paths.sessions() / name)
     if direct is not None:
         return direct
     for record in all_sessions():
@@ -192,7 +192,7 @@ def all_sessions() -> list[SessionRecord]:
         names = os.listdir(paths.sessions())
     except FileNotFoundError:
         return []
-    found = (_open(paths.sessions() / name) for name in names)
+    found = (open_folder(paths.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
@@ -226,7 +226,8 @@ def _ends_mid_line(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _open(folder: Path) -> SessionRecord | None:
+def open_folder(folder: Path) -> SessionRecord | None:
+    """The session in this folder; None if there is none, or its metadata cannot be read."""
     try:
         meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
     except (OSError, msgspec.MsgspecError):

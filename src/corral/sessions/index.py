@@ -1,0 +1,241 @@
+"""A search index over the stored sessions: one SQLite file beside their folders.
+
+The folders are the truth; the index only makes listing and searching fast. Every query first
+compares the folders with the index (one ``stat`` each) and reads those that are new or changed, so
+no writer has to know of the index. A file that is lost, damaged or of another version is built
+again. Texts are searched by substring, without regard to case, through SQLite's trigram index.
+
+Secrets are not in it: it holds what the transcripts hold, which are redacted when they are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import StorageFailed
+from corral.events import Error, FileChange, Text, ToolUse, Vendor
+from corral.sessions import store
+from corral.system import paths
+
+VERSION = 1
+"""The layout of the tables. Another version is built again."""
+MAX_TEXT = 1_000_000
+"""Characters of one session that can be searched."""
+BUSY_SECONDS = 5.0
+"""How long to wait for another process that writes the index."""
+SNIPPET_BEFORE, SNIPPET_LENGTH = 30, 120
+"""Characters of a snippet before the hit, and in all."""
+
+_TABLES = """
+create table sessions (
+    id text primary key, stamp integer, agent text, cwd text, updated real, meta blob
+) without rowid;
+create index by_time on sessions (updated desc, id desc);
+create virtual table texts using fts5 (id unindexed, body, tokenize='trigram');
+"""
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A session that was found."""
+
+    meta: store.Meta
+    snippet: str = ""
+    """The text around the first hit of ``grep``, in one line."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What to find. Conditions that are not given hold for every session."""
+
+    agent: str | None = None
+    cwd: str | None = None
+    """An absolute path: sessions of this folder or a folder below."""
+    since: float | None = None
+    """Sessions with a turn after this time, in seconds since the epoch."""
+    grep: str | None = None
+    """A text in a prompt, an answer, a tool call or an error."""
+    limit: int | None = None
+
+
+def search(query: Query) -> list[Match]:
+    """The sessions that meet all conditions, the newest first. Blocking. Raises
+    ``StorageFailed``."""
+    try:
+        paths.make_dir(paths.sessions())
+        for is_last in (False, True):
+            try:
+                with contextlib.closing(_open()) as db:
+                    _update(db)
+                    return list(_select(db, query))
+            except sqlite3.DatabaseError as error:
+                if is_last or isinstance(error, sqlite3.OperationalError):
+                    raise
+                _remove()  # damaged: build it again
+    except (OSError, sqlite3.Error) as error:
+        raise StorageFailed(
+            f"the index of sessions cannot be used: {_path()}: {error}",
+            hint="Delete this file to have it built again.",
+        ) from error
+    raise AssertionError("unreachable")
+
+
+def _path() -> Path:
+    return paths.sessions() / ".index.sqlite"
+
+
+def _remove() -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{_path()}{suffix}").unlink(missing_ok=True)
+
+
+def _open() -> sqlite3.Connection:
+    os.close(os.open(_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(_path(), timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        # Everything can be built again: a crash may lose it, and syncing would only cost time.
+        db.execute("pragma synchronous = off")
+        db.execute("pragma journal_mode = wal")
+        version: int = db.execute("pragma user_version").fetchone()[0]
+        if version != VERSION:
+            _create(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("begin immediate")
+    if db.execute("pragma user_version").fetchone()[0] == VERSION:
+        db.execute("rollback")  # another process was faster
+        return
+    db.execute("drop table if exists sessions")
+    db.execute("drop table if exists texts")
+    for statement in _TABLES.split(";"):
+        db.execute(statement)
+    db.execute(f"pragma user_version = {VERSION}")
+    db.execute("commit")
+
+
+def _update(db: sqlite3.Connection) -> None:
+    """Bring the index up to date with the folders."""
+    on_disk = _stamps()
+    known: dict[str, int] = dict(db.execute("select id, stamp from sessions").fetchall())
+    if on_disk == known:
+        return
+    db.execute("begin immediate")
+    try:
+        known = dict(db.execute("select id, stamp from sessions").fetchall())
+        for name in known.keys() - on_disk.keys():
+            _delete(db, name)
+        for name in (name for name, stamp in on_disk.items() if known.get(name) != stamp):
+            if name in known:
+                _delete(db, name)
+            record = store.open_folder(paths.sessions() / name)
+            if record is not None:
+                _insert(db, record, on_disk[name])
+    except BaseException:
+        db.execute("rollback")
+        raise
+    db.execute("commit")
+
+
+def _stamps() -> dict[str, int]:
+    """For each session: when its metadata was last written."""
+    found: dict[str, int] = {}
+    root = str(paths.sessions())
+    for name in os.listdir(root):
+        if not name.startswith("."):
+            with contextlib.suppress(OSError):
+                found[name] = os.stat(f"{root}/{name}/{store.META}").st_mtime_ns
+    return found
+
+
+def _delete(db: sqlite3.Connection, name: str) -> None:
+    db.execute("delete from sessions where id = ?", (name,))
+    db.execute("delete from texts where id = ?", (name,))
+
+
+def _insert(db: sqlite3.Connection, record: store.SessionRecord, stamp: int) -> None:
+    meta = record.meta
+    row = (record.folder.name, stamp, meta.agent, meta.cwd, meta.updated, msgspec.json.encode(meta))
+    db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", row)
+    body = _text(record)
+    if body:
+        db.execute("insert into texts values (?, ?)", (record.folder.name, body))
+
+
+def _text(record: store.SessionRecord) -> str:
+    """What can be searched: prompts, answers, tool calls, changed files and errors."""
+    parts = [record.meta.title, record.meta.label or ""]
+    size = 0
+    in_answer = False
+    for event in record.events():
+        is_delta = isinstance(event, Text)
+        match event:
+            case Text():
+                part = event.delta
+            case Vendor(name="prompt", data=str(data)):
+                part = data
+            case ToolUse():
+                part = event.title or event.name
+            case FileChange():
+                part = event.path
+            case Error():
+                part = event.message
+            case _:
+                continue
+        if is_delta and in_answer:
+            parts[-1] += part
+        else:
+            parts.append(part)
+        in_answer = is_delta
+        size += len(part)
+        if size > MAX_TEXT:
+            break
+    return "\n".join(part for part in parts if part)[:MAX_TEXT]
+
+
+def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:
+    conditions: list[str] = []
+    values: list[str | float | int] = []
+
+    def where(condition: str, *given: str | float) -> None:
+        conditions.append(condition)
+        values.extend(given)
+
+    columns, source = "meta, ''", "sessions"
+    if query.grep:
+        source = "texts join sessions using (id)"
+        # Not SQLite's snippet(): with this index it counts single characters, 64 at most.
+        columns = (
+            "meta, substr(body, max(1, instr(lower(body), lower(?))"
+            f" - {SNIPPET_BEFORE}), {SNIPPET_LENGTH})"
+        )
+        values.append(query.grep)
+        if len(query.grep) < 3:  # shorter than the units of the index
+            where("instr(lower(body), lower(?))", query.grep)
+        else:
+            where("texts match ?", 'body : "' + query.grep.replace('"', '""') + '"')
+    if query.agent is not None:
+        where("agent = ?", query.agent)
+    if query.cwd is not None:
+        folder = query.cwd.rstrip("/")
+        where("(cwd = ? or substr(cwd, 1, ?) = ?)", query.cwd, len(folder) + 1, f"{folder}/")
+    if query.since is not None:
+        where("updated >= ?", query.since)
+    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
+    limit = "limit ?" if query.limit is not None else ""
+    if query.limit is not None:
+        values.append(max(0, query.limit))
+    rows = db.execute(
+        f"select {columns} from {source} {filter_} order by updated desc, id desc {limit}",
+        values,
+    )
+    for meta, snippet in rows:
+        yield Match(msgspec.json.decode(meta, type=store.Meta), " ".join(snippet.split()))
