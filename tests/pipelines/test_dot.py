@@ -45,6 +45,7 @@ def pairs(graph: Graph) -> list[tuple[str, str]]:
         ("500ms", "500ms"),
         ("30s", "30s"),
         ("15m", "15m"),
+        ("1h30m", "1h30m"),
         ("2h", "2h"),
         ("1d", "1d"),
         ("1.5h", "1.5h"),

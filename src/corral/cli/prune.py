@@ -34,7 +34,7 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
 
     require()
     from corral.durable import retention
-    from corral.pipelines.graph import seconds
+    from corral.durations import seconds
 
     try:
         age = seconds(older_than)

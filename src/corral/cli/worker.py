@@ -112,7 +112,7 @@ def parse_limit(text: str) -> Limit:
 
 def _parse_part(text: str) -> dict[str, Any]:
     """Parse one part of a ``--limit``. Raises ``ValueError``."""
-    from corral.pipelines.graph import seconds
+    from corral.durations import seconds
 
     kind, colon, number = text.rpartition(":")
     if colon:

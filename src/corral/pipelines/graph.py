@@ -6,31 +6,16 @@ turned into seconds where it is asked for. Unknown attributes are kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TypeAlias
 
 import msgspec
 
+from corral.durations import seconds
 from corral.pipelines import node_kinds
 
 Value: TypeAlias = str | int | float | bool
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(value: Value) -> float:
-    """Of a duration; a bare number is seconds. Raises ``ValueError``."""
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is not a duration")
-    if isinstance(value, int | float):
-        return float(value)
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value!r} is not a duration: write 500ms, 30s, 15m, 2h or 1d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 class Node(msgspec.Struct, omit_defaults=True, gc=False):

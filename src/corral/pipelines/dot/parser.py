@@ -41,7 +41,7 @@ KEYWORDS = frozenset(("node", "edge", "graph", "digraph", "subgraph", "strict"))
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _FLOAT = re.compile(r"-?(?:[0-9]+\.[0-9]*|\.[0-9]+)")
-_DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d)")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "\n": ""}

@@ -13,12 +13,13 @@ from itertools import product
 from typing import NamedTuple, TypeAlias, get_args
 
 from corral.agents import registry as agents_registry
+from corral.durations import seconds
 from corral.errors import ConfigError, UnknownProvider
 from corral.models import catalogue, registry
 from corral.pipelines import conditions, node_kinds, stylesheet, templates
 from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
 from corral.pipelines.execution import handlers
-from corral.pipelines.graph import Edge, Graph, Node, Value, seconds, shape_kind
+from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.linter.rules.structure import TARGETS
 from corral.pipelines.scheduler import human_gate

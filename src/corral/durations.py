@@ -1,0 +1,41 @@
+"""Durations as people write them: ``90``, ``500ms``, ``30s``, ``5m``, ``1h30m``, ``2d``."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def seconds(value: str | float) -> float:
+    """A duration in seconds. A bare number is seconds. Raises ``ValueError``."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is not a duration")
+    if isinstance(value, int | float):
+        return float(value)
+    text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    parts = _PART.findall(text)
+    # The largest unit first, each at most once, and nothing between the parts.
+    sizes = [_UNITS[unit] for _, unit in parts]
+    is_ordered = all(left > right for left, right in itertools.pairwise(sizes))
+    if not parts or "".join(number + unit for number, unit in parts) != text or not is_ordered:
+        raise ValueError(f"{value!r} is not a duration: write 500ms, 30s, 15m, 1h30m or 2d")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def text(duration: float) -> str:
+    """A duration as ``seconds`` reads it, rounded to seconds from one minute on: ``1h30m``."""
+    if duration < 60:
+        return f"{duration:g}s" if duration >= 1 or duration == 0 else f"{duration * 1000:g}ms"
+    rest = round(duration)
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, rest = divmod(rest, int(_UNITS[unit]))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

@@ -1,0 +1,50 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.durations import seconds, text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("90", 90),
+        (90, 90),
+        (1.5, 1.5),
+        ("500ms", 0.5),
+        (" 30s ", 30),
+        ("15m", 900),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("1d2h3m4s5ms", 93_784.005),
+        ("0", 0),
+    ],
+)
+def test_a_duration_is_read_as_seconds(value: str | float, expected: float) -> None:
+    assert seconds(value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "m", "5 minutes", "-5m", "30m1h", "1h1h", "1h 30m", "5x", "1e3", "inf", True],
+)
+def test_anything_else_is_an_error_that_shows_how_to_write_it(value: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        seconds(value)
+
+
+@given(st.integers(min_value=0, max_value=10**7))
+def test_text_is_read_back(number: int) -> None:
+    assert seconds(text(number)) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, "0s"), (0.25, "250ms"), (2.5, "2.5s"), (60, "1m"), (5400, "1h30m")]
+)
+def test_text_is_short(number: float, expected: str) -> None:
+    assert text(number) == expected
