@@ -39,7 +39,7 @@ MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http",
 LONGEST_FUNCTION = 80
 """Lines of the body, without the docstring."""
 NAMED_AS_DATA = {
-    "corral.agents.codex.launch": "corral.system.hook_guard",  # the program of a hook
+    "corral.agents.codex.policy": "corral.system.hook_guard",  # the program of a hook
     "corral.agents.corral": "corral.builtin.driver",
     "corral.agents.human": "corral.sessions.backends.human",
 }

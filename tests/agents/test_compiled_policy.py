@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shlex
 import sys
@@ -15,19 +16,31 @@ from msgspec.structs import replace
 from support.agent_launch import NOT_COMPILED
 
 import corral
+from corral import McpServer, agents
 from corral.agents import acp_command, registry
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    Launch,
+    LaunchContext,
+    PolicyRow,
+    compile_for,
+)
+from corral.errors import PolicyError
 from corral.options import RunOptions
-from corral.policy import CAPABILITY_OF, Capability, Policy
+from corral.policy import CAPABILITY_OF, Capability, Policy, Verdict
 from corral.values import Json
 
 MARK = "the-mark-of-the-compiled-policy"
 PROGRAMS = [agent for agent in registry.all_agents() if agent.programs and agent.probe]
 
 
-def options_of(agent: AgentSpec, policy: Policy) -> RunOptions:
+MCP_SERVER = McpServer("notes", command=("notes",))
+
+
+def options_of(agent: AgentSpec, policy: Policy, **more: object) -> RunOptions:
     assert agent.probe is not None
-    return RunOptions.build(agent.name, {"model": agent.probe.model, "policy": policy})
+    return RunOptions.build(agent.name, {"model": agent.probe.model, "policy": policy, **more})
 
 
 def place_for(agent: AgentSpec, compiled: CompiledPolicy) -> LaunchContext:
@@ -59,7 +72,7 @@ def marked(compiled: CompiledPolicy) -> CompiledPolicy:
         rules = compiled.for_folders(place)
         is_file = "policy.toml" in rules
         return {name: mark(str(text)) for name, text in rules.items()} if is_file else {
-            **rules, MARK: "deny"
+            **rules, f"{MARK}-for-folders": json.dumps("deny")
         }  # fmt: skip
 
     return replace(
@@ -74,7 +87,7 @@ def marked(compiled: CompiledPolicy) -> CompiledPolicy:
 @pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
 def test_a_launch_hands_on_the_compiled_policy_and_makes_no_rules_itself(agent: AgentSpec) -> None:
     run = options_of(agent, Policy.read_only())
-    compiled = agent.compile(run.policy, run)
+    compiled = compile_for(agent, run)
     assert compiled.flags or compiled.files or compiled.settings or compiled.for_folders
     started = launch(agent, run, marked(compiled))
     text = str((started.argv, started.files, started.env, started.session_meta))
@@ -82,6 +95,66 @@ def test_a_launch_hands_on_the_compiled_policy_and_makes_no_rules_itself(agent: 
     assert text.count(MARK) >= len([form for form in forms if form])
     plain = launch(agent, run, compiled)
     assert MARK not in str((plain.argv, plain.files, plain.env, plain.session_meta))
+
+
+class Unreadable(Policy, frozen=True, kw_only=True):
+    """A policy that fails the test that reads it."""
+
+    def __post_init__(self) -> None: ...
+
+    def __getattribute__(self, name: str) -> object:
+        if name in Policy.__struct_fields__ or hasattr(Policy, name):
+            raise AssertionError(f"a launch reads the policy: {name}")
+        return super().__getattribute__(name)
+
+
+LAUNCH_POLICIES = {
+    "default": Policy(),
+    "edits": replace(Policy.edits(), writable=("more",), shell_rules=("allow git status",)),
+    "listed": Policy(allow_tools=()),
+    "plan": Policy.plan(),
+    "full": Policy.full(),
+    "native": Policy.native(),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCH_POLICIES)
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_no_launch_reads_the_policy(agent: AgentSpec, name: str) -> None:
+    """Every decision is made when the policy is compiled, so that the report can describe it."""
+    more = {"mcp_servers": [MCP_SERVER], "include_directories": ["/other"], "session_mode": "plan"}
+    supported = {key: value for key, value in more.items() if key in agent.supports}
+    run = options_of(agent, LAUNCH_POLICIES[name], **supported)
+    try:
+        compiled = compile_for(agent, run)
+    except PolicyError:
+        assert name == "plan"  # an agent without a planning mode
+        return
+    started = launch(agent, run, compiled)
+    assert launch(agent, replace(run, policy=Unreadable()), compiled) == started
+
+
+def test_a_launch_that_reads_the_policy_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="a launch reads the policy: writable"):
+        print(Unreadable().writable)
+    with pytest.raises(AssertionError, match="a launch reads the policy: is_unlimited"):
+        print(Unreadable().is_unlimited)
+
+
+def test_no_function_that_launches_names_the_policy() -> None:
+    """The same of the branches that the options above do not reach."""
+    functions = 0
+    for path in Path(agents.__path__[0]).rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            if path.name != "launch.py" and not node.name.startswith("launch"):
+                continue
+            functions += 1
+            named = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+            assert "policy" not in {each.attr for each in named}, f"{path.name}: {node.name}"
+    assert functions > 50
 
 
 async def test_the_policy_is_compiled_once_per_run(
@@ -161,7 +234,9 @@ def tools_of_codex(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
 
 
 def tools_of_copilot(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
-    return {*agent.tools} - value_of(compiled.flags, "--excluded-tools")
+    """It offers each tool in its list of available ones, excluded or not."""
+    available = value_of(compiled.flags, "--available-tools")
+    return available or {*agent.tools} - value_of(compiled.flags, "--excluded-tools")
 
 
 def tools_of_qwen(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
@@ -212,21 +287,14 @@ OTHER_TOOLS = {"think", "other", "mcp"}
 """Kinds of tools that no row of the report speaks about by itself."""
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
-def test_the_report_says_what_the_compiled_rules_do(agent: AgentSpec, name: str) -> None:
+def check_report(agent: AgentSpec, run: RunOptions) -> dict[Capability, PolicyRow]:
     """A capability whose row says *deny* has no tool left; one whose row says *allow* has."""
-    run = options_of(agent, POLICIES[name])
-    compiled = agent.compile(run.policy, run)
+    compiled = compile_for(agent, run)
     offered = READERS[agent.name.split("-")[0]](compiled, agent)
     rows = {row.capability: row for row in compiled.report}
     capabilities: set[Capability] = {"read", "write", "shell", "network"}
     for capability in capabilities:
-        tools = {
-            tool
-            for tool, kind in agent.tools.items()
-            if kind not in OTHER_TOOLS and CAPABILITY_OF[kind] == capability
-        }
+        tools = tools_of(agent, capability)
         row = rows[capability]
         if row.enforcement in ("advisory", "impossible") or not tools:
             continue
@@ -234,3 +302,45 @@ def test_the_report_says_what_the_compiled_rules_do(agent: AgentSpec, name: str)
             assert tools & offered, f"{capability}: the report allows it, the rules offer no tool"
         elif row.enforcement == "native":  # else each call is denied when the agent asks
             assert not tools & offered, f"{capability}: the report denies it, the rules offer tools"
+    return rows
+
+
+def tools_of(agent: AgentSpec, capability: Capability) -> set[str]:
+    return {
+        tool
+        for tool, kind in agent.tools.items()
+        if kind not in OTHER_TOOLS and CAPABILITY_OF[kind] == capability
+    }
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_the_report_says_what_the_compiled_rules_do(agent: AgentSpec, name: str) -> None:
+    check_report(agent, options_of(agent, POLICIES[name]))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_the_report_denies_what_deny_tools_names(agent: AgentSpec, listed: bool) -> None:
+    """``deny_tools`` wins over ``allow_tools``, in the rules and in the report."""
+    reads, writes = tools_of(agent, "read"), tools_of(agent, "write")
+    allowed = tuple(sorted(reads | writes)) if listed else None
+    policy = Policy(write="allow", allow_tools=allowed, deny_tools=tuple(sorted(writes)))
+    rows = check_report(agent, options_of(agent, policy))
+    assert rows["write"].verdict == "deny"
+    assert rows["read"].verdict == "allow"
+
+
+@pytest.mark.parametrize("verdict", ["allow", "deny"])
+@pytest.mark.parametrize("name", ["claude-cli", "qwen-cli", "qwen-acp", "codex-cli"])
+def test_the_report_says_which_servers_start(name: str, verdict: Verdict) -> None:
+    """The server of the caller's own functions has a verdict of its own."""
+    agent = registry.find(name)
+    own = McpServer("corral", command=("own",), own=True)
+    run = options_of(agent, Policy(mcp=verdict, own_mcp="allow"))
+    run = replace(run, mcp_servers=(own, MCP_SERVER))
+    compiled = compile_for(agent, run)
+    [row] = [row for row in compiled.report if row.capability == "mcp"]
+    assert row.verdict == verdict
+    assert {*compiled.servers} == ({"corral", "notes"} if verdict == "allow" else {"corral"})
+    assert ("own functions: allow" in row.note) == (verdict == "deny")

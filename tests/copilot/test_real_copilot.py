@@ -171,6 +171,18 @@ async def test_only_listed_tools_may_be_used(copilot: Copilot, workspace: Path) 
     assert copilot.requests[0].tools == ("bash",)
 
 
+@pytest.mark.parametrize("agent", [ALONE, PEER])
+async def test_a_denied_tool_is_not_offered_even_if_it_is_listed(
+    agent: str, copilot: Copilot, workspace: Path
+) -> None:
+    policy = Policy(allow_tools=("view", "bash"), deny_tools=("bash",))
+    script = steps(read("seed.txt"), shell("touch ran.txt"))
+    result = await corral.run(agent, "do it", **copilot.options(script, policy=policy))
+    assert result.ok
+    assert file_names(workspace) == ["seed.txt"]
+    assert copilot.requests[0].tools == ("view",)
+
+
 async def test_a_peers_questions_come_to_whoever_answers(copilot: Copilot, workspace: Path) -> None:
     asked: list[tuple[str, str | None]] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
+from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext, compile_for
 from corral.options import RunOptions
 
 NOT_COMPILED = CompiledPolicy(())
@@ -19,5 +19,5 @@ def launch_of(
     resume: str | None = None,
 ) -> Launch:
     """What would be started for this run, with the run's own policy."""
-    compiled = agent.compile(run.policy, run)
+    compiled = compile_for(agent, run)
     return agent.launch(run, replace(place, compiled=compiled), prompt, resume)

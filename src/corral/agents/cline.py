@@ -138,6 +138,7 @@ AGENTS = (
         BASE,
         package=PACKAGE,
         transport=AcpTransport(quirks=QUIRKS),
+        tools=KINDS,
         probe=PROBE,
         env_names=(KEY, URL),
         compile=compile_policy,

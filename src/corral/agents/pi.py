@@ -19,6 +19,7 @@ import os
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.shared import exit_errors
 from corral.agents.shared.launch_checks import (
@@ -30,6 +31,7 @@ from corral.agents.shared.tool_allowlist import allowlist_compiler
 from corral.agents.spec import (
     Act,
     AgentSpec,
+    CompiledPolicy,
     Form,
     Launch,
     LaunchContext,
@@ -40,11 +42,12 @@ from corral.agents.spec import (
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
+from corral.policy import Policy
 from corral.protected_paths import regex
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import build_tool_use, joined_text, unavailable_message
-from corral.values import Cost, Usage, add_by_model
+from corral.values import Cost, Json, Usage, add_by_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 KEY_HINT = f"Set one of {', '.join(KEYS)}."
@@ -54,7 +57,7 @@ _BARE = ("--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes
 TOOLS: dict[str, ToolKind] = {"read": "read", "grep": "search", "find": "search", "ls": "read",
                               "edit": "edit", "write": "edit", "bash": "execute"}  # fmt: skip
 _WRITES = [name for name, kind in TOOLS.items() if kind == "edit"]
-POLICY = allowlist_compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
+_ALLOWLIST = allowlist_compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
 _OUTSIDE = "corral: outside the workspace"
 _GUARDED = "corral: a protected name, not to be written"
 FENCE = """import { existsSync, readlinkSync } from "node:fs";
@@ -99,6 +102,25 @@ export default (pi) => pi.on("tool_call", (event, ctx) => {
 });
 """
 """What it judges is what the tool gets: a path without links, dangling ones included."""
+
+
+_FENCE_FILE = "fence.ts"
+
+
+def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+    """The tools that are offered, and the extension that judges their paths."""
+    compiled = _ALLOWLIST(policy, run)
+    if policy.is_unlimited or policy.mode == "native":
+        return compiled
+
+    def extension(place: LaunchContext) -> dict[str, Json]:
+        roots = [place.cwd, *(os.path.join(place.cwd, name) for name in policy.writable)]
+        facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,
+                 "GUARDED": _GUARDED}  # fmt: skip
+        constants = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
+        return {_FENCE_FILE: constants + FENCE}
+
+    return replace(compiled, for_folders=extension)
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel"):
@@ -222,13 +244,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
         model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
     flags = [*place.compiled.flags, *(_BARE if run.inherit == "nothing" else ())]
-    if not (run.policy.is_unlimited or run.policy.mode == "native"):
-        roots = [place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable)]
-        facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,
-                 "GUARDED": _GUARDED}  # fmt: skip
-        constants = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
-        files["fence.ts"] = constants + FENCE
-        flags += ["--extension", os.path.join(place.home, "fence.ts")]
+    for name, text in place.compiled.folder_rules(place).items():
+        files[name] = str(text)
+        flags += ["--extension", os.path.join(place.home, name)]
     if run.system_prompt is not None:  # as a file: text that names one would be read from there
         files["system.md"] = run.system_prompt
         flags += ["--append-system-prompt", os.path.join(place.home, "system.md")]
@@ -267,7 +285,7 @@ AGENT = AgentSpec(
     transport=StreamTransport(frames=union_of(_NAMES), translator=translator),
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
-    compile=POLICY,
+    compile=compile_policy,
     launch=launch,
     explain=exit_errors.service_error_explainer(
         "pi", "pi", KEY_HINT, lost="No session found matching"

@@ -19,7 +19,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import Capability, Enforcement, Policy, Verdict
+from corral.policy import CAPABILITY_OF, Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
@@ -97,9 +97,10 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
 class CompiledPolicy(msgspec.Struct, frozen=True):
     """A policy in the agent's own controls, and the report of what they enforce.
 
-    ``AgentSpec.compile`` makes it once per run. Users see ``report``, and ``launch`` hands the
-    other fields to the agent (``LaunchContext.compiled``): a launch compiles nothing itself, so
-    the report cannot describe other rules than those in force.
+    ``compile_for`` makes it once per run. ``AgentSpec.compile`` gives the rules and the report;
+    ``compile_for`` sets ``limited``, ``plan`` and ``writable``. Users see ``report``, and
+    ``launch`` hands the other fields to the agent (``LaunchContext.compiled``). A launch does not
+    read the policy, so the report cannot describe other rules than those in force.
     """
 
     report: tuple[PolicyRow, ...]
@@ -111,6 +112,21 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     """For an agent that takes its rules as JSON."""
     for_folders: Callable[[LaunchContext], dict[str, Json]] | None = None
     """The rules that name folders or links, which are known only when the agent is launched."""
+    servers: Mapping[str, str] = {}
+    """The MCP servers that are started: name → further settings of it, in the agent's own format.
+    Only for an agent to which denied servers are not given at all."""
+    notes: tuple[str, ...] = ()
+    """For the notes of the launch: what these rules mean for other options."""
+    limited: bool = True
+    """False for a policy that allows everything, and for the agent's own defaults."""
+    plan: bool = False
+    """The agent starts in its planning mode."""
+    writable: tuple[str, ...] = ()
+    """Further folders that may be written, as the policy names them."""
+
+    def folder_rules(self, place: LaunchContext) -> dict[str, Json]:
+        """What ``for_folders`` makes of this machine; empty where no rule names a folder."""
+        return {} if self.for_folders is None else self.for_folders(place)
 
 
 class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +136,7 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """How to start it: the program, or its interpreter and the script."""
     version: str | None
     compiled: CompiledPolicy
-    """The run's policy, as ``AgentSpec.compile`` made it."""
+    """The run's policy, as ``compile_for`` made it."""
     cwd: str
     home: str
     """The session's private home; ``files`` of a launch are written below it."""
@@ -176,11 +192,37 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     """The policy of a run in the agent's controls. Its report says where races are open: wherever
     a program opens the path itself, after it was checked. The file tools of our own agent follow
     no link. With a free shell there is no workspace to stay in."""
-    compiled = agent.compile(run.policy, run)
+    policy = _without_denied_names(run.policy, agent.tools)
+    compiled = agent.compile(policy, run)
     free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
-    if not agent.programs or free:
-        return compiled
-    return msgspec.structs.replace(compiled, report=tuple(map(_with_race, compiled.report)))
+    report = compiled.report
+    if agent.programs and not free:
+        report = tuple(map(_with_race, report))
+    return msgspec.structs.replace(
+        compiled,
+        report=report,
+        limited=not policy.is_unlimited and policy.mode != "native",
+        plan=policy.mode == "plan",
+        writable=policy.writable,
+    )
+
+
+def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Policy:
+    """The same policy in a form that every agent compiles alike: ``allow_tools`` has no name that
+    is also in ``deny_tools``, and a capability whose tools are all in ``deny_tools`` is denied."""
+    denied = {*policy.deny_tools}
+    if not denied or policy.mode == "native":
+        return policy
+    by_capability: dict[Capability, set[str]] = {}
+    for name, kind in tools.items():
+        if (capability := CAPABILITY_OF[kind]) is not None:
+            by_capability.setdefault(capability, set()).add(name)
+    changes: dict[str, object] = {
+        capability: "deny" for capability, names in by_capability.items() if names <= denied
+    }
+    if policy.allow_tools is not None:
+        changes["allow_tools"] = tuple(name for name in policy.allow_tools if name not in denied)
+    return msgspec.structs.replace(policy, **changes)
 
 
 def _with_race(row: PolicyRow) -> PolicyRow:
@@ -356,8 +398,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     transport: Transport
     compile: Callable[[Policy, RunOptions], CompiledPolicy]
-    """Translates the policy. Called once per run; the result reaches ``launch`` as
-    ``LaunchContext.compiled``."""
+    """Translates the policy. Called once per run, by ``compile_for``."""
     tools: Mapping[str, ToolKind]
     aliases: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()

@@ -339,10 +339,11 @@ def test_yolo_is_never_said_to_the_cli() -> None:
 @pytest.mark.parametrize("mode", ["autoEdit", "yolo"])
 def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -> None:
     run = RunOptions(agent="gemini-acp", session_mode=mode, policy=Policy.edits())
+    agent = registry.find("gemini-acp")
     with pytest.raises(ConfigError, match="would bypass the policy"):
-        launch_acp(run, place(), "", None)
-    assert launch_acp(msgspec.structs.replace(run, session_mode="plan"), place(), "", None)
-    assert launch_acp(msgspec.structs.replace(run, policy=Policy.native()), place(), "", None)
+        launch_of(agent, run, place())
+    assert launch_of(agent, msgspec.structs.replace(run, session_mode="plan"), place())
+    assert launch_of(agent, msgspec.structs.replace(run, policy=Policy.native()), place())
 
 
 def test_no_tool_server_of_the_user_is_trusted() -> None:

@@ -10,11 +10,7 @@ import json
 import os
 from typing import cast
 
-from corral.agents.claude.policy import (
-    OWN_SERVER,
-    SETTINGS_FILE,
-    verdict_of,
-)
+from corral.agents.claude.policy import SETTINGS_FILE
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import check_effort
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
@@ -208,7 +204,7 @@ def _flags(
     }
     flags += [word for flag, value in values.items() if value is not None for word in (flag, value)]
     if run.mcp_servers:
-        files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run)})
+        files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run, place)})
         flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
     for folder in run.include_directories:
         flags += ["--add-dir", os.path.join(place.cwd, folder)]
@@ -228,14 +224,12 @@ def _auth(place: LaunchContext) -> str:
     )
 
 
-def _mcp_servers(run: RunOptions) -> dict[str, Json]:
+def _mcp_servers(run: RunOptions, place: LaunchContext) -> dict[str, Json]:
     """Secret values are named, not written: it fills them in from its environment."""
-    listed = run.policy.allow_tools is not None
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        own = server.name == OWN_SERVER
-        if verdict_of(run.policy, run, "mcp", own=own) == "deny" and not listed:
-            continue  # what may not be used is not even started
+        if server.name not in place.compiled.servers:
+            continue
         hidden: Json = mcp_config.secret_references(number, server)
         # Connected before the first request, and its tools declared to the model there, not
         # left for it to search for.

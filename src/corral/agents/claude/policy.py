@@ -19,12 +19,15 @@ What shaped this, each seen in runs of the real program:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
-from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
+import msgspec
+
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import globs
 from corral.values import Json
@@ -64,8 +67,6 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
     "shell": SHELL,
     "network": NETWORK,
 }
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
 SETTINGS_FILE = "settings.json"
 _FENCES = tuple(f"Edit({glob})" for glob in globs())
 """Deny rules for protected names. A second line: every edit is judged by its question too.
@@ -109,23 +110,51 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
+class _Grant(msgspec.Struct, frozen=True):
+    """What the policy makes of one capability. Its rules and its row of the report are both made
+    from this record."""
+
+    verdict: Verdict
+    offered: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    """Names that run without a question."""
+    asked: tuple[str, ...] = ()
+    """Names that ask before each call."""
+    notes: tuple[str, ...] = ()
+
+
+class _Controls(msgspec.Struct, frozen=True):
+    """A policy in Claude Code's own terms."""
+
+    grants: dict[Capability, _Grant]
+    offered: list[str]
+    hidden: list[str]
+    allow: list[str]
+    rules: dict[str, Json]
+
+
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that Claude Code does not have."""
     check_names(policy, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
+    controls = _controls(policy, run)
+    servers = _servers(run, controls)
     if policy.mode == "native":
         note = "the agent's own default: it reads, runs what only reads, and asks for the rest"
-        return CompiledPolicy(
-            tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
-        )
-    offered, hidden, allow, rules = _controls(policy, run)
-    flags = ["--tools", ",".join(offered)]
-    if hidden:
-        flags += ["--disallowedTools", ",".join(hidden)]
-    if allow:
-        flags += ["--allowedTools", ",".join(allow)]
+        rows = tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
+        return CompiledPolicy(rows, servers=servers)
+    flags = ["--tools", ",".join(controls.offered)]
+    if controls.hidden:
+        flags += ["--disallowedTools", ",".join(controls.hidden)]
+    if controls.allow:
+        flags += ["--allowedTools", ",".join(controls.allow)]
     flags += ["--permission-mode", "plan" if policy.mode == "plan" else "manual"]
-    report = tuple(_row(policy, run, capability) for capability in CAPABILITIES)
-    return CompiledPolicy(report, tuple(flags), {SETTINGS_FILE: json.dumps({"permissions": rules})})
+    return CompiledPolicy(
+        _report(policy, run, controls),
+        tuple(flags),
+        {SETTINGS_FILE: json.dumps({"permissions": controls.rules})},
+        servers=servers,
+    )
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -140,129 +169,179 @@ def _sdk_options(policy: Policy, run: RunOptions) -> dict[str, Json]:
         "settingSources": [],
         "strictMcpConfig": True,
         "allowDangerouslySkipPermissions": False,
-        "promptSuggestions": False,  # each costs a call of the model, and nobody sees it
+        "promptSuggestions": False,  # each costs a call of the model, and no user sees it
     }
     if policy.mode == "native":
         return {**options, "settings": {}}
-    offered, hidden, allow, rules = _controls(policy, run)
-    options |= {"tools": [*offered], "disallowedTools": [*hidden], "allowedTools": [*allow]}
+    controls = _controls(policy, run)
+    options |= {
+        "tools": [*controls.offered],
+        "disallowedTools": [*controls.hidden],
+        "allowedTools": [*controls.allow],
+    }
     if not policy.is_unlimited:
         options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*policy.writable]}
-    return {**options, "settings": {"permissions": rules}}
+    return {**options, "settings": {"permissions": controls.rules}}
 
 
-def _controls(
-    policy: Policy, run: RunOptions
-) -> tuple[list[str], list[str], list[str], dict[str, Json]]:
-    offered, hidden = _offered(policy, run)
-    allow, ask = _rules(policy, run, offered)
+def _controls(policy: Policy, run: RunOptions) -> _Controls:
+    denied = _denied_names(policy)
+    grants: dict[Capability, _Grant] = {
+        capability: _tool_grant(policy, run, capability, denied) for capability in _TOOLS_OF
+    }
+    grants["mcp"] = _mcp_grant(policy, run)
+    if policy.allow_tools is not None:
+        offered, hidden = [name for name in policy.allow_tools if name in TOOLS], [*denied]
+    else:
+        offered = [*HARMLESS, *DELEGATE, *(n for grant in grants.values() for n in grant.offered)]
+        offered += OTHER if run.inherit != "nothing" else ()
+        hidden = [*(n for grant in grants.values() for n in grant.hidden), *denied]
     fences: list[Json] = [] if policy.verdict("shell") == "allow" else [*_FENCES]
-    return offered, hidden, allow, {"ask": [*ask], "deny": fences}
+    asked: list[Json] = [name for grant in grants.values() for name in grant.asked]
+    return _Controls(
+        grants,
+        [name for name in offered if name not in denied],
+        [*dict.fromkeys(hidden)],
+        [name for grant in grants.values() for name in grant.free],
+        {"ask": asked, "deny": fences},
+    )
 
 
-def verdict_of(
+def _denied_names(policy: Policy) -> tuple[str, ...]:
+    """The names of ``deny_tools``; a sub-agent has two."""
+    denied = policy.deny_tools
+    if set(DELEGATE) & set(denied):
+        denied = (*denied, *(name for name in DELEGATE if name not in denied))
+    return denied
+
+
+def _effective(
     policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
 ) -> Verdict:
-    """What the policy says, where *ask* with nobody to answer is *deny*."""
+    """What the policy says; *ask* is *deny* where nobody can answer."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
 
 
-def _offered(policy: Policy, run: RunOptions) -> tuple[list[str], list[str]]:
-    """The tools that there are, and those that are denied by name as well."""
-    denied = [*policy.deny_tools]
-    if set(DELEGATE) & set(denied):
-        denied += [name for name in DELEGATE if name not in denied]
+def _tool_grant(
+    policy: Policy, run: RunOptions, capability: Capability, denied: tuple[str, ...]
+) -> _Grant:
+    tools, verdict = _TOOLS_OF[capability], policy.verdict(capability)
+    ruled = bool(policy.shell_rules) and capability == "shell"
     if policy.allow_tools is not None:
-        return [n for n in policy.allow_tools if n in TOOLS and n not in denied], denied
-    offered = [*HARMLESS, *DELEGATE]
-    hidden: list[str] = []
-    for capability, tools in _TOOLS_OF.items():
-        is_denied = verdict_of(policy, run, capability) == "deny"
-        if capability == "shell" and any(rule.startswith("allow") for rule in policy.shell_rules):
-            is_denied = False
-        (hidden if is_denied else offered).extend(tools)
-    if run.inherit != "nothing":
-        offered += OTHER
+        tools = tuple(name for name in policy.allow_tools if name in tools)
+        verdict = "allow" if tools else "deny"
+    elif _effective(policy, run, capability) == "deny" and not (ruled and _has_allow_rule(policy)):
+        return _Grant(verdict, hidden=tools)
+    offered = tuple(name for name in tools if name not in denied)
+    if policy.is_unlimited:
+        return _Grant(verdict, offered, free=offered)
+    if verdict != "allow" or ruled or capability == "write":
+        return _Grant(verdict, offered, asked=offered)
+    # Reading needs no rule: inside the workspace it does not ask.
+    return _Grant(verdict, offered, free=() if capability == "read" else offered)
+
+
+def _has_allow_rule(policy: Policy) -> bool:
+    return any(rule.startswith("allow") for rule in policy.shell_rules)
+
+
+def _mcp_grant(policy: Policy, run: RunOptions) -> _Grant:
+    if policy.allow_tools is not None:
+        names = tuple(name for name in policy.allow_tools if name.startswith("mcp__"))
+        return _Grant("allow" if names else "deny", free=names)
+    found: dict[Verdict, list[str]] = {"allow": [], "ask": [], "deny": []}
     for server in run.mcp_servers:
-        if verdict_of(policy, run, "mcp", own=server.name == OWN_SERVER) == "deny":
-            hidden.append(f"mcp__{server.name}")
-    hidden += [name for name in denied if name not in hidden]
-    return [name for name in offered if name not in denied], hidden
+        verdict = _effective(policy, run, "mcp", own=server.name == OWN_SERVER)
+        found[verdict].append(f"mcp__{server.name}")
+    own, others = (_effective(policy, run, "mcp", own=is_own) for is_own in (True, False))
+    return _Grant(
+        policy.verdict("mcp"),
+        hidden=tuple(found["deny"]),
+        free=tuple(found["allow"]),
+        asked=tuple(found["ask"]),
+        notes=tuple(report_notes.own_functions(run, own, others)),
+    )
 
 
-def _rules(policy: Policy, run: RunOptions, offered: list[str]) -> tuple[list[str], list[str]]:
-    """What needs no question, and what needs one whatever else is said."""
-    allow: list[str] = []
-    ask: list[str] = []
-    for capability, tools in _TOOLS_OF.items():
-        names = [name for name in tools if name in offered]
-        granted = policy.allow_tools is not None or policy.verdict(capability) == "allow"
-        judged = policy.shell_rules if capability == "shell" else capability == "write"
-        if policy.is_unlimited:
-            allow += names
-        elif not granted or judged:
-            ask += names
-        elif capability != "read":
-            allow += names
-    if policy.allow_tools is not None:
-        return [*allow, *(name for name in policy.allow_tools if name.startswith("mcp__"))], ask
-    for server in run.mcp_servers:
-        verdict = verdict_of(policy, run, "mcp", own=server.name == OWN_SERVER)
-        if verdict != "deny":
-            (allow if verdict == "allow" else ask).append(f"mcp__{server.name}")
-    return allow, ask
+def _servers(run: RunOptions, controls: _Controls) -> dict[str, str]:
+    """A server whose tools are all denied is not even started."""
+    hidden = controls.grants["mcp"].hidden
+    return {server.name: "" for server in run.mcp_servers if f"mcp__{server.name}" not in hidden}
 
 
-def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
-    verdict, enforcement, notes = _verdict_row(policy, run, capability)
-    free_shell = policy.verdict("shell") == "allow"
-    if policy.allow_tools is not None:
-        free_shell = "Bash" in policy.allow_tools
+def _report(policy: Policy, run: RunOptions, controls: _Controls) -> tuple[PolicyRow, ...]:
+    shell = controls.grants["shell"]
+    free_shell = shell.verdict == "allow" and "Bash" in shell.offered
+    return tuple(
+        _row(policy, run, capability, controls.grants[capability], free_shell=free_shell)
+        for capability in CAPABILITIES
+    )
+
+
+def _row(
+    policy: Policy, run: RunOptions, capability: Capability, grant: _Grant, *, free_shell: bool
+) -> PolicyRow:
+    verdict = grant.verdict
+    enforcement, notes = _enforcement(policy, run, capability, grant)
     if capability == "network" and free_shell and policy.network == "deny" and verdict != "allow":
         enforcement = "impossible"
     if capability == "shell" and policy.shell_rules and verdict != "deny":
         enforcement = "brokered"
-    notes += _notes(policy, capability, verdict, free_shell=free_shell)
+    notes += [*_NOTES[capability](policy, verdict, free_shell), *grant.notes]
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def _verdict_row(
-    policy: Policy, run: RunOptions, capability: Capability
-) -> tuple[Verdict, Enforcement, list[str]]:
-    """The verdict by the list of tools, or by the capability."""
+def _enforcement(
+    policy: Policy, run: RunOptions, capability: Capability, grant: _Grant
+) -> tuple[Enforcement, list[str]]:
     if policy.allow_tools is not None:
-        tools = _TOOLS_OF.get(capability, ())
-        chosen = [name for name in policy.allow_tools if name in tools]
-        if capability == "mcp":
-            chosen = [name for name in policy.allow_tools if name.startswith("mcp__")]
-        if not chosen:
-            is_asked: Enforcement = "brokered" if capability == "mcp" else "native"
-            return "deny", is_asked, ["allow_tools: not listed"]
-        return "allow", "native", [f"allow_tools: {', '.join(chosen)}"]
-    verdict = policy.verdict(capability)
-    if verdict == "ask" and run.interactive:
-        return verdict, "brokered", ["decided by whoever answers"]
-    if verdict == "ask":
-        return verdict, "native", ["ask→deny: nobody answers, so it is not offered"]
-    writes = capability == "write" and verdict == "allow" and not policy.is_unlimited
-    return verdict, "brokered" if writes else "native", []
+        names = grant.free if capability == "mcp" else grant.offered
+        is_asked = capability == "mcp" and not names
+        return ("brokered" if is_asked else "native"), [report_notes.listed(names)]
+    if grant.verdict == "ask" and run.interactive:
+        return "brokered", [report_notes.ASKED]
+    if grant.verdict == "ask":
+        return "native", [report_notes.ASK_DENIED]
+    judged = capability == "write" and bool(grant.asked)
+    return ("brokered" if judged else "native"), []
 
 
-def _notes(
-    policy: Policy, capability: Capability, verdict: Verdict, *, free_shell: bool
-) -> list[str]:
-    notes: list[str] = []
-    if capability == "read" and verdict != "deny" and not policy.is_unlimited:
-        notes.append("outside the workspace, reading follows the rule for the shell")
-    if capability in ("read", "write") and verdict != "allow" and free_shell:
-        notes.append(f"a permitted shell can {capability} files anyway")
-    if capability == "network" and free_shell:
-        notes.append(SHELL_REACHES_NETWORK)
-    if capability == "shell" and policy.shell_rules:
-        notes.append(f"{len(policy.shell_rules)} shell rules")
-    if capability == "shell" and free_shell:
-        notes.append("it sees the keys in Claude Code's own environment")
-        if any(rule.startswith("deny") for rule in policy.shell_rules):
-            notes.append("deny rules over a free shell can be bypassed (env, sh -c, aliases)")
-    return notes
+def _read_notes(policy: Policy, verdict: Verdict, free_shell: bool) -> list[str]:
+    limited = verdict != "deny" and not policy.is_unlimited
+    return report_notes.applying(
+        (
+            (limited, report_notes.READS_OUTSIDE),
+            (verdict != "allow" and free_shell, report_notes.shell_can("read")),
+        )
+    )
+
+
+def _write_notes(_policy: Policy, verdict: Verdict, free_shell: bool) -> list[str]:
+    return [report_notes.shell_can("write")] if verdict != "allow" and free_shell else []
+
+
+def _shell_notes(policy: Policy, _verdict: Verdict, free_shell: bool) -> list[str]:
+    rules = policy.shell_rules
+    denies = any(rule.startswith("deny") for rule in rules)
+    return report_notes.applying(
+        (
+            (rules, f"{len(rules)} shell rules"),
+            (free_shell, "it sees the keys in Claude Code's own environment"),
+            (free_shell and denies, report_notes.BYPASSABLE),
+        )
+    )
+
+
+def _network_notes(_policy: Policy, _verdict: Verdict, free_shell: bool) -> list[str]:
+    return [report_notes.SHELL_REACHES_NETWORK] if free_shell else []
+
+
+_NOTES: dict[Capability, Callable[[Policy, Verdict, bool], list[str]]] = {
+    "read": _read_notes,
+    "write": _write_notes,
+    "shell": _shell_notes,
+    "network": _network_notes,
+    "mcp": lambda _policy, _verdict, _free_shell: [],
+}
+"""(policy, verdict of the capability, whether the shell is free) → further notes of its row."""

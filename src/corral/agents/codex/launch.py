@@ -8,19 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 import tomllib
 
-from corral.agents.codex.policy import (
-    MODE_ACP,
-    READ,
-    allows,
-    allows_server,
-    guarded_tools,
-    toml,
-    views_images,
-)
+from corral.agents.codex.policy import MODE_ACP, toml, toml_list
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, image_name
@@ -70,8 +60,6 @@ _NO_GIT = {"GIT_DIR": "/dev/null"}
 """Codex runs ``git status`` in the working directory for its own bookkeeping, and git runs the
 filters that the repository's settings name. With this its git finds no repository. The variable
 is removed from the environment of the agent's own commands."""
-_HOOK_SECONDS = 600
-"""A hook that takes longer counts as permission, so it gets longer than it can need."""
 PROJECT_FILES = (
     ".codex/config.toml",
     ".codex/hooks.json",
@@ -99,25 +87,20 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     if run.output_schema is not None:
         files["schema.json"] = json.dumps(run.output_schema)
         flags += ["--output-schema", os.path.join(place.home, "schema.json")]
-    hooks = _hooks(run, place, guarded_tools(run.policy), cwd=place.cwd)
-    settings += [*_servers(run), *_NO_TRAFFIC, *hooks]
-    if guarded_tools(run.policy):
-        flags.append("--dangerously-bypass-hook-trust")  # no hook is configured but ours
+    settings += [*_servers(run, place), *_NO_TRAFFIC, *_hooks(place)]
     # A profile that waits, as pyenv's does for a lock, would hold every command up.
     settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
-    settings.append(f"shell_environment_policy.exclude={_list(hidden)}")
+    settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
     flags += [*_setting_flags(settings), *place.compiled.flags]
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
-    if run.include_directories and allows(run.policy, "shell"):
-        notes += ("include_directories changes nothing: Codex reads the whole disk",)
     return Launch(
         argv=(*place.program, *flags, *last),
         env=environment(run, place),
         stdin=prompt.encode(),
         files=files,
-        notes=notes,
+        notes=(*notes, *place.compiled.notes),
     )
 
 
@@ -159,9 +142,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     refuse_project_files(run, place, "Codex would obey this repository's own settings")
     lines, notes = provider(run, place)
     off: tuple[str, ...] = (*_OFF, "unbounded_connection_retries")
-    # Patches are asked for, and judged where the question is answered; images are not. In a pool
-    # the sessions of one process have several folders.
-    hooks = _hooks(run, place, READ if views_images(run.policy) else (), cwd=None)
+    hooks = _hooks(place)
     lines += [*hooks, "bypass_hook_trust=true"] if hooks else []
     if run.inherit != "project":
         off = off if hooks else (*off, "hooks")
@@ -169,7 +150,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         # The working directory is the project, whatever repository contains it: settings in
         # folders above are not read.
         lines.append("project_root_markers=[]")
-    hidden = _list([*SECRET_ENV, *_NO_GIT])
+    hidden = toml_list([*SECRET_ENV, *_NO_GIT])
     lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={hidden}"]
     lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
     if run.model is not None:
@@ -227,60 +208,33 @@ def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
     if run.inherit == "project":
         return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
     words = ("project_doc_max_bytes=0", "skills.include_instructions=false")
-    hooks = [] if guarded_tools(run.policy) else ["--disable", "hooks"]
+    hooks = [] if _hooks(place) else ["--disable", "hooks"]
     return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
 
 
-def _hooks(
-    run: RunOptions, place: LaunchContext, tools: tuple[str, ...], *, cwd: str | None
-) -> list[str]:
-    """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
-    ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere."""
-    if not tools:
-        return []
-    guarded = {
-        "cwd": cwd,
-        "readable": list(run.include_directories),
-        "writable": [*run.policy.writable, place.tmp],
-    }
-    # -I: nothing of the working directory is imported.
-    program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
-    # Codex takes any exit code but 2 as permission.
-    command = f"{shlex.join(program)} || exit 2"
-    hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
-    matcher = toml(f"^({'|'.join(tools)})$")
-    return [f"hooks.PreToolUse=[{{matcher={matcher},hooks=[{hook}]}}]"]
+def _hooks(place: LaunchContext) -> list[str]:
+    """The setting of the hook that judges paths, where the policy needs one."""
+    return [f"{name}={value}" for name, value in place.compiled.folder_rules(place).items()]
 
 
-def _servers(run: RunOptions) -> list[str]:
-    """A server that does not come up is an error: Codex would go on without a word."""
-    denied = {*run.policy.deny_tools}
-    if run.policy.mode == "native":
-        return [f"mcp_servers.{s.name}={_server(n, s)}" for n, s in enumerate(run.mcp_servers)]
-    settings: list[str] = []
-    for number, server in enumerate(run.mcp_servers):
-        if not allows_server(run.policy, server.name):
-            continue
-        own = f"mcp__{server.name}__"
-        more = ',default_tools_approval_mode="approve"'
-        off = [name.removeprefix(own) for name in sorted(denied) if name.startswith(own)]
-        if off:
-            more += f",disabled_tools={_list(off)}"
-        if run.policy.allow_tools is not None:
-            on = [n.removeprefix(own) for n in run.policy.allow_tools if n.startswith(own)]
-            more += f",enabled_tools={_list(on)}"
-        settings.append(f"mcp_servers.{server.name}={_server(number, server, more)}")
-    return settings
+def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
+    """A server that does not start is an error: Codex would continue silently."""
+    started = place.compiled.servers
+    return [
+        f"mcp_servers.{server.name}={_server(number, server, started[server.name])}"
+        for number, server in enumerate(run.mcp_servers)
+        if server.name in started
+    ]
 
 
-def _server(number: int, server: McpServer, more: str = "") -> str:
+def _server(number: int, server: McpServer, more: str) -> str:
     """Secret values are named, not written: they travel in the environment."""
     if server.url is not None:
         pairs = [f"{toml(name)}={toml(secret_name(number, name))}" for name in server.headers]
         how = f"url={toml(server.url)},env_http_headers={{{','.join(pairs)}}}"
     else:
-        how = f"command={toml(server.command[0])},args={_list(list(server.command[1:]))}"
-        how += f",env_vars={_list([*server.env])}"
+        how = f"command={toml(server.command[0])},args={toml_list(list(server.command[1:]))}"
+        how += f",env_vars={toml_list([*server.env])}"
     return f"{{{how},required=true{more}}}"
 
 
@@ -295,7 +249,3 @@ def secrets(run: RunOptions) -> dict[str, str]:
                 raise ConfigError(f"two MCP servers want different values of {name}")
             found[name] = value
     return found
-
-
-def _list(texts: list[str]) -> str:
-    return f"[{','.join(map(toml, texts))}]"

@@ -20,13 +20,17 @@ What shaped this, each seen in runs of the real program:
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
+from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 from corral.values import Json
 
@@ -47,8 +51,11 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
     "shell": SHELL,
     "network": NETWORK,
 }
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
+
+
+_HOOK_SECONDS = 600
+"""A hook that takes longer counts as permission, so it gets longer than it can need."""
+READS_ALL = "include_directories changes nothing: Codex reads the whole disk"
 
 
 def is_agent_tool(name: str) -> bool:
@@ -64,6 +71,10 @@ def toml(text: str) -> str:
 def patch(path: str, line: str) -> str:
     """A patch that adds a file of one line."""
     return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
+
+
+def toml_list(texts: Iterable[str]) -> str:
+    return f"[{','.join(map(toml, texts))}]"
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -109,22 +120,70 @@ def guarded_tools(policy: Policy) -> tuple[str, ...]:
     return tools if allows(policy, "shell") or not allows(policy, "read") else (*tools, *READ)
 
 
-def allows_server(policy: Policy, name: str) -> bool:
-    """Whether a tool server may be used."""
+def _servers(policy: Policy, run: RunOptions) -> dict[str, str]:
+    """The MCP servers that are started, with the settings that choose their tools."""
+    if policy.mode == "native":
+        return {server.name: "" for server in run.mcp_servers}
+    found = {server.name: _server_settings(policy, server.name) for server in run.mcp_servers}
+    return {name: settings for name, settings in found.items() if settings is not None}
+
+
+def _server_settings(policy: Policy, name: str) -> str | None:
+    """None for a server that may not be used."""
+    own = f"mcp__{name}__"
+    denied = [tool.removeprefix(own) for tool in sorted(policy.deny_tools) if tool.startswith(own)]
+    settings = ',default_tools_approval_mode="approve"'
+    settings += f",disabled_tools={toml_list(denied)}" if denied else ""
     if policy.allow_tools is not None:
-        return any(tool.startswith(f"mcp__{name}__") for tool in policy.allow_tools)
-    return policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
+        listed = [tool.removeprefix(own) for tool in policy.allow_tools if tool.startswith(own)]
+        return f"{settings},enabled_tools={toml_list(listed)}" if listed else None
+    is_allowed = policy.verdict("mcp", own=name == OWN_SERVER) == "allow"
+    return settings if is_allowed else None
+
+
+def _path_hook(
+    policy: Policy, run: RunOptions, tools: tuple[str, ...], *, one_folder: bool
+) -> Callable[[LaunchContext], dict[str, Json]] | None:
+    """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
+    ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere.
+    ``one_folder``: all sessions of the process work in one folder."""
+    if not tools:
+        return None
+
+    def setting(place: LaunchContext) -> dict[str, Json]:
+        guarded = {
+            "cwd": place.cwd if one_folder else None,
+            "readable": list(run.include_directories),
+            "writable": [*policy.writable, place.tmp],
+        }
+        # -I: nothing of the working directory is imported.
+        program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
+        # Codex takes any exit code but 2 as permission.
+        command = f"{shlex.join(program)} || exit 2"
+        hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
+        matcher = toml(f"^({'|'.join(tools)})$")
+        return {"hooks.PreToolUse": f"[{{matcher={matcher},hooks=[{hook}]}}]"}
+
+    return setting
 
 
 def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
     if policy.mode == "native":
-        note = "the agent's own default: a read-only sandbox, and nobody to ask"
+        note = "the agent's own default: a read-only sandbox that cannot ask"
         rows = tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
-        return CompiledPolicy(rows)
+        return CompiledPolicy(rows, servers=_servers(policy, run))
     check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
+    tools = guarded_tools(policy)
+    # No hook is configured but ours.
+    trust = ("--dangerously-bypass-hook-trust",) if tools else ()
+    reads_all = run.include_directories and allows(policy, "shell")
     return CompiledPolicy(
-        tuple(_row(policy, capability) for capability in CAPABILITIES), _flags(policy)
+        tuple(_row(policy, run, capability) for capability in CAPABILITIES),
+        (*_flags(policy), *trust),
+        for_folders=_path_hook(policy, run, tools, one_folder=True),
+        servers=_servers(policy, run),
+        notes=(READS_ALL,) if reads_all else (),
     )
 
 
@@ -151,7 +210,7 @@ def _flags(policy: Policy) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _row(policy: Policy, capability: Capability) -> PolicyRow:
+def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     verdict: Verdict = policy.verdict(capability)
     notes: list[str] = []
     shell = allows(policy, "shell")
@@ -165,6 +224,8 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     enforcement: Enforcement = "impossible" if reads_anyway or has_rules else "native"
     if note := _note(policy, capability, verdict, shell=shell):
         notes.append(note)
+    if capability == "mcp":
+        notes += report_notes.own_functions(run, policy.verdict("mcp", own=True), verdict)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
@@ -246,7 +307,15 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     else:
         rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
     mode: Json = mode_acp(policy)
-    return CompiledPolicy(rows, tuple(settings_acp(policy)), settings={MODE_ACP: mode})
+    # Patches are asked for, and judged where the question is answered; images are not. In a pool
+    # the sessions of one process have several folders.
+    tools = READ if views_images(policy) else ()
+    return CompiledPolicy(
+        rows,
+        tuple(settings_acp(policy)),
+        settings={MODE_ACP: mode},
+        for_folders=_path_hook(policy, run, tools, one_folder=False),
+    )
 
 
 def _asking_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:

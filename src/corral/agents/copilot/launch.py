@@ -84,7 +84,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     refuse_project_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
-    _check_mode(run)
+    _check_mode(run, place)
     return Launch(
         argv=(*place.program, "--acp", *_common(run, place), *place.compiled.flags),
         env=_env(run, place),
@@ -94,11 +94,10 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     )
 
 
-def _check_mode(run: RunOptions) -> None:
+def _check_mode(run: RunOptions, place: LaunchContext) -> None:
     """In its mode ``autopilot`` it asks nothing, and writes anywhere."""
     mode = (run.session_mode or "agent").rpartition("#")[2]
-    is_limited = not run.policy.is_unlimited and run.policy.mode != "native"
-    if is_limited and mode not in _MODES:
+    if place.compiled.limited and mode not in _MODES:
         raise ConfigError(
             f"session_mode={run.session_mode!r} would bypass the policy",
             hint="Use the policy instead: policy='edits' or policy='all'.",
@@ -127,7 +126,8 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
         flags.append(f"--model={run.model}")
     if run.reasoning_effort is not None:
         flags.append(f"--reasoning-effort={run.reasoning_effort}")
-    return [*flags, *(f"--add-dir={os.path.join(place.cwd, name)}" for name in run.policy.writable)]
+    folders = (os.path.join(place.cwd, name) for name in place.compiled.writable)
+    return [*flags, *(f"--add-dir={folder}" for folder in folders)]
 
 
 def _auth(run: RunOptions, place: LaunchContext) -> str:

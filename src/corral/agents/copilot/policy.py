@@ -24,7 +24,7 @@ from __future__ import annotations
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 
 READ = ("view", "grep", "glob")
@@ -73,8 +73,6 @@ OFFLINE = "with your own provider Copilot is offline and has no web tools"
 IN_WORKSPACE = "in the workspace and the writable folders, except protected names"
 NO_PROTECTION = "its rules cannot protect .git and the like; copilot-acp can"
 ASKED = "decided by whoever answers; a denied call ends the turn"
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
 _NONE = "none"
 """A tool that there is not: an empty list would be no list."""
 

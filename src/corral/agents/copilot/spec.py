@@ -24,10 +24,11 @@ import msgspec
 
 from corral.agents.copilot import errors, launch, policy, stream, usage_file
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
 QUIRKS = AcpQuirks(
-    mcp_prefixes=(f"{policy.OWN_SERVER}-",),
+    mcp_prefixes=(f"{OWN_SERVER}-",),
     injected_text=(
         "Info: Request failed",
         "Info: Operation cancelled",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from corral.agents.gemini.policy import POLICY_FILE, inexpressible_rules
+from corral.agents.gemini.policy import POLICY_FILE
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -80,9 +80,6 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises before anything is spawned where the CLI could not do what is asked."""
     note, stdin, files = _prompt(run, prompt, place)
-    if missing := inexpressible_rules(run.policy):
-        said = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
-        note = said if note is None else f"{note}; {said}"
     flags = ["--output-format", "stream-json"]
     if resume is not None:
         flags += ["--resume", resume]
@@ -91,14 +88,14 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
-    _check_mode(run)
+    _check_mode(run, place)
     run = replace(run, images=())  # they travel in the prompt
     return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
 
 
-def _check_mode(run: RunOptions) -> None:
-    """In ``autoEdit`` the file tools do not ask the policy at all."""
-    if run.session_mode in ("autoEdit", "yolo") and run.policy.mode != "native":
+def _check_mode(run: RunOptions, place: LaunchContext) -> None:
+    """In ``autoEdit`` the file tools do not consult the policy file at all."""
+    if run.session_mode in ("autoEdit", "yolo") and place.compiled.files:
         raise ConfigError(
             f"session_mode={run.session_mode!r} would bypass the policy",
             hint="Use the policy instead: policy='edits' or policy='all'.",
@@ -116,7 +113,7 @@ def _launch(
 ) -> Launch:
     method, said = _auth(place)
     trusted = _trust(run, place)
-    settings = _merged(_untrusting(place.user_settings), _settings(run, method))
+    settings = _merged(_untrusting(place.user_settings), _settings(run, place, method))
     rules = _policy_files(place)
     files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **rules}
     env = {
@@ -135,7 +132,7 @@ def _launch(
     if run.replace_system_prompt is not None:
         files["system.md"] = run.replace_system_prompt
         env["GEMINI_SYSTEM_MD"] = os.path.join(place.home, "system.md")
-    notes = [said]
+    notes = [said, *place.compiled.notes]
     if trusted:
         notes.append("the folder is trusted: GEMINI.md in it is read")
     if note is not None:
@@ -152,9 +149,8 @@ def _launch(
 
 def _policy_files(place: LaunchContext) -> dict[str, str]:
     """None in the agent's own mode, which has no policy file."""
-    compiled = place.compiled
-    bound = {} if compiled.for_folders is None else compiled.for_folders(place)
-    return {**compiled.files, **{name: str(text) for name, text in bound.items()}}
+    bound = place.compiled.folder_rules(place)
+    return {**place.compiled.files, **{name: str(text) for name, text in bound.items()}}
 
 
 def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[str]:
@@ -177,7 +173,7 @@ def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[st
 
 
 def _folders(run: RunOptions, place: LaunchContext) -> list[str]:
-    folders = [*run.include_directories, *run.policy.writable]
+    folders = [*run.include_directories, *place.compiled.writable]
     if run.images:
         folders.append(place.images)
     for folder in folders:
@@ -222,7 +218,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         why
         for why, needed in (
             ("MCP servers", bool(run.mcp_servers)),
-            ("plan mode", run.policy.mode == "plan"),
+            ("plan mode", place.compiled.plan),
             ("inherit='user'", run.inherit == "user"),
         )
         if needed
@@ -237,7 +233,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
     return bool(reasons)
 
 
-def _settings(run: RunOptions, method: str) -> dict[str, Json]:
+def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, Json]:
     own = run.inherit != "nothing"
     names: list[Json] = [server.name for server in run.mcp_servers]
     settings: dict[str, Json] = {
@@ -254,7 +250,7 @@ def _settings(run: RunOptions, method: str) -> dict[str, Json]:
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,
             "maxAttempts": run.retries,
-            "plan": {"enabled": run.policy.mode == "plan"},
+            "plan": {"enabled": place.compiled.plan},
             # A load leaves an empty file with the session's id. For its sake the next start
             # would delete all files of that id, the conversation among them.
             "sessionRetention": {"enabled": False},

@@ -38,7 +38,7 @@ from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import CompiledPolicy, LaunchContext, PolicyRow
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.shell_regex import allow_regex
 
@@ -70,8 +70,6 @@ def is_agent_tool(name: str) -> bool:
 
 
 POLICY_FILE = "policy.toml"
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
 
 _BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 960, 990
 """Never 950: the CLI takes a rule of that priority for one that the user added by answering
@@ -103,10 +101,13 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
         return rules.text()
 
     policy_file(None)  # raises now what it would raise at the launch
+    missing = inexpressible_rules(policy)
+    note = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
     return CompiledPolicy(
         tuple(_row(policy, each) for each in CAPABILITIES),
         _mode_flags(policy),
         for_folders=lambda place: {POLICY_FILE: policy_file(place)},
+        notes=(note,) if missing else (),
     )
 
 
@@ -290,7 +291,7 @@ def _grants(policy: Policy, run: RunOptions, place: LaunchContext | None, rules:
     writing = tuple(name for name in tools if name in WRITE)
     is_limited = run.include_directories or not policy.is_unlimited
     if is_limited and writing and place is not None:
-        _path_rules(run, place, writing, rules)
+        _path_rules(policy, place, writing, rules)
         tools = {name: asks for name, asks in tools.items() if name not in WRITE}
     if tools:
         rules.add(tuple(tools), "allow", _GRANT)
@@ -298,20 +299,20 @@ def _grants(policy: Policy, run: RunOptions, place: LaunchContext | None, rules:
 
 
 def _path_rules(
-    run: RunOptions, place: LaunchContext, writing: tuple[str, ...], rules: _Rules
+    policy: Policy, place: LaunchContext, writing: tuple[str, ...], rules: _Rules
 ) -> None:
     advice = f"Use an absolute path below {place.cwd}."
     rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=advice)
     for pattern in write_paths.UNUSUAL:
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=advice)
-    if not run.policy.is_unlimited:
+    if not policy.is_unlimited:
         why = "This file is protected: a program obeys it."
-        for pattern in write_paths.protected(run, place):
+        for pattern in write_paths.protected(policy.writable, place):
             rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
     why = "A link of this name leads to where you may not write."
     for pattern in write_paths.through_links(place):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
-    for pattern in write_paths.allowed(run, place):
+    for pattern in write_paths.allowed(policy.writable, place):
         rules.add(writing, "allow", _GRANT, pattern=pattern)
 
 

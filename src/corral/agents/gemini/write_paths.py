@@ -16,12 +16,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_letters
 
 from corral.agents.spec import LaunchContext
 from corral.errors import PolicyNotEnforceable
-from corral.options import RunOptions
 from corral.protected_paths import globs
 
 PATH = r'\x00"file_path":"'
@@ -41,13 +40,13 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
 
 
-def allowed(run: RunOptions, place: LaunchContext) -> Iterator[str]:
+def allowed(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
     """Patterns of the paths in the workspace and the writable folders."""
-    yield rf'{PATH}{_roots(run, place)}/[^\x00\\]*"\x00'
+    yield rf'{PATH}{_roots(writable, place)}/[^\x00\\]*"\x00'
     yield rf'{PATH}[^/\x00\\][^\x00\\]*"\x00'
 
 
-def protected(run: RunOptions, place: LaunchContext) -> Iterator[str]:
+def protected(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
     """Patterns of the paths with a protected name below a folder that may be written. The
     workspace itself may have such a name above it."""
     names = [
@@ -55,11 +54,11 @@ def protected(run: RunOptions, place: LaunchContext) -> Iterator[str]:
         for glob in globs(below=False, any_case=True)
     ]
     yield from _chunked(rf"{PATH}(?!/)(|[^\x00]*/)", names)
-    yield from _chunked(rf"{PATH}{_roots(run, place)}/(|[^\x00]*/)", names)
+    yield from _chunked(rf"{PATH}{_roots(writable, place)}/(|[^\x00]*/)", names)
 
 
-def _roots(run: RunOptions, place: LaunchContext) -> str:
-    folders = (place.cwd, *(os.path.join(place.cwd, name) for name in run.policy.writable))
+def _roots(writable: Sequence[str], place: LaunchContext) -> str:
+    folders = (place.cwd, *(os.path.join(place.cwd, name) for name in writable))
     roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
     return "(" + "|".join(escaped(os.path.normpath(root).rstrip("/")) for root in roots) + ")"
 

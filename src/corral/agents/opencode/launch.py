@@ -98,7 +98,7 @@ def launch_headless(
     _check(run, place)
     rules = _rules(place)
     config, notes = _config(run, place, rules)
-    if not run.policy.is_unlimited and run.policy.mode != "native" and not offers_shell(rules):
+    if place.compiled.limited and not offers_shell(rules):
         notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
     flags = ["--format", "json", "--dir", place.cwd]
     if run.inherit != "project":
@@ -157,7 +157,7 @@ def _check_rules(run: RunOptions, place: LaunchContext, *, writes: bool) -> tupl
         )
     if not place.links.complete and run.strict:
         raise ConfigError("the workspace has too many files to look for links", hint=hint)
-    if {"*", "?"} & {*"".join((place.cwd, *run.policy.writable))} and run.strict:
+    if {"*", "?"} & {*"".join((place.cwd, *place.compiled.writable))} and run.strict:
         raise ConfigError(f"a folder's name is a pattern to OpenCode: {place.cwd}", hint=hint)
     if not place.links.unreadable:
         return ()
@@ -235,7 +235,7 @@ def _config(
         # A title costs a call of the model for every session, and nobody sees it.
         "agent": {"title": {"disable": True}},
     }
-    if run.policy.mode == "plan":
+    if place.compiled.plan:
         config["default_agent"] = "plan"
     if model is not None:
         config |= {"model": model, "small_model": model}

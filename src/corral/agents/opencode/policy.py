@@ -32,7 +32,7 @@ from corral.agents.shared.tool_allowlist import NOBODY_TO_ASK, SHELL_REACHES_NET
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.protected_paths import NAMES, Links
 from corral.values import Json
@@ -61,8 +61,6 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
     "shell": SHELL,
     "network": NETWORK,
 }
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
 
 SEARCH = ("glob", "grep")
 """They start ripgrep."""

@@ -26,6 +26,7 @@ import msgspec
 
 from corral.agents.opencode import errors, launch, policy, stream
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
 QUIRKS = AcpQuirks(
@@ -33,7 +34,7 @@ QUIRKS = AcpQuirks(
     name_from_title=True,
     unavailable_tool=stream.HIDDEN,
     denied_texts=stream.REFUSALS,
-    mcp_prefixes=(f"{policy.OWN_SERVER}_",),
+    mcp_prefixes=(f"{OWN_SERVER}_",),
     usage="last_step",
     command_prefixes=("/", " ", "\t", "\r", "\n"),
     command_escape="\u2060",

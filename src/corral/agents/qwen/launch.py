@@ -12,7 +12,7 @@ import os
 
 from msgspec.structs import replace
 
-from corral.agents.qwen.policy import OWN_SERVER, SETTINGS_FILE, verdict_of
+from corral.agents.qwen.policy import SETTINGS_FILE
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, find_credentials
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
@@ -78,7 +78,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     flags += [f"--add-dir={os.path.join(place.cwd, name)}" for name in run.include_directories]
     settings = {
         **json.loads(compiled.files[SETTINGS_FILE]),
-        **_settings(run, trusted=_trust(run, place)),
+        **_settings(run, place, trusted=_trust(run, place)),
     }
     env = {
         "QWEN_HOME": os.path.join(place.home, ".qwen"),
@@ -118,18 +118,12 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
     return bool(run.mcp_servers) or run.inherit == "project"
 
 
-def _settings(run: RunOptions, *, trusted: bool) -> dict[str, Json]:
+def _settings(run: RunOptions, place: LaunchContext, *, trusted: bool) -> dict[str, Json]:
     """They stand above the user's and the repository's."""
-    denied = {
-        server.name
-        for server in run.mcp_servers
-        if run.policy.allow_tools is None
-        and verdict_of(run.policy, "mcp", run, own=server.name == OWN_SERVER) == "deny"
-    }  # what may not be used is not even started
     servers: dict[str, Json] = {
         server.name: mcp_config.server_config(number, server)
         for number, server in enumerate(run.mcp_servers)
-        if server.name not in denied
+        if server.name in place.compiled.servers
     }
     model: dict[str, Json] = {"generationConfig": {"maxRetries": 0}}
     if run.reasoning_effort is not None:

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import json
 
-from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 from corral.values import Json
 
 SETTINGS_FILE = "settings.json"
-OWN_SERVER = "corral"
-"""The tool server of the caller's own functions."""
 _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
     "read": ("read_file", "list_directory", "grep_search", "glob", "zoom_image", "lsp"),
     "write": ("edit", "write_file", "notebook_edit"),
@@ -108,83 +106,112 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for a tool name that is nearly one of Qwen Code's."""
     check_names(policy, TOOLS, "Qwen Code", prefixed("mcp__"), strict=run.strict)
-    rows = tuple(_row(policy, capability, run) for capability in CAPABILITIES)
-    mode = ("--approval-mode", "plan" if policy.mode == "plan" else "default")
+    verdicts: dict[Capability, Verdict] = {c: _effective(policy, c, run) for c in CAPABILITIES}
     deny = [*_NEVER]
     ask: list[Json] = []
-    shell = verdict_of(policy, "shell", run) != "deny"
     for capability, tools in _TOOLS_OF.items() if policy.mode != "native" else ():
-        hidden = verdict_of(policy, capability, run) == "deny"
-        if shell and _verdict(policy, capability, own=False) == "ask":
-            # It also denies commands that do what a denied tool does, whatever a rule allows.
-            hidden = False
-        if hidden:
+        # It also denies commands that do what a denied tool does, whatever a rule allows.
+        needed = verdicts["shell"] != "deny" and _verdict(policy, capability) == "ask"
+        if verdicts[capability] == "deny" and not needed:
             deny += tools
         else:
             ask += tools
     ask += [name for name in policy.deny_tools if name not in deny]
     rules: Json = {"permissions": {"ask": ask}}
-    flags = (*mode, f"--exclude-tools={','.join(deny)}")
-    return CompiledPolicy(rows, flags, {SETTINGS_FILE: json.dumps(rules)})
+    mode = "plan" if policy.mode == "plan" else "default"
+    return CompiledPolicy(
+        _report(policy, run, verdicts),
+        ("--approval-mode", mode, f"--exclude-tools={','.join(deny)}"),
+        {SETTINGS_FILE: json.dumps(rules)},
+        servers=_servers(policy, run, verdicts["mcp"]),
+    )
 
 
-def verdict_of(
+def _effective(
     policy: Policy, capability: Capability, run: RunOptions, *, own: bool = False
 ) -> Verdict:
-    """With nobody to ask, what asks is denied; but rules may still allow single commands."""
+    """*ask* is *deny* where nobody can answer; but rules may still allow single commands."""
     verdict = _verdict(policy, capability, own=own)
-    if verdict != "ask" or run.interactive or (capability == "shell" and _allows(policy)):
+    if verdict != "ask" or run.interactive or (capability == "shell" and _has_allow_rule(policy)):
         return verdict
     return "deny"
 
 
-def _allows(policy: Policy) -> bool:
+def _has_allow_rule(policy: Policy) -> bool:
     return any(rule.split()[0] == "allow" for rule in policy.shell_rules)
 
 
-def _verdict(policy: Policy, capability: Capability, *, own: bool) -> Verdict:
+def _verdict(policy: Policy, capability: Capability, *, own: bool = False) -> Verdict:
     if policy.allow_tools is not None:
-        tools = _TOOLS_OF.get(capability, ())
-        listed = [
-            n for n in policy.allow_tools if n in tools or (n.startswith("mcp__") and not tools)
-        ]
-        return "allow" if listed else "deny"
-    if capability == "shell" and _allows(policy):
+        return "allow" if _listed(policy, capability) else "deny"
+    if capability == "shell" and _has_allow_rule(policy):
         return "ask" if policy.shell != "allow" else "allow"
     return policy.verdict(capability, own=own)
 
 
-def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
+def _listed(policy: Policy, capability: Capability) -> list[str]:
+    """The tools of this capability in ``allow_tools``."""
+    tools, names = _TOOLS_OF.get(capability), policy.allow_tools or ()
+    return [n for n in names if (n.startswith("mcp__") if tools is None else n in tools)]
+
+
+def _servers(policy: Policy, run: RunOptions, others: Verdict) -> dict[str, str]:
+    """A server whose tools are all denied is not even started. ``others``: the verdict for servers
+    that are not the caller's own."""
+    own = _effective(policy, "mcp", run, own=True)
+    started = {True: own, False: others}
+    return {
+        server.name: ""
+        for server in run.mcp_servers
+        if policy.allow_tools is not None or started[server.name == OWN_SERVER] != "deny"
+    }
+
+
+def _report(
+    policy: Policy, run: RunOptions, verdicts: dict[Capability, Verdict]
+) -> tuple[PolicyRow, ...]:
     if policy.mode == "native":
-        return PolicyRow(
-            capability, "ask", "native", "its mode default: it reads, and asks for the rest"
-        )
-    verdict, free_shell = verdict_of(policy, capability, run), policy.shell == "allow"
+        note = "its mode default: it reads, and asks for the rest"
+        return tuple(PolicyRow(each, "ask", "native", note) for each in CAPABILITIES)
+    return tuple(_row(policy, run, capability, verdicts[capability]) for capability in CAPABILITIES)
+
+
+def _row(policy: Policy, run: RunOptions, capability: Capability, verdict: Verdict) -> PolicyRow:
+    free_shell = policy.shell == "allow"
     if policy.allow_tools is not None:
-        free_shell = _verdict(policy, "shell", own=False) == "allow"
+        free_shell = _verdict(policy, "shell") == "allow"
+    reached = free_shell and verdict != "allow"
     enforcement: Enforcement = "native" if verdict == "deny" else "brokered"
-    reaches = free_shell and capability == "network" and verdict != "allow"
-    if reaches and policy.network == "deny":
+    if capability == "network" and reached and policy.network == "deny":
         enforcement = "impossible"
-    notes = _verdict_notes(policy, capability, verdict)
-    if verdict == "ask" and run.interactive:
-        notes.append("decided by whoever answers")
-    if capability == "shell" and policy.shell_rules:
-        notes.append(f"{len(policy.shell_rules)} shell rules: each command comes to us")
-    if reaches:
-        notes.append(SHELL_REACHES_NETWORK)
-    elif free_shell and verdict != "allow" and capability in ("read", "write"):
-        notes.append(f"a permitted shell can {capability} files anyway")
+    rules = len(policy.shell_rules) if capability == "shell" else 0
+    notes = _verdict_notes(policy, run, capability, verdict) + report_notes.applying(
+        (
+            (rules, f"{rules} shell rules: each command comes to us"),
+            (reached and capability == "network", report_notes.SHELL_REACHES_NETWORK),
+            (reached and capability in ("read", "write"), report_notes.shell_can(capability)),
+        )
+    )
+    if capability == "mcp":
+        own = _effective(policy, "mcp", run, own=True)
+        notes += report_notes.own_functions(run, own, verdict)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
-def _verdict_notes(policy: Policy, capability: Capability, verdict: Verdict) -> list[str]:
+def _verdict_notes(
+    policy: Policy, run: RunOptions, capability: Capability, verdict: Verdict
+) -> list[str]:
     if policy.allow_tools is not None:
-        return ["allow_tools: listed" if verdict == "allow" else "allow_tools: not listed"]
-    if capability == "read" and verdict == "allow" and not policy.is_unlimited:
-        return ["outside the workspace, reading follows the rule for the shell"]
-    if capability == "write" and verdict != "deny" and not policy.is_unlimited:
-        return ["in the workspace and the writable folders, except protected names"]
-    if verdict == "deny" and _verdict(policy, capability, own=False) == "ask":
-        return ["ask→deny: nobody to ask, so it is not offered"]
-    return []
+        return [report_notes.listed(_listed(policy, capability))]
+    limited = verdict != "deny" and not policy.is_unlimited
+    return report_notes.applying(
+        (
+            (capability == "read" and limited and verdict == "allow", report_notes.READS_OUTSIDE),
+            (capability == "write" and limited, report_notes.WRITES_INSIDE),
+            (verdict == "ask" and run.interactive, report_notes.ASKED),
+            (
+                verdict == "deny" and _verdict(policy, capability) == "ask",
+                report_notes.ASK_DENIED,
+            ),
+        )
+    )

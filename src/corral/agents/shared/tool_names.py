@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.options import RunOptions
+from corral.options import OWN_SERVER, RunOptions
 from corral.policy import Policy
 
 _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
@@ -45,7 +45,9 @@ def prefixed(prefix: str) -> Callable[[str], bool]:
 
 def server_prefixed(run: RunOptions, separator: str) -> Callable[[str], bool]:
     """For an agent that puts the plain name of a server before the names of its tools."""
-    starts = tuple(f"{name}{separator}" for name in ("corral", *(s.name for s in run.mcp_servers)))
+    starts = tuple(
+        f"{name}{separator}" for name in (OWN_SERVER, *(s.name for s in run.mcp_servers))
+    )
     if run.inherit != "nothing":  # servers of the user's own, whose names are not known here
         return lambda name: separator in name
     return lambda name: name.startswith(starts)
