@@ -40,6 +40,11 @@ def is_list(value: object) -> TypeGuard[list[Json]]:
     return isinstance(value, list)
 
 
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Json]]:
+    """Whether this is any mapping, for JSON that the caller of the library passes."""
+    return isinstance(value, Mapping)
+
+
 def as_object(value: object) -> JsonObject:
     """The value if it is an object, else an empty object."""
     return value if is_object(value) else {}

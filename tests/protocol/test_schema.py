@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.protocol.schema.build import MAX_COMPLAINTS, Schema, schema_of
+from corral.protocol.schema.build import MAX_ERRORS, Schema, schema_of
 from corral.values import Json
 
 jsonschema: Any = importlib.import_module("jsonschema")
@@ -189,7 +189,7 @@ def test_a_misspelt_property_is_told_its_name() -> None:
 def test_many_complaints_are_cut_and_long_values_too() -> None:
     value: list[Json] = ["x" * 500] * 100
     _, complaints = schema_of(list[int]).fit(value)
-    assert len(complaints) == MAX_COMPLAINTS + 1
+    assert len(complaints) == MAX_ERRORS + 1
     assert complaints[-1] == "and 80 more"
     assert all(len(complaint) < 150 for complaint in complaints)
 

@@ -8,7 +8,7 @@ becomes ``Log``, ``Error`` or ``Unknown``, and a reply without a pending call be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from corral.events import Error, Log, Unknown
 from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
 from corral.protocol.ndjson import DECODE_ERRORS, decode_malformed, oversized_error
-from corral.values import Json
+from corral.values import Json, JsonObject
 
 Id: TypeAlias = int | float | str
 INVALID_REQUEST = -32600
@@ -67,14 +67,14 @@ N = TypeVar("N")
 class _ErrorFrame(msgspec.Struct):
     code: int | float = 0
     message: str = ""
-    data: Any = None
+    data: Json = None
 
 
 class _Frame(msgspec.Struct):
     id: Id | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
-    params: Any = None
-    result: Any = None
+    params: Json = None
+    result: Json = None
     error: _ErrorFrame | None = None
 
 
@@ -198,7 +198,7 @@ def result(id: Id, value: object) -> bytes:
 
 
 def failure(id: Id, code: int, message: str, data: Json = None) -> bytes:
-    error: dict[str, Json] = {"code": code, "message": message}
+    error: JsonObject = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
     return _line({"id": id, "error": error})

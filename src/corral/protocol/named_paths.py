@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import cast
 
 from corral.events import ToolKind
-from corral.values import Json
+from corral.values import Json, as_texts
 
 FIELDS = frozenset(
     {
@@ -118,8 +117,5 @@ def _glob_prefix(pattern: str) -> Iterable[str]:
     return (head,) if head else ()
 
 
-def _texts(value: Json) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (text for text in cast("list[object]", value) if isinstance(text, str))
+def _texts(value: Json) -> list[str]:
+    return [value] if isinstance(value, str) else as_texts(value)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from itertools import chain
+from types import UnionType
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,11 +35,12 @@ def frame_types(
     }
 
 
-def union_of(*kinds: Iterable[type[msgspec.Struct]]) -> Any:
+def union_of(*kinds: Iterable[type[msgspec.Struct]]) -> object:
     """The union of these types, for a decoder."""
-    union: Any = None
-    for kind in (kind for some in kinds for kind in some):
-        union = kind if union is None else union | kind
+    first, *rest = chain(*kinds)
+    union: type[msgspec.Struct] | UnionType = first
+    for kind in rest:
+        union = union | kind
     return union
 
 
@@ -54,7 +57,7 @@ F = TypeVar("F")
 
 
 def decode_malformed(
-    line: bytes, decode: Callable[[str], F], note: Callable[[Log | Error | Unknown], Any]
+    line: bytes, decode: Callable[[str], F], note: Callable[[Log | Error | Unknown], object]
 ) -> F | None:
     """Decode a malformed line after repairing it: without terminal sequences, byte order mark and
     lone surrogates. Otherwise ``None``, and an event for the line is passed to ``note``."""
@@ -127,7 +130,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RawEvent: TypeAlias = str | Event | TurnEnd
-Translate: TypeAlias = Callable[[list[Any]], list[RawEvent]]
+Translate: TypeAlias = Callable[[list[object]], list[RawEvent]]
 """Typed frames → raw events, a list at a time: one call per frame would cost a tenth more."""
 
 
@@ -136,7 +139,7 @@ class NdjsonStream:
 
     def __init__(
         self,
-        frames: Any,
+        frames: object,
         translate: Translate,
         *,
         clean: Callable[[bytes], bytes] | None = None,

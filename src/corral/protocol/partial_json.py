@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
-from typing import cast
+from typing import Final
 
 import msgspec
 
 from corral.values import Json
 
-NO_VALUE = object()
+
+class NoValue(enum.Enum):
+    """The type of ``NO_VALUE``: an enum, so that type checkers know what is left without it."""
+
+    NO_VALUE = enum.auto()
+
+
+NO_VALUE: Final = NoValue.NO_VALUE
 """No value yet. ``None`` would be the value ``null``."""
 
 _HALF_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\"\Z")
@@ -111,7 +119,7 @@ class PartialJson:
         # The brackets are those of the stack: whatever changes the stack calls this again.
         self._safe = (end, closer)
 
-    def value(self) -> Json | object:
+    def value(self) -> Json | NoValue:
         """The value so far; ``NO_VALUE`` if there is none."""
         if self._safe is None:
             return NO_VALUE
@@ -121,15 +129,17 @@ class PartialJson:
         return _decode(text[:end] + closer, "".join(reversed(self._stack)))
 
 
-def _decode(text: str, closers: str) -> Json | object:
+def _decode(text: str, closers: str) -> Json | NoValue:
     try:
-        return cast("Json", msgspec.json.decode(text + closers))
+        value: Json = msgspec.json.decode(text + closers)
+        return value
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         pass
     if text.endswith('"') and (surrogate := _HALF_SURROGATE.search(text, max(0, len(text) - 4096))):
         text = text[: surrogate.start(1)] + text[surrogate.end(1) :]
     try:
         # Models write unescaped line breaks into strings.
-        return cast("Json", json.loads(text + closers, strict=False))
+        value = json.loads(text + closers, strict=False)
+        return value
     except (ValueError, RecursionError):
         return NO_VALUE

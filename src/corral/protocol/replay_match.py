@@ -11,7 +11,6 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from corral.values import Json
 
@@ -124,7 +123,7 @@ class ReplayMatcher:
         if not line.lstrip().startswith("{"):
             return self._recorded.relocate(line, self._current)
         try:
-            message = cast("Json", json.loads(line))
+            message: Json = json.loads(line)
         except ValueError:
             return self._recorded.relocate(line, self._current)
         changed = self._rewrite(message)

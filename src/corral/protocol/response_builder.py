@@ -35,7 +35,7 @@ from corral.values import Json, Usage
 
 
 class _OpenPart:
-    """A part that is still part."""
+    """A part that is still open."""
 
     __slots__ = ("id", "index", "item_id", "kind", "name", "pieces", "signature")
 
@@ -64,7 +64,7 @@ class ResponseBuilder:
         self._used_ids = set(used)
         self._parts: list[_OpenPart | Part] = []
         self._open: _OpenPart | None = None
-        """The text or thinking that is still part."""
+        """The text or thinking that is still open."""
         self._calls: dict[object, _OpenPart] = {}
         self._started = False
 
@@ -102,7 +102,7 @@ class ResponseBuilder:
             self.events.append(ThinkingDelta(piece, part.index))
 
     def set_signature(self, signature: str, kind: str = "text") -> None:
-        """Set the signature of the part text or thinking, or of a new empty part of ``kind``.
+        """Set the signature of the open text or thinking, or of a new empty part of ``kind``.
         This completes the part."""
         if self._open is None or self._open.kind != kind:
             (self.add_text if kind == "text" else self.add_thinking)("")
@@ -111,7 +111,7 @@ class ResponseBuilder:
         self.end_part()
 
     def end_part(self) -> None:
-        """The part text or thinking is complete."""
+        """The open text or thinking is complete."""
         part, self._open = self._open, None
         if part is not None:
             ended = TextEnd if part.kind == "text" else ThinkingEnd

@@ -12,25 +12,28 @@ does not accept is removed from a copy by that vendor's module.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast, overload
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeAlias, TypedDict, TypeGuard, TypeVar, cast, overload
 
 import msgspec
 
 from corral.errors import SchemaInvalid, SchemaNotMet
 from corral.protocol.schema.validate import (
+    LENGTH_LIMITS,
     LIMITS,
     TYPES,
     check,
     describe,
     resolve_reference,
 )
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object, as_text, is_mapping
 
 T = TypeVar("T")
-Read = Callable[[Json], tuple[Any, list[str]]]
+T_co = TypeVar("T_co", covariant=True)
+Read: TypeAlias = Callable[[Json], tuple[T | None, list[str]]]
+"""Converts a value: the typed value and no errors, or ``None`` and the errors."""
 
-MAX_COMPLAINTS = 20
+MAX_ERRORS = 20
 """Errors that are reported at once."""
 
 MAPS_OF_SCHEMAS = ("properties", "$defs", "definitions")
@@ -53,7 +56,7 @@ META: JsonObject = {
         **dict.fromkeys(SINGLE_SCHEMAS, _SCHEMA),
         **{key: {"type": "array", "minItems": 1, "items": _SCHEMA} for key in LISTS_OF_SCHEMAS},
         **{key: {"type": "number"} for key in LIMITS},
-        **{key: {"type": "integer", "minimum": 0} for key in LIMITS if LIMITS[key][1]},
+        **{key: {"type": "integer", "minimum": 0} for key in LENGTH_LIMITS},
         **dict.fromkeys(UNCHECKED, False),
         "multipleOf": {"type": "number", "exclusiveMinimum": 0},
         "type": {"anyOf": [_TYPE, {"type": "array", "minItems": 1, "items": _TYPE}]},
@@ -67,54 +70,69 @@ META: JsonObject = {
 """The schema of a schema: a dict given by the caller is checked with the same checker."""
 
 
-class Schema(Generic[T]):
+class PydanticModel(Protocol):
+    """The methods of a pydantic model that are used here: pydantic is never imported."""
+
+    @classmethod
+    def model_json_schema(cls) -> JsonObject: ...
+    @classmethod
+    def model_validate_json(cls, json_data: bytes) -> object: ...
+
+
+class ModelError(TypedDict):
+    """One entry of ``pydantic.ValidationError.errors()``."""
+
+    loc: tuple[int | str, ...]
+    type: str
+    msg: str
+    input: object
+
+
+class Schema(Generic[T_co]):
     """A schema, and the conversion of a JSON value to the type that it describes."""
 
     __slots__ = ("_read", "json", "name")
 
-    def __init__(self, name: str, json: JsonObject, read: Read) -> None:
+    def __init__(self, name: str, json: JsonObject, read: Read[T_co]) -> None:
         self.name = name
         self.json = json
         self._read = read
 
-    def fit(self, value: Json) -> tuple[T | None, tuple[str, ...]]:
+    def fit(self, value: Json) -> tuple[T_co | None, tuple[str, ...]]:
         """The typed value and no errors, or None and the errors. Never raises for a wrong
         value."""
         try:
-            typed, complaints = self._read(value)
+            typed, errors = self._read(value)
         except (RecursionError, OverflowError):
             return None, ("the value is nested too deeply, or holds too large a number",)
-        if len(complaints) > MAX_COMPLAINTS:
-            complaints = [
-                *complaints[:MAX_COMPLAINTS],
-                f"and {len(complaints) - MAX_COMPLAINTS} more",
-            ]
-        return (None if complaints else typed), tuple(complaints)
+        if len(errors) > MAX_ERRORS:
+            errors = [*errors[:MAX_ERRORS], f"and {len(errors) - MAX_ERRORS} more"]
+        return (None if errors else typed), tuple(errors)
 
-    def validate(self, value: Json) -> T:
+    def validate(self, value: Json) -> T_co:
         """The typed value. Raises ``SchemaNotMet`` with one line per error."""
-        typed, complaints = self.fit(value)
-        if complaints:
-            raise schema_not_met(self.name, complaints)
-        return cast("T", typed)
+        typed, errors = self.fit(value)
+        if errors:
+            raise schema_not_met(self.name, errors)
+        return cast("T_co", typed)  # None only if the schema allows null
 
 
-def schema_not_met(name: str, complaints: tuple[str, ...], text: str | None = None) -> SchemaNotMet:
-    """The error for these complaints; its ``frame`` holds the text that was checked."""
-    listed = "".join(f"\n- {complaint}" for complaint in complaints)
+def schema_not_met(name: str, errors: tuple[str, ...], text: str | None = None) -> SchemaNotMet:
+    """The exception for these errors; its ``frame`` is the text that was checked."""
+    listed = "".join(f"\n- {error}" for error in errors)
     return SchemaNotMet(f"the value does not fit {name}:{listed}", frame=text)
 
 
 @overload
 def schema_of(of: Schema[T] | type[T], name: str | None = None) -> Schema[T]: ...
 @overload
-def schema_of(of: object, name: str | None = None) -> Schema[Any]: ...
-def schema_of(of: Schema[T] | object, name: str | None = None) -> Schema[T] | Schema[Any]:
-    """The schema behind a type, a model or a JSON Schema dict. Raises ``SchemaInvalid``."""
-    if isinstance(of, Schema):
-        return cast("Schema[T]", of)
-    if isinstance(of, Mapping):
-        return _schema_from_json(cast("Mapping[str, Json]", of), name)
+def schema_of(of: object, name: str | None = None) -> Schema[object]: ...
+def schema_of(of: object, name: str | None = None) -> Schema[object]:
+    """The schema of a type, a model or a JSON Schema dict. Raises ``SchemaInvalid``."""
+    if _is_schema(of):
+        return of
+    if is_mapping(of):
+        return _schema_from_json(dict(of), name)
     if of is None or isinstance(of, str | bytes | int | float | list | tuple):
         raise SchemaInvalid(
             f"a schema must be a type or a JSON Schema as a dict, got: {of!r}",
@@ -122,24 +140,33 @@ def schema_of(of: Schema[T] | object, name: str | None = None) -> Schema[T] | Sc
         )
     label = name or getattr(of, "__name__", None) or "result"
     try:
-        hook = _model_schema
-        json = hook(of) if is_model(of) else msgspec.json.schema(of, schema_hook=hook)
+        json = _type_schema(of)
     except Exception as error:  # the caller's own classes may raise anything here
         raise SchemaInvalid(f"{label} cannot be a JSON Schema: {error}") from error
     json = _hoist_definitions(json, label)
     return Schema(label, json, _model_reader(of) if is_model(of) else _type_reader(of, json))
 
 
-def is_model(kind: object) -> bool:
-    """Whether this is a pydantic model, by its methods: pydantic is never imported here."""
+def _is_schema(of: object) -> TypeGuard[Schema[object]]:
+    return isinstance(of, Schema)
+
+
+def is_model(kind: object) -> TypeGuard[type[PydanticModel]]:
+    """Whether this is a pydantic model, by its methods."""
     methods = ("model_json_schema", "model_validate_json")
     return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in methods)
 
 
-def _model_schema(kind: Any) -> JsonObject:
+def _type_schema(kind: object) -> JsonObject:
+    if is_model(kind):
+        return kind.model_json_schema()
+    return msgspec.json.schema(kind, schema_hook=_model_schema)
+
+
+def _model_schema(kind: object) -> JsonObject:
     if not is_model(kind):
         raise NotImplementedError
-    return cast("JsonObject", kind.model_json_schema())
+    return kind.model_json_schema()
 
 
 def _hoist_definitions(json: JsonObject, label: str) -> JsonObject:
@@ -148,9 +175,9 @@ def _hoist_definitions(json: JsonObject, label: str) -> JsonObject:
     defs: JsonObject = {}
 
     def gather(schema: JsonObject) -> JsonObject:
-        for name, found in cast("JsonObject", schema.get("$defs", {})).items():
-            whole = gather(cast("JsonObject", found))
-            if defs.setdefault(name, whole) != whole:
+        for name, found in as_object(schema.get("$defs")).items():
+            definition = gather(as_object(found))
+            if defs.setdefault(name, definition) != definition:
                 raise SchemaInvalid(f"{label}: two different types are called {name}")
         return {
             key: _map_subschemas(key, value, gather)
@@ -163,7 +190,7 @@ def _hoist_definitions(json: JsonObject, label: str) -> JsonObject:
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         target = reference.removeprefix("#/$defs/")
         beside = {key: value for key, value in root.items() if key != "$ref"}
-        root = {**cast("JsonObject", defs[target]), **beside}
+        root = {**as_object(defs[target]), **beside}
         if reference.encode() not in msgspec.json.encode([root, defs]):
             del defs[target]
     return {**root, "$defs": defs} if defs else root
@@ -177,8 +204,8 @@ def _map_subschemas(key: str, value: Json, each: Callable[[JsonObject], JsonObje
     return each(value) if key in SINGLE_SCHEMAS and isinstance(value, dict) else value
 
 
-def _type_reader(kind: Any, json: JsonObject) -> Read:
-    def read(value: Json) -> tuple[Any, list[str]]:
+def _type_reader(kind: object, json: JsonObject) -> Read[object]:
+    def read(value: Json) -> tuple[object, list[str]]:
         try:
             return msgspec.convert(value, kind, str_keys=True, dec_hook=_decoded_model), []
         except msgspec.ValidationError as error:
@@ -190,36 +217,34 @@ def _type_reader(kind: Any, json: JsonObject) -> Read:
 
 
 def _format_msgspec_error(message: str) -> str:
-    said, _, place = message.partition(" - at `$")
-    place = place.rstrip("`").removeprefix(".")
-    return f"{place or 'the value'}: {said}"
+    error, _, path = message.partition(" - at `$")
+    path = path.rstrip("`").removeprefix(".")
+    return f"{path or 'the value'}: {error}"
 
 
-def _decoded_model(kind: type, value: Any) -> Any:
+def _decoded_model(kind: type, value: Json) -> object:
     if not is_model(kind):
         raise NotImplementedError(f"{kind.__name__} cannot be made of JSON")
-    typed, complaints = _model_reader(kind)(value)
-    if complaints:
-        raise ValueError("; ".join(complaints))
+    typed, errors = _model_reader(kind)(value)
+    if errors:
+        raise ValueError("; ".join(errors))
     return typed
 
 
-def _model_reader(kind: Any) -> Read:
-    def read(value: Json) -> tuple[Any, list[str]]:
+def _model_reader(kind: type[PydanticModel]) -> Read[object]:
+    def read(value: Json) -> tuple[object, list[str]]:
         try:
             return kind.model_validate_json(msgspec.json.encode(value)), []
         except ValueError as error:
-            listed: Any = getattr(error, "errors", None)
-            if not callable(listed):
+            list_errors: Callable[[], list[ModelError]] | None = getattr(error, "errors", None)
+            if not callable(list_errors):
                 return None, [str(error)]
-            return None, [
-                _format_model_error(wrong) for wrong in cast("list[dict[str, Any]]", listed())
-            ]
+            return None, [_format_model_error(wrong) for wrong in list_errors()]
 
     return read
 
 
-def _format_model_error(wrong: dict[str, Any]) -> str:
+def _format_model_error(wrong: ModelError) -> str:
     path = ""
     for step in wrong["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -227,14 +252,13 @@ def _format_model_error(wrong: dict[str, Any]) -> str:
     return f"{path.lstrip('.') or 'the value'}: {wrong['msg']}{got}"
 
 
-def _schema_from_json(given: Mapping[str, Json], name: str | None) -> Schema[Any]:
-    json = dict(given)
+def _schema_from_json(json: JsonObject, name: str | None) -> Schema[Json]:
     try:
         wrong = check(json, META, META, "schema") or _find_unusable(json, json)
     except RecursionError as error:
         raise SchemaInvalid("the schema cannot be used: it is nested too deeply") from error
     if wrong:
-        errors = "; ".join(wrong[:MAX_COMPLAINTS])
+        errors = "; ".join(wrong[:MAX_ERRORS])
         raise SchemaInvalid(f"the schema cannot be used: {errors}")
     label = name or str(json.get("title") or "result")
     return Schema(label, json, lambda value: (value, check(value, json, json)))
@@ -244,20 +268,22 @@ def _find_unusable(schema: JsonObject, root: JsonObject) -> list[str]:
     """Errors for references that lead nowhere or in circles, and for invalid patterns."""
     wrong: list[str] = []
 
-    def look(below: JsonObject) -> JsonObject:
-        seen: list[Json] = []
+    def search(below: JsonObject) -> JsonObject:
+        seen: list[str] = []
         step: Json = below
         while isinstance(step, dict) and "$ref" in step:
-            step = None if step["$ref"] in seen else resolve_reference(step["$ref"], root, seen)
+            reference = as_text(step["$ref"])
+            step = None if reference in seen else resolve_reference(reference, root)
+            seen.append(reference)
         if step is None:
             wrong.append(f"$ref {below['$ref']!r} does not lead to a schema")
         try:
-            re.compile(cast("str", below.get("pattern", "")))
+            re.compile(as_text(below.get("pattern")))
         except re.error as error:
             wrong.append(f"pattern {below['pattern']!r}: {error}")
         for key, value in below.items():
-            _map_subschemas(key, value, look)
+            _map_subschemas(key, value, search)
         return below
 
-    look(schema)
+    search(schema)
     return wrong

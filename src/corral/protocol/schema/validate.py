@@ -10,44 +10,69 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from operator import ge, gt, le, lt
-from typing import Any, cast
+from typing import NamedTuple
 
 import msgspec
 
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_list, as_object, as_texts, number_or_none
 
 MAX_SHOWN = 60
 """Characters of a wrong value that are shown to the model."""
-
-
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 TYPES: dict[str, tuple[str, Callable[[Json], bool]]] = {
     "object": ("an object", lambda v: isinstance(v, dict)),
     "array": ("a list", lambda v: isinstance(v, list)),
     "string": ("a string", lambda v: isinstance(v, str)),
-    "number": ("a number", _is_number),
-    "integer": ("an integer", lambda v: _is_number(v) and cast("float", v) % 1 == 0),
+    "number": ("a number", lambda v: number_or_none(v) is not None),
+    "integer": ("an integer", lambda v: (n := number_or_none(v)) is not None and n % 1 == 0),
     "boolean": ("true or false", lambda v: isinstance(v, bool)),
     "null": ("null", lambda v: v is None),
 }
 
-LIMITS: dict[str, tuple[str, str, Callable[[Any, Any], bool], str]] = {
-    "minimum": ("number", "", ge, "at least {}"),
-    "maximum": ("number", "", le, "at most {}"),
-    "exclusiveMinimum": ("number", "", gt, "more than {}"),
-    "exclusiveMaximum": ("number", "", lt, "less than {}"),
-    "multipleOf": ("number", "", lambda v, n: round(v / n, 9) % 1 == 0, "a multiple of {}"),
-    "minLength": ("string", "len", ge, "at least {} characters"),
-    "maxLength": ("string", "len", le, "at most {} characters"),
-    "minItems": ("array", "len", ge, "at least {} items"),
-    "maxItems": ("array", "len", le, "at most {} items"),
-    "minProperties": ("object", "len", ge, "at least {} properties"),
-    "maxProperties": ("object", "len", le, "at most {} properties"),
+
+class Limit(NamedTuple):
+    """A keyword that limits a number or a length."""
+
+    size_of: Callable[[Json], float | None]
+    """The number to compare; ``None`` if the keyword does not apply to the value."""
+    holds: Callable[[float, float], bool]
+    description: str
+
+
+def _text_length(value: Json) -> int | None:
+    return len(value) if isinstance(value, str) else None
+
+
+def _item_count(value: Json) -> int | None:
+    return len(value) if isinstance(value, list) else None
+
+
+def _property_count(value: Json) -> int | None:
+    return len(value) if isinstance(value, dict) else None
+
+
+def _is_multiple(value: float, of: float) -> bool:
+    return round(value / of, 9) % 1 == 0
+
+
+LENGTH_LIMITS = {
+    "minLength": Limit(_text_length, ge, "at least {} characters"),
+    "maxLength": Limit(_text_length, le, "at most {} characters"),
+    "minItems": Limit(_item_count, ge, "at least {} items"),
+    "maxItems": Limit(_item_count, le, "at most {} items"),
+    "minProperties": Limit(_property_count, ge, "at least {} properties"),
+    "maxProperties": Limit(_property_count, le, "at most {} properties"),
 }
-"""Keyword → the type it applies to, what is measured, the comparison, and its description."""
+LIMITS = {
+    "minimum": Limit(number_or_none, ge, "at least {}"),
+    "maximum": Limit(number_or_none, le, "at most {}"),
+    "exclusiveMinimum": Limit(number_or_none, gt, "more than {}"),
+    "exclusiveMaximum": Limit(number_or_none, lt, "less than {}"),
+    "multipleOf": Limit(number_or_none, _is_multiple, "a multiple of {}"),
+    **LENGTH_LIMITS,
+}
+"""Keyword → what it limits."""
 
 
 def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[str]:
@@ -68,12 +93,12 @@ def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[s
         wrong += _check_object(value, schema, root, path)
     elif isinstance(value, list):
         wrong += _check_list(value, schema, root, path)
-    for part in cast("list[Json]", schema.get("allOf", [])):
+    for part in as_list(schema.get("allOf")):
         wrong += check(value, part, root, path)
     for key in ("anyOf", "oneOf"):
         if key in schema:
             wrong += _check_alternatives(
-                value, cast("list[Json]", schema[key]), root, path, key == "oneOf"
+                value, as_list(schema[key]), root, path, only_one=key == "oneOf"
             )
     return wrong
 
@@ -89,12 +114,10 @@ def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
     if "const" in schema and not _json_equal(value, schema["const"]):
         wrong.append(f"{here}: expected {describe(schema['const'])}, got {describe(value)}")
     for key in LIMITS.keys() & schema.keys():
-        about, measure, holds, words = LIMITS[key]
-        if TYPES[about][1](value):
-            size: Any = len(cast("str", value)) if measure else value
-            if not holds(size, schema[key]):
-                got = size if measure else describe(value)
-                wrong.append(f"{here}: expected {words.format(schema[key])}, got {got}")
+        size, limit = LIMITS[key].size_of(value), number_or_none(schema[key])
+        if size is not None and limit is not None and not LIMITS[key].holds(size, limit):
+            expected = LIMITS[key].description.format(limit)
+            wrong.append(f"{here}: expected {expected}, got {describe(size)}")
     pattern = schema.get("pattern")
     if isinstance(value, str) and isinstance(pattern, str) and not re.search(pattern, value):
         wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
@@ -102,10 +125,10 @@ def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
 
 
 def _check_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    known = cast("JsonObject", schema.get("properties", {}))
+    known = as_object(schema.get("properties"))
     others = schema.get("additionalProperties", True)
     inside = f"{path}." if path else ""
-    required = cast("list[str]", schema.get("required", []))
+    required = as_texts(schema.get("required"))
     wrong = [f"{inside}{name}: is required and missing" for name in required if name not in value]
     for name, item in value.items():
         if name in known or others is not False:
@@ -118,7 +141,7 @@ def _check_object(value: JsonObject, schema: JsonObject, root: JsonObject, path:
 
 
 def _check_list(value: list[Json], schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    first = cast("list[Json]", schema.get("prefixItems", []))
+    first = as_list(schema.get("prefixItems"))
     rest = schema.get("items", True)
     wrong: list[str] = []
     for number, item in enumerate(value):
@@ -132,7 +155,7 @@ def _check_list(value: list[Json], schema: JsonObject, root: JsonObject, path: s
 
 
 def _check_alternatives(
-    value: Json, choices: list[Json], root: JsonObject, path: str, only_one: bool
+    value: Json, choices: list[Json], root: JsonObject, path: str, *, only_one: bool
 ) -> list[str]:
     tried = [check(value, choice, root, path) for choice in choices]
     fits = tried.count([])
@@ -161,7 +184,7 @@ def _json_equal(one: Json, other: Json) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A short description of the value for an error message."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
@@ -171,11 +194,9 @@ def describe(value: Any) -> str:
     return f"the string {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'!r}"
 
 
-def resolve_reference(reference: Json, root: Json, seen: list[Json] | None = None) -> Json:
+def resolve_reference(reference: str, root: Json) -> Json:
     """The schema that a reference names; None if it is outside the document or missing."""
-    if seen is not None:
-        seen.append(reference)
-    document, *steps = cast("str", reference).split("/")
+    document, *steps = reference.split("/")
     for step in steps:
         name = step.replace("~1", "/").replace("~0", "~")
         root = root.get(name) if isinstance(root, dict) else None

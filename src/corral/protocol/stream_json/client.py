@@ -40,8 +40,7 @@ No state here needs cleanup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -76,7 +75,7 @@ from corral.protocol.stream_json.fields import (
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.protocol.tool_fields import build_tool_use
-from corral.values import Json, as_object, as_text
+from corral.values import Json, JsonObject, as_object, as_text
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})
 """Progress frames that carry no information; several come per second."""
@@ -121,27 +120,36 @@ class StreamJsonClient:
         """Permission requests without an answer, by id."""
         self.replies: list[bytes] = []
         """Lines to write to the agent now. The caller removes them."""
-        self._handlers: dict[type[object], Callable[[Any, list[RawEvent]], None]] = {
-            frames.StreamEventFrame: self._handle_stream_event,
-            frames.AssistantFrame: self._handle_assistant,
-            frames.UserFrame: self._handle_user,
-            frames.SystemFrame: self._handle_system,
-            frames.ResultFrame: self._handle_result,
-            frames.ControlRequest: self._handle_control_request,
-            frames.ControlCancel: self._handle_cancel,
-            frames.ControlResponse: self._handle_response,
-            frames.ToolProgress: self._handle_progress,
-        }
 
-    def translate(self, batch: list[Any]) -> list[RawEvent]:
+    def translate(self, batch: list[object]) -> list[RawEvent]:
         items: list[RawEvent] = []
-        frame: object
         for frame in batch:
-            handler = self._handlers.get(type(frame))
-            if handler is None:
-                raise TypeError(f"not a frame of this protocol: {frame!r}")
-            handler(frame, items)
+            if isinstance(frame, frames.StreamEventFrame):  # by far the most frequent
+                self._handle_stream_event(frame, items)
+            else:
+                self._handle_frame(frame, items)
         return items
+
+    def _handle_frame(self, frame: object, items: list[RawEvent]) -> None:
+        match frame:
+            case frames.AssistantFrame():
+                self._handle_assistant(frame, items)
+            case frames.UserFrame():
+                self._handle_user(frame, items)
+            case frames.SystemFrame():
+                self._handle_system(frame, items)
+            case frames.ResultFrame():
+                self._handle_result(frame, items)
+            case frames.ControlRequest():
+                self._handle_control_request(frame, items)
+            case frames.ControlCancel():
+                self._handle_cancel(frame, items)
+            case frames.ControlResponse():
+                self._handle_response(frame, items)
+            case frames.ToolProgress():
+                pass  # a tool is still running: there is nothing to report
+            case _:
+                raise TypeError(f"not a frame of this protocol: {frame!r}")
 
     def interrupt(self) -> bytes:
         """The line that stops the agent and the commands that it runs."""
@@ -153,7 +161,7 @@ class StreamJsonClient:
     ) -> bytes:
         """The line that answers a permission request; ``stop`` also ends the turn."""
         self.open_requests.pop(ask.request_id, None)
-        verdict: dict[str, Json] = {"behavior": "allow", "updatedInput": ask.input}
+        verdict: JsonObject = {"behavior": "allow", "updatedInput": ask.input}
         if not allow:
             self._denied_ids.add(ask.call_id or "")
             verdict = {"behavior": "deny", "message": message, "interrupt": stop}
@@ -220,7 +228,7 @@ class StreamJsonClient:
         prefix = self._quirks.error_text
         return bool(prefix) and text.lstrip().startswith(prefix)
 
-    def _tool_use(self, id: str, name: str, given: Any, parent: str | None) -> ToolUse:
+    def _tool_use(self, id: str, name: str, given: Json, parent: str | None) -> ToolUse:
         return build_tool_use(id, name, given, kind=self._kind(name), parent=parent)
 
     def _kind(self, name: str) -> ToolKind:
@@ -327,9 +335,6 @@ class StreamJsonClient:
             message = frame.response.error or "a request was rejected"
             items.append(warning("control_refused", message))
 
-    def _handle_progress(self, frame: frames.ToolProgress, items: list[RawEvent]) -> None:
-        """A tool is still running: there is nothing to report."""
-
     def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
         for name, more in frame.model_usage_since_last_result.items():
             self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
@@ -343,7 +348,7 @@ class StreamJsonClient:
         kind, text = self._api_error or (None, "")
         if ok and self._is_error_text(text):  # it was the model's answer after all
             items.append(Text(text))
-        if frame.structured_output is not msgspec.UNSET and frame.structured_output is not None:
+        if frame.structured_output is not None:
             items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
         elif ok and self._wants_schema:
             items.append(
@@ -384,23 +389,23 @@ def encode_prompt(
             *(encode_part(part, media) for part in attachments),
         ]
     message: Json = {"role": "user", "content": content}
-    line: dict[str, Json] = {"type": "user", "session_id": "", "message": message}
+    line: JsonObject = {"type": "user", "session_id": "", "message": message}
     return handshake + _line({**line, "parent_tool_use_id": None})
 
 
-def _control_request(id: str, request: dict[str, Json]) -> bytes:
+def _control_request(id: str, request: JsonObject) -> bytes:
     return _line({"type": "control_request", "request_id": id, "request": request})
 
 
-def _success_reply(id: str, response: dict[str, Json]) -> bytes:
-    body: dict[str, Json] = {"subtype": "success", "request_id": id, "response": response}
+def _success_reply(id: str, response: JsonObject) -> bytes:
+    body: JsonObject = {"subtype": "success", "request_id": id, "response": response}
     return _line({"type": "control_response", "response": body})
 
 
 def _error_reply(id: str, message: str) -> bytes:
-    body: dict[str, Json] = {"subtype": "error", "request_id": id, "error": message}
+    body: JsonObject = {"subtype": "error", "request_id": id, "error": message}
     return _line({"type": "control_response", "response": body})
 
 
-def _line(frame: dict[str, Json]) -> bytes:
+def _line(frame: JsonObject) -> bytes:
     return msgspec.json.encode(frame) + b"\n"

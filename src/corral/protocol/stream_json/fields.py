@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -16,8 +16,10 @@ from corral.protocol.notices import retrying
 from corral.protocol.stream_json import frames
 from corral.values import Cost, Json, Usage
 
+N = TypeVar("N", int, float)
 
-def file_changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
+
+def file_changes(call_id: str, result: Json, cwd: str) -> Iterator[FileChange]:
     """The files that a tool reports as written."""
     try:
         written = msgspec.convert(result, frames.FileToolResult)
@@ -37,7 +39,7 @@ def file_changes(call_id: str, result: Any, cwd: str) -> Iterator[FileChange]:
         yield FileChange(path, "created" if file.created else "modified", call_id=call_id)
 
 
-def content_text(content: Any) -> str:
+def content_text(content: Json) -> str:
     """The text of a string, or of the text blocks in a list."""
     if isinstance(content, str):
         return content
@@ -89,14 +91,24 @@ def add_model_usage(before: frames.ModelUsage | None, more: frames.ModelUsage) -
     if before is None:
         return more
 
-    def plus(name: str) -> Any:
-        a, b = getattr(before, name), getattr(more, name)
-        return b if a is None else a if b is None else a + b
+    return frames.ModelUsage(
+        input_tokens=before.input_tokens + more.input_tokens,
+        output_tokens=before.output_tokens + more.output_tokens,
+        cache_read_input_tokens=before.cache_read_input_tokens + more.cache_read_input_tokens,
+        cache_creation_input_tokens=(
+            before.cache_creation_input_tokens + more.cache_creation_input_tokens
+        ),
+        thinking_tokens=_add_known(before.thinking_tokens, more.thinking_tokens),
+        cost_usd=_add_known(before.cost_usd, more.cost_usd),
+    )
 
-    return frames.ModelUsage(**{name: plus(name) for name in frames.ModelUsage.__struct_fields__})
+
+def _add_known(one: N | None, other: N | None) -> N | None:
+    """The sum of the numbers that are known; ``None`` if neither is."""
+    return other if one is None else one if other is None else one + other
 
 
-def session_usage(given: Any) -> Usage:
+def session_usage(given: Json) -> Usage:
     """The usage of a session. All zeros means unknown."""
     try:
         sums = msgspec.convert(given, frames.SessionTokens)

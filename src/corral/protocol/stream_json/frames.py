@@ -6,9 +6,9 @@ versions of the agents add some and drop others. The order of keys is not stable
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from corral.values import Json
 
 
 class McpServerStatus(msgspec.Struct):
@@ -33,16 +33,16 @@ class SystemFrame(msgspec.Struct, omit_defaults=True, tag_field="type", tag="sys
     max_retries: int | None = None
     retry_delay_ms: float | None = None
     error_status: int | None = None
-    error: Any = None
+    error: Json = None
     tool_name: str | None = None
     tool_use_id: str | None = None
-    content: Any = None
-    message: Any = None
+    content: Json = None
+    message: Json = None
     level: str | None = None
     description: str | None = None
     status: str | None = None
     task_id: str | None = None
-    data: Any = None
+    data: Json = None
     tasks: tuple[TaskInfo, ...] = ()
 
 
@@ -54,9 +54,9 @@ class Block(msgspec.Struct):
     thinking: str = ""
     id: str = ""
     name: str = ""
-    input: Any = None
+    input: Json = None
     tool_use_id: str = ""
-    content: Any = None
+    content: Json = None
     is_error: bool | None = None
 
 
@@ -85,7 +85,7 @@ class UserFrame(msgspec.Struct, tag_field="type", tag="user"):
 
     message: Message
     parent_tool_use_id: str | None = None
-    tool_use_result: Any = None
+    tool_use_result: Json = None
     tool_result_meta: tuple[ToolResultMeta, ...] = ()
 
 
@@ -167,9 +167,9 @@ class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
     stop_reason: str | None = None
     terminal_reason: str | None = None
     api_error_status: int | None = None
-    structured_output: Any = msgspec.UNSET
-    error: Any = None
-    usage: Any = None
+    structured_output: Json = None
+    error: Json = None
+    usage: Json = None
     model_usage_since_last_result: dict[str, ModelUsage] = {}
     """Used because ``usage`` does not include sub-agents, and ``modelUsage`` and
     ``total_cost_usd`` include earlier runs of the session."""
@@ -179,7 +179,7 @@ class ControlRequestBody(msgspec.Struct):
     subtype: str
     tool_name: str = ""
     tool_use_id: str | None = None
-    input: Any = None
+    input: Json = None
     blocked_path: str | None = None
 
 
