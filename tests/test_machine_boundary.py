@@ -192,7 +192,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/backends/stream.py": ("file", "reads attached files"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
-    "sessions/private_home.py": ("clock file", "makes and removes an agent's private home"),
     "sessions/question_files.py": ("file", "questions and answers are files"),
     "sessions/recording.py": ("environment random", "the cassette that the user named"),
     "sessions/warm/client.py": (
@@ -201,7 +200,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/session.py": ("file", "whether the session's folder is still there"),
-    "sessions/store.py": ("clock file random", "the records of sessions are files"),
+    "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
     "sessions/tools/tools.py": ("clock random", "deadlines of tool calls; their identifiers"),

@@ -18,8 +18,7 @@ from corral.cli import run as run_command
 from corral.options import COMPUTED, KNOWN, SPELLINGS, RunKwargs, RunOptions
 from corral.policy import Policy
 from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
-from corral.sessions.prepare import COMMON
-from corral.sessions.prompt_options import PER_PROMPT
+from corral.sessions.prepare import COMMON, PER_PROMPT
 from corral.system import config
 
 FIELDS = set(RunOptions.__struct_fields__) - set(COMPUTED)

@@ -9,7 +9,7 @@ import pytest
 from support.gemini_tools import file_names
 
 from corral.sessions.acp import client_files
-from corral.sessions.acp.client_files import ClientFiles, Outside
+from corral.sessions.acp.client_files import ClientFiles
 from corral.system.path_guard import Access, PathGuard
 
 
@@ -103,9 +103,9 @@ def test_no_path_leads_out(files: ClientFiles, workspace: Path, tmp_path: Path, 
     (workspace / "dangling").symlink_to(beside / "fresh")
     (workspace / "loop").symlink_to(workspace / "loop")
     whole = path.format(ws=workspace)
-    with pytest.raises(Outside):
+    with pytest.raises(PermissionError):
         files.read(whole)
-    with pytest.raises(Outside):
+    with pytest.raises(PermissionError):
         files.write(whole, "overwritten")
     assert os.listdir(beside) == ["secret"]
     assert (beside / "secret").read_text() == "SECRET"
@@ -140,7 +140,7 @@ def test_further_folders_are_readable_and_only_the_writable_ones_written(
     assert files.read(f"{tmp_path}/write/a.txt") == "write"
     files.write(f"{tmp_path}/write/a.txt", "new")
     assert (tmp_path / "write" / "a.txt").read_text() == "new"
-    with pytest.raises(Outside):
+    with pytest.raises(PermissionError):
         files.write(f"{tmp_path}/read/a.txt", "new")
     assert (tmp_path / "read" / "a.txt").read_text() == "read"
 
@@ -153,9 +153,9 @@ def test_folders_are_relative_to_the_workspace_and_not_to_where_we_run(
     (elsewhere / "more" / "a.txt").write_text("not yours")
     monkeypatch.chdir(elsewhere)
     files = ClientFiles(PathGuard(str(workspace), ["more"], ["more"]))
-    with pytest.raises(Outside):
+    with pytest.raises(PermissionError):
         files.read(f"{elsewhere}/more/a.txt")
-    with pytest.raises(Outside):
+    with pytest.raises(PermissionError):
         files.write(f"{elsewhere}/more/a.txt", "new")
 
 
@@ -188,7 +188,7 @@ def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace:
     (workspace / "hooks").symlink_to(".git/hooks")
     assert files.read(f"{workspace}/.git/config") == "[core]"
     for name in (".git/config", "hooks/pre-commit", "sub/.git", ".qwen/settings.json"):
-        with pytest.raises(Outside, match="protected"):
+        with pytest.raises(PermissionError, match="protected"):
             files.write(f"{workspace}/{name}", "x")
     assert file_names(workspace) == [".git/config", "hooks"]
     unlimited = ClientFiles(PathGuard(str(workspace), protects=False))

@@ -19,7 +19,7 @@ from corral import errors
 from corral.events import Decision, Error, Vendor
 from corral.nesting import is_too_deep
 from corral.options import RunKwargs
-from corral.sessions.acp import session as acp_session
+from corral.sessions import permissions
 from corral.sessions.backends import acp
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -154,7 +154,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
 async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp_session, "CANCEL_TIMEOUT", 0.2)
+    monkeypatch.setattr(permissions, "CANCEL_TIMEOUT", 0.2)
     over = asyncio.Event()
 
     async def ask(_request: object) -> Decision:

@@ -161,8 +161,8 @@ class Agent:
 
 async def test_a_good_answer_needs_one_turn() -> None:
     agent = Agent(GOOD)
-    value, result = await run_typed(agent.run, "Review", Report)
-    assert value == result.output == EXPECTED
+    result = await run_typed(agent.run, "Review", Report)
+    assert result.output == EXPECTED
     assert len(agent.prompts) == 1
     assert agent.prompts[0].startswith("Review\n\n")
     assert '"score"' in agent.prompts[0]
@@ -170,8 +170,8 @@ async def test_a_good_answer_needs_one_turn() -> None:
 
 async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
     agent = Agent("Done!", '{"title": "a"}', GOOD)
-    value, result = await run_typed(agent.run, "Review", Report)
-    assert value == EXPECTED
+    result = await run_typed(agent.run, "Review", Report)
+    assert result.output == EXPECTED
     assert "there is no JSON" in agent.prompts[1]
     assert "score: is required and missing" in agent.prompts[2]
     assert result.usage.input == 3
@@ -228,7 +228,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
         cost=Cost(0.5, "reported"),
         duration=1.0,
     )
-    _, result = await run_typed(Agent(first, second).run, "Review", Report)
+    result = await run_typed(Agent(first, second).run, "Review", Report)
     assert [file.path for file in result.files] == ["/a", "/b"]
     assert not result.files_complete
     assert [refusal.name for refusal in result.denied] == ["shell"]
@@ -238,7 +238,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
 
 async def test_a_value_in_an_earlier_message_is_found() -> None:
     said = Result(status="success", text=f"{GOOD}\n\nAll done.", final_text="All done.")
-    assert (await run_typed(Agent(said).run, "Review", Report))[0] == EXPECTED
+    assert (await run_typed(Agent(said).run, "Review", Report)).output == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -276,11 +276,5 @@ async def test_a_submitted_value_beats_the_text() -> None:
         await tools.call("submit_result", {"title": "a", "score": 3})
         return Result(status="success", text="Submitted.", final_text="Submitted.")
 
-    value, _ = await run_typed(run, "Review", Report, submission=submission)
-    assert value == EXPECTED
-
-
-async def test_the_type_is_kept() -> None:
-    value, _ = await run_typed(Agent(GOOD).run, "Review", Report)
-    score: int = value.score
-    assert score == 3
+    result = await run_typed(run, "Review", Report, submission=submission)
+    assert result.output == EXPECTED

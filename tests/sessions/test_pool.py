@@ -25,7 +25,7 @@ from corral.agents.spec import AcpTransport, AgentSpec, acp_transport
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.options import RunKwargs
 from corral.policy import Policy
-from corral.sessions.acp.session import AcpSession
+from corral.sessions.acp.connection import AcpSession
 from corral.sessions.pool import Pool
 from corral.system import paths
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from corral.agents import registry
 from corral.errors import CorralError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from corral.options import RunKwargs
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
-    from corral.sessions.tools.tools import Tool, Tools
+    from corral.sessions.tools.tools import GivenTools
     from corral.sessions.until import Until
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ def session(
     agent: str | None = None,
     *,
     ask: Asker | None = None,
-    tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
+    tools: GivenTools = (),
     **options: Unpack[RunKwargs],
 ) -> Session:
     """A conversation with an agent, as ``async with``; see ``RunKwargs`` for the options.
@@ -48,7 +48,7 @@ def session(
     functions, sync or async, that the agent may call.
     """
     agent = _or_default(agent, options)
-    return Session(agent, cast("dict[str, Any]", options), ask, tools)
+    return Session(agent, options, ask, tools)
 
 
 def pool(
@@ -64,7 +64,7 @@ def pool(
 
     return Pool(
         _or_default(agent, options),
-        cast("dict[str, Any]", options),
+        options,
         size=size,
         prompts_at_once=prompts_at_once,
         ask=ask,
@@ -78,8 +78,8 @@ async def run(  # noqa: PLR0913
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
-    tools: Sequence[Tool | Callable[..., Any]] | Tools | None = None,
-    output: Any = None,
+    tools: GivenTools | None = None,
+    output: object = None,
     repairs: int = 2,
     until: Until | None = None,
     rounds: int = 10,
@@ -126,11 +126,10 @@ async def run(  # noqa: PLR0913
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
     # The prompt file is read here, not by the session: its further turns send other texts.
-    given = cast("dict[str, object]", options)
-    prepared = prepare(agent, given, has_asker=ask is not None, own_tools=tool_names(tools))
+    prepared = prepare(agent, options, has_asker=ask is not None, own_tools=tool_names(tools))
     text = resolve_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
-    goal = with_schema(goal, prepared.agent, cast("dict[str, Any]", options))
+    goal = with_schema(goal, prepared.agent, options)
     async with session(agent, ask=ask, tools=tools or (), **options) as opened:
         result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
@@ -166,7 +165,7 @@ def is_installed(agent: str) -> bool:
     return True
 
 
-def blocking(work: Coroutine[Any, Any, T]) -> T:
+def blocking(work: Coroutine[None, None, T]) -> T:
     """The outcome of async work, for code that is not async; also inside a running loop."""
     try:
         asyncio.get_running_loop()
@@ -175,12 +174,12 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     return _in_a_thread(work)
 
 
-def _in_a_thread(work: Coroutine[Any, Any, T]) -> T:
+def _in_a_thread(work: Coroutine[None, None, T]) -> T:
     """A loop runs here already and cannot be entered again: take another thread, and pass
     an interruption of this one on to it."""
     outcome: list[T] = []
     failure: list[BaseException] = []
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     async def main() -> None:
         task = asyncio.current_task()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, RemoteError
+from corral.options import RunKwargs
 from corral.result import Result
 from corral.sessions.session import Session
 from corral.sessions.structured_output import RunTurn, Submission, answer_schema, run_typed
-from corral.sessions.tools.tools import Tool, Tools
+from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, until_done
 
@@ -24,12 +24,12 @@ PATIENCE = 10.0
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to come to, beyond the end of one turn."""
 
-    output: Any = None
+    output: object = None
     repairs: int = 2
     until: Until | None = None
     rounds: int = ROUNDS
     max_total_tokens: int | None = None
-    submission: Submission[Any] | None = None
+    submission: Submission | None = None
     native: bool = False
     """The agent was given the schema, and answers by it."""
 
@@ -46,9 +46,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def with_submission(
-    goal: Goal, tools: Sequence[Tool | Callable[..., Any]] | Tools
-) -> tuple[Goal, Tools]:
+def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
     """The goal and the tools, with one more by which the value is handed in."""
     submission = Submission(answer_schema(goal.output))
     given = tools if isinstance(tools, Tools) else Tools(tools)
@@ -61,7 +59,7 @@ def with_submission(
     return msgspec.structs.replace(goal, submission=submission), more
 
 
-def with_schema(goal: Goal, agent: AgentSpec, options: dict[str, Any]) -> Goal:
+def with_schema(goal: Goal, agent: AgentSpec, options: RunKwargs) -> Goal:
     """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
     if goal.output is None or agent.native_schema is None or goal.submission is not None:
         return goal
@@ -113,7 +111,7 @@ async def run_goal(
 
 async def _typed(run: RunTurn, prompt: str, goal: Goal) -> Result:
     try:
-        value = run_typed(
+        return await run_typed(
             run,
             prompt,
             goal.output,
@@ -121,7 +119,6 @@ async def _typed(run: RunTurn, prompt: str, goal: Goal) -> Result:
             submission=goal.submission,
             native=goal.native,
         )
-        return (await value)[1]
     except RemoteError as error:
         failed: Result | None = error.result
         if failed is None:

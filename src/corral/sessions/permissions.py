@@ -16,7 +16,6 @@ modules choose the agent's option for a decision.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, get_args
 
@@ -25,13 +24,14 @@ import msgspec
 from corral.events import Decider, Decision, PermissionDecision, PermissionRequest
 from corral.options import PermissionMode, RunOptions
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
-from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
-from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
 from corral.system.path_guard import PathGuard
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 """Answers permission requests: a person at a terminal, a web page, a callback."""
+
+CANCEL_TIMEOUT = 5.0
+"""Seconds that questions get to end once they are cancelled."""
 
 _VALID_DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -140,117 +140,100 @@ def guard_of(run: RunOptions, cwd: str) -> PathGuard:
     return PathGuard(cwd, run.include_directories, run.policy.writable, protects=protects)
 
 
-Write: TypeAlias = Callable[[bytes], None]
+def broker_of(run: RunOptions, guard: PathGuard, ask: Asker | None) -> PermissionBroker:
+    """Answers by the policy of a run."""
+    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard)
+
+
 Granted: TypeAlias = tuple[str, str | None]
 """A tool, and the command where it is one that runs commands."""
 
 
+class Question(msgspec.Struct, frozen=True):
+    """A permission request of an agent, in any protocol."""
+
+    request: PermissionRequest
+    action: Action
+    paths: tuple[str, ...]
+    """All paths that the request names."""
+    reply: Callable[[PermissionAnswer], None]
+    """Sends the answer to the agent. It must hold the agent's process weakly: a question that waits
+    for a person must not keep the process of a dropped session alive."""
+
+    @property
+    def granted_as(self) -> Granted:
+        return self.action.tool, self.action.command
+
+
 class PermissionQuestions:
-    """The permission requests of one turn. ``write`` sends to the agent; it is held weakly,
-    because a pending question must not keep a dropped session's process alive. ``granted``
+    """Answers the permission requests of one session: by the policy at once, or by a person, with
+    one task for each request that is open. ``emit`` gets each decision as an event. ``granted``
     collects what a person allowed for the session."""
 
     def __init__(
-        self,
-        control: StreamJsonClient,
-        run: RunOptions,
-        cwd: str,
-        ask: Asker | None,
-        write: Write,
-        *,
-        granted: set[Granted],
+        self, broker: PermissionBroker, emit: Callable[[RawEvent], None], granted: set[Granted]
     ) -> None:
-        self._control = control
-        guard = guard_of(run, cwd)
-        self._broker = PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard)
-        self._agent = weakref.WeakMethod(write)
+        self.broker = broker
+        self._emit = emit
+        self._granted = granted
         self._open: dict[str, asyncio.Task[None]] = {}
         self._cancelled: list[asyncio.Task[None]] = []
-        self._granted = granted
-        self.inbox: list[RawEvent] = []
-        """What was decided since it was last looked at."""
+        """Cancelled questions that may still have to clean up."""
 
     @property
     def is_asking(self) -> bool:
         """Whether the agent waits for a person's answer."""
         return bool(self._open)
 
-    def take(self, items: list[RawEvent]) -> list[RawEvent]:
-        """The same items, with the decisions that the policy makes itself."""
-        out: list[RawEvent] = []
-        for item in items:
-            out.append(item)
-            if isinstance(item, PermissionRequest):
-                ask = self._control.open_requests.get(item.request_id)
-                if ask is not None:
-                    self._start_question(ask, item, out)
-            elif isinstance(item, PermissionDecision):  # the agent took its question back
-                question = self._open.pop(item.request_id, None)
-                if question is not None:
-                    question.cancel()
-                    self._cancelled.append(question)
-        return out
+    def put(self, question: Question) -> None:
+        """Answer a request of the agent, now or when a person has decided."""
+        answer = self.broker.policy_answer(question.action, question.paths)
+        if answer is None and question.granted_as in self._granted:
+            answer = PermissionAnswer("allow_session", "person", "asked before")
+        if answer is not None:
+            self._decide(question, answer)
+            return
+        task = asyncio.get_running_loop().create_task(self._ask_person(question))
+        self._open[question.request.request_id] = task
+
+    def withdraw(self, request_id: str) -> bool:
+        """The agent took its request back. Whether it was still open."""
+        task = self._open.pop(request_id, None)
+        if task is None:
+            return False
+        task.cancel()
+        self._cancelled.append(task)
+        return True
 
     async def close(self) -> None:
-        """No question outlives its turn."""
-        questions = [*self._open.values(), *self._cancelled]
-        for question in self._open.values():
-            question.cancel()
+        """Cancel what is open. A person's answer may go on after it was cancelled: it is waited
+        for, but not for ever."""
+        for task in self._open.values():
+            task.cancel()
+        tasks = [*self._open.values(), *self._cancelled]
         self._open.clear()
         self._cancelled.clear()
-        if questions:
-            await asyncio.wait(questions)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
-    def _start_question(
-        self, ask: StreamPermissionRequest, request: PermissionRequest, out: list[RawEvent]
-    ) -> None:
-        answer = self._policy_answer(ask)
-        if answer is not None:
-            self._send_decision(ask, answer, out)
+    async def _ask_person(self, question: Question) -> None:
+        answer = await self.broker.ask_person(question.request)
+        answer = self.broker.confirm(answer, question.action, question.paths)
+        if self._open.pop(question.request.request_id, None) is None:
             return
-        task = asyncio.get_running_loop().create_task(self._ask_person(ask, request))
-        self._open[ask.request_id] = task
+        if answer.decision == "allow_session":
+            self._granted.add(question.granted_as)
+        self._decide(question, answer)
 
-    def _policy_answer(self, ask: StreamPermissionRequest) -> PermissionAnswer | None:
-        answer = self._broker.policy_answer(_action(ask), _paths(ask))
-        if answer is None and (ask.name, ask.command) in self._granted:
-            return PermissionAnswer("allow_session", "person", "asked before")
-        return answer
-
-    async def _ask_person(self, ask: StreamPermissionRequest, request: PermissionRequest) -> None:
-        answer = await self._broker.ask_person(request)
-        answer = self._broker.confirm(answer, _action(ask), _paths(ask))
-        if self._open.pop(ask.request_id, None) is not None:
-            if answer.decision == "allow_session":
-                self._granted.add((ask.name, ask.command))
-            self._send_decision(ask, answer, self.inbox)
-
-    def _send_decision(
-        self, ask: StreamPermissionRequest, answer: PermissionAnswer, out: list[RawEvent]
-    ) -> None:
-        out.append(
+    def _decide(self, question: Question, answer: PermissionAnswer) -> None:
+        request = question.request
+        self._emit(
             PermissionDecision(
-                ask.request_id,
+                request.request_id,
                 answer.decision,
                 answer.by,
-                call_id=ask.call_id,
+                call_id=request.call_id,
                 rule=answer.rule,
             )
         )
-        reply = self._control.answer(
-            ask,
-            allow=answer.decision.startswith("allow"),
-            message=f"Not allowed ({answer.rule}). Do not try it in another way.",
-            stop=answer.decision == "cancel",
-        )
-        write = self._agent()
-        if write is not None:
-            write(reply)
-
-
-def _action(ask: StreamPermissionRequest) -> Action:
-    return Action(ask.name, ask.kind, ask.command, own=ask.own)
-
-
-def _paths(ask: StreamPermissionRequest) -> tuple[str, ...]:
-    return (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
+        question.reply(answer)

@@ -42,9 +42,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -55,12 +54,16 @@ from corral.events import Event
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.acp.connection import Connection
-from corral.sessions.acp.session import AcpSession
+from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.acp import AcpBackend
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
-from corral.sessions.prompt_options import check_narrower, needs_new_process
+from corral.sessions.prepare import (
+    PreparedRun,
+    check_narrower,
+    needs_new_process,
+    prepare,
+    resolve_prompt,
+)
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
 from corral.system import platform
@@ -94,7 +97,7 @@ class Pool:
     def __init__(
         self,
         agent: str,
-        options: dict[str, Any],
+        options: Mapping[str, object],
         *,
         size: int,
         prompts_at_once: int,
@@ -104,7 +107,7 @@ class Pool:
         if size < 1 or prompts_at_once < 1:
             raise ConfigError("a pool needs a size of at least 1")
         self._agent = agent
-        self._options: dict[str, Any] = {**options, "keep": False}
+        self._options: dict[str, object] = {**options, "keep": False}
         self._size = size
         self._at_once = prompts_at_once
         self._idle = idle
@@ -145,7 +148,7 @@ class Pool:
         *,
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
-        **options: Any,
+        **options: object,
     ) -> Result:
         """One prompt in a fresh session, to its end; ``check`` and ``on_event`` as in
         ``corral.run``."""

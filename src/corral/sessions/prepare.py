@@ -2,12 +2,23 @@
 
 A ``PreparedRun`` has an existing folder, a program of a known version, a policy that can be
 enforced, and options that the agent supports. Nothing is written to disk here.
+
+A prompt may have options of its own, which are checked here as well (``for_prompt``):
+``timeout`` and ``idle_timeout`` are only replaced. ``model`` and ``policy`` are prepared again, as
+for a new session; the policy may only be narrower than the session's. How they take effect:
+
+- an agent with one process per prompt: that process is started with them;
+- the built-in agent: the loop gets the other model, tools and rules, and the same history;
+- an ACP agent: if every capability is brokered, the broker uses the narrower policy; if the agent
+  can switch its model, it is switched. What is fixed when the process starts (the model of some
+  agents, a policy in the agent's own settings) needs a new process, which loads the conversation;
+  an agent that cannot load one refuses the option.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,12 +31,13 @@ from corral.agents.spec import (
     Launch,
     LaunchContext,
     PolicyRow,
+    acp_transport,
     compile_for,
 )
 from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
 from corral.nesting import decode_json
 from corral.options import KNOWN, RunOptions, check_prompt
-from corral.policy import Policy
+from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
 from corral.sessions.credentials import choose_credentials
@@ -57,6 +69,9 @@ COMMON = frozenset(
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
+
+PER_PROMPT = ("timeout", "idle_timeout", "model", "policy")
+"""Options that a prompt may choose for itself."""
 
 LARGEST_FILE = 20 * 1024 * 1024
 
@@ -112,7 +127,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(
     name: str,
-    options: dict[str, object],
+    options: Mapping[str, object],
     *,
     has_asker: bool = False,
     own_tools: Iterable[str] = (),
@@ -168,6 +183,65 @@ def prepare(
     )
 
 
+def for_prompt(
+    session: PreparedRun,
+    name: str,
+    options: Mapping[str, object],
+    given: Mapping[str, object],
+    *,
+    has_asker: bool,
+) -> PreparedRun:
+    """The session's ``PreparedRun`` with what one prompt chooses; None in ``given`` is not chosen.
+    ``name`` and ``options`` are those the session was prepared with. Raises ``ConfigError``."""
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if not chosen:
+        return session
+    checked = RunOptions.build(session.run.agent, chosen)
+    if not {"model", "policy"} & chosen.keys():
+        run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
+        return msgspec.structs.replace(session, run=run)
+    if session.run.replay is not None:
+        raise ConfigError("a recording was made with one model and one policy: replay has no other")
+    merged: dict[str, object] = {**options, **chosen}
+    if "policy" in chosen:
+        merged["policy"] = policy = _own_tools(checked.policy, session.run.policy)
+        check_narrower(policy, session)
+        for other_spelling in ("approval_mode", "allowed_tools"):  # of the session's policy
+            merged.pop(other_spelling, None)
+    if registry.names_a_model(name):
+        name, merged["model"] = session.agent.name, checked.model or session.run.model
+    return prepare(name, merged, has_asker=has_asker, own_tools=session.run.own_tools)
+
+
+def check_narrower(policy: Policy, session: PreparedRun) -> None:
+    """Raises ``ConfigError`` for a policy of one prompt that allows more than the session's."""
+    if not is_narrower(policy, session.run.policy, session.agent.tools):
+        raise ConfigError(
+            "the policy of a prompt may only be narrower than the session's, and this one is wider,"
+            " or has rules that cannot be compared with the session's",
+            hint="Give the session the wider policy; or change the session's own:"
+            " msgspec.structs.replace(policy, write='deny').",
+        )
+
+
+def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
+    """Whether a process that was started for ``running`` cannot serve ``prompt``."""
+    if acp_transport(prompt.agent).model_at_start and prompt.run.model != running.run.model:
+        return True
+    if prompt.run.policy == running.run.policy:
+        return False
+    rows = (*prompt.compiled.report, *running.compiled.report)
+    mode = prompt.run.policy.mode != running.run.policy.mode
+    return mode or any(row.enforcement != "brokered" for row in rows)
+
+
+def _own_tools(policy: Policy, session: Policy) -> Policy:
+    """The caller's own functions stay allowed if the policy has no rule for tool servers."""
+    if policy.mcp is None and policy.own_mcp is None and session.own_mcp is not None:
+        return msgspec.structs.replace(policy, own_mcp=session.own_mcp)
+    return policy
+
+
 def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
     return run.permission_mode == "auto" or (run.permission_mode == "prompt" and has_asker)
 
@@ -188,7 +262,7 @@ def _program(
     return agent, found, env
 
 
-def _with_model(model: str, options: dict[str, object]) -> dict[str, object]:
+def _with_model(model: str, options: Mapping[str, object]) -> Mapping[str, object]:
     other = options.get("model")
     if other is not None and other != model:
         raise ConfigError(f"two models are named: {model} and {other}")

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,10 +28,9 @@ from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import question_files, store
-from corral.sessions.backends.base import Backend, Driver, HasStderr, Steerable
+from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
-from corral.sessions.prepare import PreparedRun, prepare, resolve_prompt
-from corral.sessions.prompt_options import for_prompt
+from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
 from corral.system.environment import SecretRedactor
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.tools.mcp_server import ToolServer
-    from corral.sessions.tools.tools import Tool, Tools
+    from corral.sessions.tools.tools import GivenTools
 
 
 class Session:
@@ -50,9 +49,9 @@ class Session:
     def __init__(
         self,
         agent: str,
-        options: dict[str, Any],
+        options: Mapping[str, object],
         ask: Asker | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] | Tools = (),
+        tools: GivenTools = (),
     ) -> None:
         """``ask`` answers the agent's permission questions; without it they are denied.
         ``tools`` are Python functions that the agent may call."""
@@ -103,7 +102,7 @@ class Session:
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
         return self
 
-    def _prepare(self, options: dict[str, Any]) -> PreparedRun:
+    def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
         own = tool_names(self._tools)
         return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
@@ -111,14 +110,14 @@ class Session:
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
         """The same, with the caller's own functions as one more tool server; an agent that
         runs in this process calls them itself."""
-        options = dict(self._options)
+        options: dict[str, object] = dict(self._options)
         policy = options.get("policy") or Policy()
         if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
             # Whoever hands over a function means it to be called.
             options["policy"] = replace(policy, own_mcp="allow")
         if isinstance(prepared.agent.transport, InProcess):
             return self._prepare(options)
-        if getattr(self._tools, "agent_hooks", ()):
+        if not isinstance(self._tools, Sequence) and self._tools.agent_hooks:
             raise ConfigError(
                 f"{prepared.agent.name} does not ask before each of its calls:"
                 " agent_hooks are not available with it",
@@ -132,7 +131,7 @@ class Session:
         from corral.sessions.tools.mcp_server import ToolServer
 
         self._server = await ToolServer(self._tools).__aenter__()
-        options["mcp_servers"] = [*options.get("mcp_servers", ()), self._server.mcp_server]
+        options["mcp_servers"] = [*prepared.run.mcp_servers, self._server.mcp_server]
         try:
             return self._prepare(options)
         except BaseException:
@@ -145,8 +144,9 @@ class Session:
             await server.__aexit__(None, None, None)
 
     def _answers(self) -> int:
-        tools = self._server.tools if self._server is not None else self._tools
-        return cast("int", getattr(tools, "answers", 0))
+        if self._server is not None:
+            return self._server.tools.answers
+        return 0 if isinstance(self._tools, Sequence) else self._tools.answers
 
     def _tools_error(self) -> CorralError | None:
         """The error if the agent never connected to the tool server."""
@@ -200,7 +200,7 @@ class Session:
         only be narrower than the session's. Raises ``ConfigError`` for one that is wider, and, here
         or when the turn starts, where the agent cannot take the option for one prompt."""
         session, record = self._require_open()
-        given: dict[str, Any] = {
+        given: dict[str, object] = {
             "timeout": timeout,
             "idle_timeout": idle_timeout,
             "model": model,
@@ -309,7 +309,7 @@ class Session:
         return self._prepared, self._record
 
 
-def tool_names(tools: Sequence[Tool | Callable[..., Any]] | Tools | None) -> tuple[str, ...]:
+def tool_names(tools: GivenTools | None) -> tuple[str, ...]:
     """The names of the caller's own functions. Raises ``ConfigError`` for two of one name."""
     if not tools:
         return ()
@@ -327,13 +327,13 @@ def _driver(
     record: SessionRecord,
     redactor: SecretRedactor,
     ask: Asker | None,
-    tools: Sequence[Tool | Callable[..., Any]] | Tools,
+    tools: GivenTools,
 ) -> Driver:
     """Create the driver of an in-process agent. It is in a higher layer; its spec names it."""
     if not isinstance(prepared.agent.transport, InProcess):
         raise TypeError(f"{prepared.agent.name} does not run in this process")
     module, _, name = prepared.agent.transport.driver.partition(":")
-    make = cast("Callable[..., Driver]", getattr(import_module(module), name))
+    make: DriverFactory = getattr(import_module(module), name)
     return make(prepared, record, redactor, ask, tools)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -41,10 +41,10 @@ read from each of them."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-def answer_schema(of: Schema[T] | type[T] | object) -> Schema[Any]:
+def answer_schema(of: object) -> Schema[object]:
     """The schema of the answer. Raises ``SchemaInvalid`` if ``null`` is valid: it could not be
     distinguished from no answer."""
-    schema = schema_of(of)
+    schema: Schema[object] = schema_of(of)
     if not schema.fit(None)[1]:
         raise SchemaInvalid(
             f"{schema.name} may be null, which looks like no answer",
@@ -53,7 +53,7 @@ def answer_schema(of: Schema[T] | type[T] | object) -> Schema[Any]:
     return schema
 
 
-def instructions(schema: Schema[Any]) -> str:
+def instructions(schema: Schema[object]) -> str:
     """What to append to a prompt."""
     return (
         "When you are done, end your answer with one fenced block of JSON and nothing after it."
@@ -82,7 +82,7 @@ def extract(text: str, schema: Schema[T]) -> T:
     return cast("T", value)
 
 
-def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+def find(text: str, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
     """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
     complaints: tuple[str, ...] = ()
     for candidate in _candidates(text):
@@ -96,10 +96,10 @@ def find(text: str, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
     return None, complaints or ("there is no JSON in the answer",)
 
 
-def unwrap(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+def unwrap(value: Json, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
     """The valid value, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string of
     JSON; else the complaints about it."""
-    run_typed, complaints = schema.fit(value)
+    fitted, complaints = schema.fit(value)
     layers = 0
     inner = value
     wrong = complaints
@@ -115,8 +115,8 @@ def unwrap(value: Json, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
                     break
             case _:
                 break
-        run_typed, wrong = schema.fit(inner)
-    return (None, complaints) if wrong else (run_typed, ())
+        fitted, wrong = schema.fit(inner)
+    return (None, complaints) if wrong else (fitted, ())
 
 
 def _candidates(text: str) -> Iterator[Json]:
@@ -139,7 +139,8 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=_reject_constant)
 
 
 def _parse_json(text: str) -> Json:
-    return cast("Json", _decoder.decode(text.strip("\ufeff \t\r\n")))
+    value: Json = _decoder.decode(text.strip("\ufeff \t\r\n"))
+    return value
 
 
 def _embedded_json(text: str) -> Iterator[Json]:
@@ -157,18 +158,18 @@ def _embedded_json(text: str) -> Iterator[Json]:
             at += 1
         else:
             at = end
-            yield cast("Json", value)
+            yield value
 
 
-class Submission(Generic[T]):
+class Submission:
     """The tool by which an agent hands in its result, and what it handed in.
 
     A value that does not fit is refused with the complaints, so that the agent can
-    mend it in the same turn. Of several that fit, the last counts.
+    fix it in the same turn. Of several that fit, the last counts.
     """
 
-    def __init__(self, schema: Schema[T]) -> None:
-        self._submitted: list[T] = []
+    def __init__(self, schema: Schema[object]) -> None:
+        self._submitted: list[object] = []
         is_object = schema.json.get("type") == "object"
         advertised: JsonObject = schema.json
         if not is_object:
@@ -180,14 +181,14 @@ class Submission(Generic[T]):
                 **({"$defs": defs} if defs is not None else {}),
             }
 
-        def read(given: Json) -> tuple[dict[str, Any], list[str]]:
+        def read(given: Json) -> tuple[dict[str, object], list[str]]:
             inner = given
             if not is_object and isinstance(given, dict) and given.keys() == {"value"}:
                 inner = given["value"]
             value, complaints = unwrap(inner, schema)
             return {"value": value}, list(complaints)
 
-        async def submit(value: T) -> str:
+        async def submit(value: object) -> str:
             self._submitted.append(value)
             return "accepted: the task is done, finish now"
 
@@ -204,7 +205,7 @@ class Submission(Generic[T]):
         return bool(self._submitted)
 
     @property
-    def value(self) -> T:
+    def value(self) -> object:
         """The submitted value. Raises ``LookupError`` if there is none."""
         if not self._submitted:
             raise LookupError("no result was submitted")
@@ -215,36 +216,16 @@ class Submission(Generic[T]):
         return f"When you are done, hand in the result by calling the tool {SUBMIT}."
 
 
-@overload
-async def run_typed(
-    run: RunTurn,
-    prompt: str,
-    schema: Schema[T] | type[T],
-    *,
-    repairs: int = REPAIRS,
-    submission: Submission[T] | None = None,
-    native: bool = False,
-) -> tuple[T, Result]: ...
-@overload
 async def run_typed(
     run: RunTurn,
     prompt: str,
     schema: object,
     *,
     repairs: int = REPAIRS,
-    submission: Submission[Any] | None = None,
+    submission: Submission | None = None,
     native: bool = False,
-) -> tuple[Any, Result]: ...
-async def run_typed(
-    run: RunTurn,
-    prompt: str,
-    schema: object,
-    *,
-    repairs: int = REPAIRS,
-    submission: Submission[Any] | None = None,
-    native: bool = False,
-) -> tuple[Any, Result]:
-    """The value, and the result of all turns together.
+) -> Result:
+    """The result of all turns together, with the value as its ``output``.
 
     ``run`` is one turn of a session that stays the same, such as ``session.run``. A
     turn that is no success is raised as its own error. After ``repairs`` further
@@ -266,7 +247,7 @@ async def run_typed(
         else:
             value, complaints = _value_in_result(result, expected)
         if not complaints:
-            return value, msgspec.structs.replace(combined, output=value)
+            return msgspec.structs.replace(combined, output=value)
         if not left:
             error = schema_not_met(expected.name, complaints, result.final_text or result.text)
             error.result = combined
@@ -275,7 +256,7 @@ async def run_typed(
     raise AssertionError("the last turn returns or raises")
 
 
-def _value_in_result(result: Result, schema: Schema[Any]) -> tuple[Any, tuple[str, ...]]:
+def _value_in_result(result: Result, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
     value, complaints = find(result.final_text, schema)
     if complaints and result.text != result.final_text:
         other, wrong = find(result.text, schema)

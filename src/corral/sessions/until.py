@@ -18,7 +18,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -32,10 +31,10 @@ from corral.errors import (
 )
 from corral.result import Result
 from corral.sessions.structured_output import RunTurn, combine_results
-from corral.sessions.tools.tools import in_thread
 from corral.system.environment import SecretRedactor, for_commands, named_secrets
 from corral.system.platform import WINDOWS
 from corral.system.process.process import Exit, Process, ProcessSpec
+from corral.system.threads import in_own_thread
 
 CheckResult = str | bool | None
 """None or True: done. A text: what is wrong. False: something is."""
@@ -219,14 +218,14 @@ async def _await_turn(earlier: Result | None, turn: Awaitable[Result]) -> Result
 
 
 async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
-    verdict: Any
+    verdict: object
     if isinstance(check, Check):
         verdict = await check.run(cwd)
     elif inspect.iscoroutinefunction(check):
         verdict = await check(result)
     else:
         # A check that blocks must not stop the loop: the agent's tools are served there.
-        verdict = await in_thread(partial(check, result))
+        verdict = await in_own_thread(partial(check, result))
         if inspect.isawaitable(verdict):
             verdict = await verdict
     match verdict:

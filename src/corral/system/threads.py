@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from corral.errors import ProcessFailed
@@ -28,6 +31,39 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         if not is_thread_limit(error):
             raise
         raise no_thread_error(error) from error
+
+
+async def in_own_thread(function: Callable[[], T]) -> T:
+    """The result of the function, called in a new thread that is not waited for once this call is
+    cancelled.
+
+    The threads of the loop's own pool are waited for when the loop ends: one function that hangs
+    would hang the program. Raises ``NoThread``.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def succeed(value: T) -> None:
+        if not future.done():
+            future.set_result(value)
+
+    def fail(error: BaseException) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    def body() -> None:
+        try:
+            deliver = partial(succeed, context.run(function))
+        except BaseException as error:
+            # A StopIteration cannot pass through a future.
+            odd = isinstance(error, StopIteration | KeyboardInterrupt)
+            deliver = partial(fail, RuntimeError(repr(error)) if odd else error)
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and with it the caller
+            loop.call_soon_threadsafe(deliver)
+
+    start(threading.Thread(target=body, name="corral-tool", daemon=True))
+    return await future
 
 
 def start(thread: threading.Thread) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from corral.errors import ConfigError
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.human_gate import find_choice
-from corral.sessions.tools.tools import in_thread
+from corral.system.threads import in_own_thread
 from corral.terminal_text import one_line, visible
 
 AnswerLike: TypeAlias = Answer | str | None
@@ -77,7 +77,7 @@ class Callback:
 
     async def ask(self, question: Question) -> Answer:
         call = partial(self._function, question)
-        told = call() if inspect.iscoroutinefunction(self._function) else await in_thread(call)
+        told = call() if inspect.iscoroutinefunction(self._function) else await in_own_thread(call)
         return answer_of(await told if inspect.isawaitable(told) else told)
 
 

@@ -15,17 +15,13 @@ from corral.system.path_guard import Access, PathGuard, Refused, open_beneath
 LARGEST = 64 * 1024 * 1024
 
 
-class Outside(Exception):
-    """A path that the agent may not use."""
-
-
 class ClientFiles:
     def __init__(self, guard: PathGuard) -> None:
         self._guard = guard
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
         """The text, or ``limit`` lines of it from ``line`` (counted from 1). Raises
-        ``FileNotFoundError``, ``Outside`` or ``OSError``."""
+        ``FileNotFoundError``, ``PermissionError`` or ``OSError``."""
         fd = self._open(self._checked(path, "read"), path, "read", os.O_RDONLY)
         with os.fdopen(fd, "rb") as file:
             if os.fstat(fd).st_size > LARGEST:
@@ -40,7 +36,7 @@ class ClientFiles:
 
     def write(self, path: str, content: str) -> tuple[Path, bool]:
         """Write the text, folders included; the path that was written, and whether it is new.
-        Raises ``Outside`` or ``OSError``."""
+        Raises ``PermissionError`` or ``OSError``."""
         real = self._checked(path, "write")
         new = not os.path.lexists(real)
         fd = self._open(real, path, "write", os.O_WRONLY | os.O_CREAT)
@@ -64,8 +60,8 @@ class ClientFiles:
 
     def _checked(self, path: str, access: Access) -> str:
         if not os.path.isabs(path):
-            raise Outside(f"not an absolute path: {path}")
+            raise PermissionError(f"not an absolute path: {path}")
         try:
             return self._guard.check(path, access)
         except Refused as error:
-            raise Outside(str(error)) from error
+            raise PermissionError(str(error)) from error

@@ -46,6 +46,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from corral.agents.spec import Ending, acp_transport
 from corral.errors import (
@@ -60,8 +62,18 @@ from corral.errors import (
     StartupTimeout,
     StreamBroken,
 )
-from corral.events import Text, Thinking, Vendor
+from corral.events import (
+    Decision,
+    FileChange,
+    PermissionDecision,
+    PermissionRequest,
+    Text,
+    Thinking,
+    ToolUse,
+    Vendor,
+)
 from corral.options import RunOptions
+from corral.policy import Action
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
@@ -84,21 +96,28 @@ from corral.protocol.acp.methods import (
 )
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.jsonrpc import Failure
+from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.acp.client_files import ClientFiles
-from corral.sessions.acp.session import AcpSession
-from corral.sessions.backends.stream import StderrReader
-from corral.sessions.permissions import Asker, PermissionBroker, guard_of
-from corral.sessions.prepare import PreparedRun
-from corral.sessions.private_home import write_private_home
-from corral.sessions.prompt_options import needs_new_process
-from corral.sessions.store import SessionRecord
+from corral.sessions.permissions import (
+    Asker,
+    PermissionAnswer,
+    PermissionQuestions,
+    Question,
+    broker_of,
+    guard_of,
+)
+from corral.sessions.prepare import PreparedRun, needs_new_process
+from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
-from corral.values import AgentSession, McpServer
+from corral.system.process.streams import StderrLines
+from corral.values import AgentSession, Json, JsonObject, McpServer, as_object
 from corral.version import __version__
+
+if TYPE_CHECKING:
+    from corral.sessions.acp.client_files import ClientFiles
 
 PAGES = 100
 """Pages of a session list that are read: a list may never end."""
@@ -106,8 +125,164 @@ PAGES = 100
 
 _LOAD_FAILURES = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
 """Errors that an agent has in answer to a conversation that it cannot load."""
+_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
+"""How agents name the tools of our own server."""
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
+
+
+CarryOut: TypeAlias = Callable[[list[Command]], None]
+
+
+class SessionRules:
+    """How the requests of a session are answered: by the policy of a run, below its folders."""
+
+    def __init__(self, run: RunOptions, cwd: str, ask: Asker | None) -> None:
+        self._guard = guard_of(run, cwd)
+        self.broker = broker_of(run, self._guard, ask)
+
+    @cached_property
+    def files(self) -> ClientFiles:
+        """Loaded when it is used: most agents read and write files themselves."""
+        from corral.sessions.acp.client_files import ClientFiles
+
+        return ClientFiles(self._guard)
+
+
+class AcpSession:
+    """One session of an agent: its items, its permission requests and its file requests. Its items
+    wait in ``inbox``. ``carry_out`` executes the commands of its answers."""
+
+    def __init__(self, session_id: str, acp: AcpClient, rules: SessionRules, carry_out: CarryOut):
+        self.session_id = session_id
+        self.inbox: list[RawEvent] = []
+        self.models: tuple[str, ...] = ()
+        """Those the agent lists, perhaps not all it has."""
+        self.model: str | None = None
+        """The one that answers now, where that is known."""
+        self.first_model: str | None = None
+        """The one that the agent chose when the session was opened."""
+        self.was_prompted = False
+        """It was prompted before. Until then, text is a greeting and part of the answer."""
+        self.is_abandoned = False
+        """Its turn does not end, and nothing waits for it any more."""
+        self._acp = acp
+        self._rules = rules
+        self._questions = PermissionQuestions(rules.broker, self._emit, set())
+        # A question that waits for a person must not keep a dropped session's process alive.
+        self._connection = weakref.WeakMethod(carry_out)
+        self._granted_reads: set[str] = set()
+        """Paths that a person let the agent read."""
+        self._granted_writes: set[str] = set()
+        """Paths that a person allowed to write once; the agent then asks us to write them."""
+        self._granted_all_writes = False
+
+    def use_policy(self, rules: SessionRules) -> None:
+        """From now on permission requests are answered by this policy."""
+        self._rules, self._questions.broker = rules, rules.broker
+
+    def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
+        """The agent requests a permission: answered by the policy, or by a person."""
+        call = ask.call
+        request = PermissionRequest(
+            str(ask.request_id),
+            call_id=call.call_id,
+            kind=call.kind,
+            title=call.title,
+            input=call.input,
+        )
+        self._emit(request)
+        own = call.name.startswith(_OWN_PREFIXES)
+        action = Action(call.name, call.kind, ask.command, own=own)
+        named = (*call.paths, *named_paths(call.name, call.kind, call.input))
+        self._questions.put(Question(request, action, named, partial(self._reply, ask)))
+
+    def handle_withdrawal(self, withdrawn: PermissionWithdrawn) -> None:
+        request_id = str(withdrawn.request_id)
+        if self._questions.withdraw(request_id):
+            self._emit(PermissionDecision(request_id, "cancel", "agent"))
+
+    def serve(self, request: FileRequest) -> None:
+        """The agent wants to read or write a file through us."""
+        params = as_object(request.params)
+        path = params.get("path")
+        try:
+            if not isinstance(path, str):
+                raise PermissionError("no path was given")
+            if request.method == "fs/read_text_file":
+                content: Json = {"content": self._read_file(path, params)}
+            else:
+                self._write_file(path, params)
+                content = None
+            answer = self._acp.answer_file_request(request.request_id, content)
+        except FileNotFoundError:
+            answer = self._acp.answer_missing_file(request.request_id, str(path))
+        except OSError as error:
+            answer = self._acp.reject_file_request(request.request_id, str(error))
+        self._carry_out(answer)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for a person's answer."""
+        return self._questions.is_asking
+
+    async def close(self) -> None:
+        """No question outlives its session."""
+        await self._questions.close()
+
+    def _read_file(self, path: str, params: JsonObject) -> str:
+        answer = self._rules.broker.policy_answer(Action("fs/read_text_file", "read"))
+        if answer is not None and not answer.decision.startswith("allow"):
+            raise PermissionError(f"reading is not allowed ({answer.rule})")
+        if answer is None and path not in self._granted_reads:
+            raise PermissionError("reading needs a permission that was not given yet")
+        line, limit = params.get("line"), params.get("limit")
+        return self._rules.files.read(
+            path,
+            line if isinstance(line, int) else None,
+            limit if isinstance(limit, int) else None,
+        )
+
+    def _write_file(self, path: str, params: JsonObject) -> None:
+        answer = self._rules.broker.policy_answer(Action("fs/write_text_file", "edit"))
+        if answer is None:
+            is_allowed = self._granted_all_writes or path in self._granted_writes
+        else:
+            is_allowed = answer.decision.startswith("allow")
+        if not is_allowed:
+            raise PermissionError("writing is not allowed")
+        self._granted_writes.discard(path)
+        content = params.get("content")
+        written, is_new = self._rules.files.write(path, content if isinstance(content, str) else "")
+        self._emit(FileChange(str(written), "created" if is_new else "modified"))
+
+    def _emit(self, item: RawEvent) -> None:
+        self.inbox.append(item)
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        carry_out = self._connection()
+        if carry_out is not None:
+            carry_out(commands)
+
+    def _reply(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
+        decision = answer.decision
+        if answer.by == "person":
+            self._remember_files(ask.call, decision)
+        if decision == "cancel":
+            self._carry_out(self._acp.cancel(self.session_id))
+        if decision == "allow_session" and not self._rules.broker.is_unlimited:
+            # An agent that may always do it asks no more, and paths and rules are not judged.
+            decision = "allow_once"
+        self._carry_out(self._acp.answer_permission(ask.request_id, ask.option_for(decision)))
+
+    def _remember_files(self, call: ToolUse, decision: Decision) -> None:
+        """What a person allowed: the agent may ask us to read or write these files next."""
+        if call.kind == "read" and decision.startswith("allow"):
+            self._granted_reads.update(call.paths)
+        if call.kind == "edit" and decision == "allow_session":
+            self._granted_all_writes = True
+        if call.kind == "edit" and decision == "allow_once":
+            self._granted_writes.update(call.paths)
 
 
 class Connection:
@@ -117,7 +292,7 @@ class Connection:
         self._prepared = prepared
         self._redactor = redactor
         self._acp = AcpClient(acp_transport(prepared.agent).quirks, clean=redactor.clean)
-        self._stderr_reader = StderrReader(weakref.WeakMethod(self._on_stderr_line))
+        self._stderr_lines = StderrLines(self._on_stderr_line)
         self._process: Process | None = None
         self._calls: dict[int, CallFinished | None] = {}
         self._sessions: dict[str, AcpSession] = {}
@@ -156,7 +331,7 @@ class Connection:
                 stdout="pipe",
                 scratch=record.tmp,
                 registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-                on_stderr=self._stderr_reader.feed,
+                on_stderr=self._stderr_lines.feed,
             )
         )
         run = prepared.run
@@ -479,13 +654,11 @@ class Connection:
 
     def use_policy(self, session: AcpSession, run: RunOptions, cwd: str, ask: Asker | None) -> None:
         """Answer the permission requests of a session by the policy of this prompt."""
-        session.use_policy(*_policy_handlers(run, cwd, ask))
+        session.use_policy(SessionRules(run, cwd, ask))
 
     def _add_session(self, session_id: str, cwd: str, ask: Asker | None) -> AcpSession:
-        session = AcpSession(
-            self._acp, *_policy_handlers(self._prepared.run, cwd, ask), self._carry_out
-        )
-        session.session_id = session_id
+        rules = SessionRules(self._prepared.run, cwd, ask)
+        session = AcpSession(session_id, self._acp, rules, self._carry_out)
         self._sessions[session_id] = session
         self.sessions += 1
         return session
@@ -529,15 +702,6 @@ def _as_late_text(item: RawEvent) -> RawEvent:
             return Vendor("late_text", item.delta)
         case _:
             return item
-
-
-def _policy_handlers(
-    run: RunOptions, cwd: str, ask: Asker | None
-) -> tuple[PermissionBroker, ClientFiles]:
-    guard = guard_of(run, cwd)
-    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard), ClientFiles(
-        guard
-    )
 
 
 class PrivateConnection:

@@ -22,14 +22,12 @@ from corral.protocol.acp.methods import (
     TextBlock,
 )
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.acp.connection import Connection
-from corral.sessions.acp.session import AcpSession
+from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepare import PreparedRun
-from corral.sessions.private_home import make_loadable
-from corral.sessions.store import SessionRecord, no_conversation
+from corral.sessions.store import SessionRecord, make_loadable, no_conversation
 from corral.system.media import media_type_of
 from corral.system.threads import in_thread
 

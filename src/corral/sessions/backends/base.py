@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from corral.errors import CorralError
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepare import PreparedRun
+
+if TYPE_CHECKING:
+    from corral.sessions.permissions import Asker
+    from corral.sessions.store import SessionRecord
+    from corral.sessions.tools.tools import GivenTools
+    from corral.system.environment import SecretRedactor
 
 Fail: TypeAlias = Callable[[CorralError], None]
 """How a backend ends its turn from outside of a call."""
@@ -80,6 +86,20 @@ class HasStderr(Protocol):
     def stderr(self) -> str:
         """The end of stderr, redacted."""
         ...
+
+
+class DriverFactory(Protocol):
+    """Creates the driver of an in-process agent; an agent's spec names it."""
+
+    def __call__(
+        self,
+        prepared: PreparedRun,
+        record: SessionRecord,
+        redactor: SecretRedactor,
+        ask: Asker | None,
+        tools: GivenTools,
+        /,
+    ) -> Driver: ...
 
 
 class Driver(Protocol):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Coroutine
 
 from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, ProcessFailed
 from corral.events import Error, Init, Log
@@ -23,7 +22,7 @@ from corral.sessions.prepare import PreparedRun
 from corral.sessions.question_files import QuestionFile
 from corral.sessions.redaction import title_of
 from corral.sessions.store import SessionRecord
-from corral.sessions.tools.tools import Tool, Tools
+from corral.sessions.tools.tools import GivenTools
 from corral.system import terminal
 from corral.system.environment import SecretRedactor
 from corral.system.file_watch import Watch
@@ -44,7 +43,7 @@ class Driver:
         record: SessionRecord,
         redactor: SecretRedactor,
         _ask: Asker | None,
-        tools: Sequence[Tool | Callable[..., Any]] | Tools,
+        tools: GivenTools,
     ) -> None:
         self.prepared = prepared
         self.record = record
@@ -232,7 +231,7 @@ async def _wait_for_answer_file(question: QuestionFile) -> str:
             pause = watch.pause
 
 
-async def _first_result(*ways: Coroutine[Any, Any, str]) -> str:
+async def _first_result(*ways: Coroutine[None, None, str]) -> str:
     """What comes first of several; the others are left."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(way) for way in ways]

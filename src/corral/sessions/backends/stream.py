@@ -16,23 +16,33 @@ from msgspec.structs import replace
 
 from corral.agents.spec import Ending, Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
+from corral.events import PermissionDecision, PermissionRequest
 from corral.options import check_prompt
+from corral.policy import Action
+from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker
+from corral.sessions.permissions import (
+    Asker,
+    Granted,
+    PermissionAnswer,
+    PermissionQuestions,
+    Question,
+    broker_of,
+    guard_of,
+)
 from corral.sessions.prepare import PreparedRun
-from corral.sessions.private_home import write_private_home
-from corral.sessions.store import SessionRecord, no_conversation
+from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.registry import ProcessRegistry
+from corral.system.process.streams import StderrLines
 
 if TYPE_CHECKING:
-    from corral.protocol.stream_json.client import StreamJsonClient
+    from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
     from corral.protocol.stream_json.quirks import StreamQuirks
-    from corral.sessions.permissions import Granted, PermissionQuestions
 
 
 class StreamBackend:
@@ -57,19 +67,18 @@ class StreamBackend:
         translate = transport.translator()
         self._control: StreamJsonClient | None = None
         self._questions: PermissionQuestions | None = None
+        self._decisions: list[RawEvent] = []
         if transport.two_way is not None:
             from corral.protocol.stream_json.client import StreamJsonClient
-            from corral.sessions.permissions import PermissionQuestions
 
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
-            run, cwd = prepared.run, prepared.cwd
-            self._questions = PermissionQuestions(
-                self._control, run, cwd, ask, self._write, granted=granted
-            )
+            broker = broker_of(prepared.run, guard_of(prepared.run, prepared.cwd), ask)
+            # The questions hold the list of decisions and not this object: see ``Question.reply``.
+            self._questions = PermissionQuestions(broker, self._decisions.append, granted)
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._turn_ended = False
-        self._stderr_reader = StderrReader(weakref.WeakMethod(self._on_stderr_line))
+        self._stderr_lines = StderrLines(self._on_stderr_line)
         self._launch: Launch | None = None
         self._stdin = b""
         self._process: Process | None = None
@@ -118,7 +127,7 @@ class StreamBackend:
                 stdout=self._transport.stdout,
                 scratch=self._record.tmp,
                 registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-                on_stderr=self._stderr_reader.feed,
+                on_stderr=self._stderr_lines.feed,
             )
         )
 
@@ -144,9 +153,7 @@ class StreamBackend:
         if self._stderr_items:
             items = [*self._stderr_items, *items]
             self._stderr_items = []
-        if self._questions is not None and self._questions.inbox:
-            items += self._questions.inbox
-            self._questions.inbox = []
+        self._move_decisions(items)
         return None if chunk == b"" and not items else items
 
     async def _read_chunk(self, process: Process) -> bytes | None:
@@ -161,16 +168,30 @@ class StreamBackend:
 
     def _handle_items(self, items: list[RawEvent]) -> list[RawEvent]:
         """Answer permission requests; after the turn's end, close stdin so that the agent exits."""
-        if self._control is None or self._questions is None:
+        control, questions = self._control, self._questions
+        if control is None or questions is None:
             return items
-        items = self._questions.take(items)
-        for reply in self._control.replies:
+        out: list[RawEvent] = []
+        for item in items:
+            out.append(item)
+            if isinstance(item, PermissionRequest):
+                ask = control.open_requests.get(item.request_id)
+                if ask is not None:
+                    questions.put(_question(ask, item, control, weakref.WeakMethod(self._write)))
+                    self._move_decisions(out)
+            elif isinstance(item, PermissionDecision):  # the agent took its question back
+                questions.withdraw(item.request_id)
+        for reply in control.replies:
             self._write(reply)
-        self._control.replies.clear()
+        control.replies.clear()
         if any(isinstance(item, TurnEnd) for item in items) and self._process is not None:
             self._turn_ended = True
             self._process.close_stdin()
-        return items
+        return out
+
+    def _move_decisions(self, out: list[RawEvent]) -> None:
+        out += self._decisions
+        self._decisions.clear()
 
     def _write(self, data: bytes) -> None:
         if self._process is not None:
@@ -210,7 +231,7 @@ class StreamBackend:
             await self._questions.close()
         if self._process is not None:
             self._exit = await self._process.end(self._prepared.run.grace)
-            self._stderr_reader.end()
+            self._stderr_lines.end()
         if self._ending is not None:
             await asyncio.wait([self._ending])
 
@@ -277,26 +298,22 @@ class StreamBackend:
                 self._process.interrupt_read()
 
 
-LONGEST_LINE = 65_536
+def _question(
+    ask: StreamPermissionRequest,
+    request: PermissionRequest,
+    control: StreamJsonClient,
+    write: weakref.WeakMethod[Callable[[bytes], None]],
+) -> Question:
+    def reply(answer: PermissionAnswer) -> None:
+        data = control.answer(
+            ask,
+            allow=answer.decision.startswith("allow"),
+            message=f"Not allowed ({answer.rule}). Do not try it in another way.",
+            stop=answer.decision == "cancel",
+        )
+        if (send := write()) is not None:
+            send(data)
 
-
-class StderrReader:
-    """Splits stderr into lines. Its callback is held weakly, because the event loop holds this
-    object."""
-
-    def __init__(self, on_line: weakref.WeakMethod[Callable[[str], None]]) -> None:
-        self._on_stderr_line = on_line
-        self._partial_line = b""
-
-    def end(self) -> None:
-        """Process a last line without a newline."""
-        if self._partial_line:
-            self.feed(b"\n")
-
-    def feed(self, chunk: bytes) -> None:
-        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-        self._partial_line = self._partial_line[-LONGEST_LINE:]
-        on_line = self._on_stderr_line()
-        if on_line is not None:
-            for line in lines:
-                on_line(line.decode("utf-8", "replace"))
+    action = Action(ask.name, ask.kind, ask.command, own=ask.own)
+    paths = (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
+    return Question(request, action, paths, reply)

@@ -22,27 +22,36 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AsyncExitStack
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from corral.errors import NotInstalled
 from corral.nesting import decode_json
 from corral.sessions.tools.hooks import HookAnswer
-from corral.sessions.tools.tools import Tool, Tools, in_thread
-from corral.values import McpServer
+from corral.sessions.tools.tools import Tool, Tools
+from corral.system.threads import in_own_thread
+from corral.values import Json, McpServer
 
 if TYPE_CHECKING:
     import mcp_types
+    import uvicorn
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     Context = ServerRequestContext[Any]
 
-Message = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]  # as ASGI defines it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+
+class _Request(Protocol):
+    """The HTTP request behind a call, as far as it is used here."""
+
+    scope: Message
+
 
 PATH = "/mcp"
 LARGEST = 64 * 1024 * 1024
@@ -58,7 +67,7 @@ class ToolServer:
 
     def __init__(
         self,
-        tools: Tools | Iterable[Tool | Callable[..., Any]],
+        tools: Tools | Iterable[Tool | Callable[..., object]],
         *,
         name: str = "corral",
         agent_reports: bool = True,
@@ -95,7 +104,7 @@ class ToolServer:
         """Raises ``NotInstalled`` where the SDK is missing."""
         if self._server_task is not None or self._stop.is_set():
             raise RuntimeError("a tool server is opened once")
-        server = await in_thread(self._mcp)
+        server = await in_own_thread(self._mcp)
         ready = asyncio.Event()
         self._server_task = asyncio.create_task(
             self._serve(server, ready), name="corral-tool-server"
@@ -177,13 +186,14 @@ class ToolServer:
             get_tool_input_schema=schemas.get,  # else it would list them by itself, as a client
         )
 
-    async def _call(self, context: Context, name: str, arguments: Any) -> HookAnswer:
+    async def _call(self, context: Context, name: str, arguments: Json) -> HookAnswer:
         self.calls += 1
         call = asyncio.create_task(self.tools.call(name, arguments, quiet=self._quiet))
         self._running[call] = context.request_id
         call.add_done_callback(lambda call: self._running.pop(call, None))
-        of_request: set[asyncio.Task[HookAnswer]] = cast("Any", context.request).scope[CALLS]
-        of_request.add(call)
+        request: _Request | None = context.request
+        if request is not None:
+            request.scope[CALLS].add(call)
         if self._stop.is_set():
             call.cancel()
         try:
@@ -223,7 +233,7 @@ class ToolServer:
             await self._stop.wait()
             await self._drain(web)
 
-    async def _drain(self, web: Any) -> None:
+    async def _drain(self, web: uvicorn.Server) -> None:
         """No new connection, every call cancelled, every request answered, in bounded time."""
         for server in web.servers:
             server.close()
@@ -233,7 +243,7 @@ class ToolServer:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
-    async def _end(self, web: Any, listener: socket.socket) -> None:
+    async def _end(self, web: uvicorn.Server, listener: socket.socket) -> None:
         listener.close()
         for connection in list(web.server_state.connections):
             connection.transport.abort()
@@ -246,7 +256,8 @@ class ToolServer:
 
     async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI application: check the token, then handle one complete POST."""
-        headers = dict(cast("list[tuple[bytes, bytes]]", scope["headers"]))
+        given: list[tuple[bytes, bytes]] = scope["headers"]
+        headers = dict(given)
         expected = f"Bearer {self._token}".encode()
         if not hmac.compare_digest(headers.get(b"authorization", b""), expected):
             return await _refuse(send, 401, [(b"www-authenticate", b"Bearer")])

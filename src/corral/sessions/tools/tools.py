@@ -21,29 +21,34 @@ check the arguments, ask the hooks, run, show the answer to the hooks.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import re
-import threading
 import time
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import uuid4
 
 import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
-from corral.protocol.schema.build import Schema, is_model, schema_of
+from corral.protocol.schema.build import Schema, schema_of
 from corral.protocol.schema.validate import check
 from corral.sessions.tools.hooks import Call, Change, Deny, Hook, HookAnswer
-from corral.system import threads
-from corral.values import Json, JsonObject
+from corral.system.threads import in_own_thread
+from corral.values import Json, JsonObject, as_object
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class _Model(Protocol):
+    """A pydantic model, which is not imported here."""
+
+    def model_dump(self, *, mode: str) -> object: ...
+
 
 TIMEOUT = 120.0
 """Seconds. Agents abandon a call after 60 to 600 seconds of silence, with a less helpful
@@ -58,9 +63,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
-    parameters: Schema[dict[str, Any]]
+    parameters: Schema[dict[str, object]]
     """An object schema; the function is called with a valid value."""
-    function: Callable[..., Any]
+    function: Callable[..., object]
     positional: tuple[str, ...] = ()
     timeout: float | None = TIMEOUT
     is_answer: bool = False
@@ -78,7 +83,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         name: str | None = None,
         description: str | None = None,
         timeout: float | None = TIMEOUT,
@@ -88,7 +93,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         Raises ``SchemaInvalid`` where its parameters cannot be told to an agent.
         """
         inner = _inner(function)
-        label = name or getattr(function, "__name__", inner.__name__)
+        label = name or _name(function) or _name(inner)
         summary, described = documentation(inspect.getdoc(inner) or "")
         parameters = _parameters(function, label)
         return cls(
@@ -112,7 +117,7 @@ class Tools:
 
     def __init__(
         self,
-        tools: Iterable[Tool | Callable[..., Any]],
+        tools: Iterable[Tool | Callable[..., object]],
         *,
         hooks: Iterable[Hook] = (),
         agent_hooks: Iterable[Hook] = (),
@@ -194,6 +199,10 @@ class Tools:
         return answer
 
 
+GivenTools: TypeAlias = Sequence[Tool | Callable[..., object]] | Tools
+"""How callers give tools: functions, or functions with names and limits of their own."""
+
+
 def _result(call_id: str, name: str, answer: HookAnswer, seconds: float) -> ToolResult:
     return ToolResult(
         call_id=call_id,
@@ -210,15 +219,14 @@ def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> HookAnswer:
     return HookAnswer(f"the arguments do not fit {name}; it was not run:{listed}", "error")
 
 
-async def _run(tool: Tool, values: dict[str, Any]) -> HookAnswer:
+async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
     first = [values.pop(name) for name in tool.positional if name in values]
     call = partial(tool.function, *first, **values)
     deadline = asyncio.timeout(tool.timeout)
     try:
         async with deadline:
-            returned = await (
-                call() if inspect.iscoroutinefunction(_inner(tool.function)) else in_thread(call)
-            )
+            is_async = inspect.iscoroutinefunction(_inner(tool.function))
+            returned = call() if is_async else await in_own_thread(call)
             if inspect.isawaitable(returned):
                 returned = await returned
     except asyncio.CancelledError as error:
@@ -239,45 +247,21 @@ async def _run(tool: Tool, values: dict[str, Any]) -> HookAnswer:
         )
 
 
-def _inner(function: Any) -> Any:
+def _inner(function: Callable[..., object]) -> Callable[..., object]:
     """The function that carries the names: inside partials, behind a callable object."""
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """The function in a thread of its own, which nobody waits for once the call is given up.
-
-    The loop's own pool would be waited for when the loop ends: one hanging tool
-    would hang the program.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(set_outcome: Callable[[Any], None], what: object) -> None:
-        if not future.done():
-            set_outcome(what)
-
-    def body() -> None:
-        set_outcome: Callable[[Any], None]
-        try:
-            set_outcome, what = future.set_result, cast("object", context.run(function))
-        except BaseException as error:
-            # A StopIteration cannot pass through a future.
-            odd = isinstance(error, StopIteration | KeyboardInterrupt)
-            set_outcome, what = future.set_exception, RuntimeError(repr(error)) if odd else error
-        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-            loop.call_soon_threadsafe(deliver, set_outcome, what)
-
-    threads.start(threading.Thread(target=body, name="corral-tool", daemon=True))
-    return await future
+def _name(function: Callable[..., object]) -> str:
+    name: str = getattr(function, "__name__", "")
+    return name
 
 
 async def maybe_await(value: T | Awaitable[T]) -> T:
     """The value, waited for where it must be."""
-    return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
+    return await value if isinstance(value, Awaitable) else value
 
 
 def _describe_error(error: BaseException) -> str:
@@ -285,19 +269,19 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _text(returned: Any) -> str:
+def _text(returned: object) -> str:
     if isinstance(returned, str):
         return returned.encode("utf-8", "replace").decode()  # half a character breaks the wire
     return msgspec.json.encode(returned, enc_hook=_encoded).decode()
 
 
-def _encoded(value: object) -> Any:
-    if is_model(type(value)):
-        return cast("Any", value).model_dump(mode="json")
+def _encoded(value: object) -> object:
+    if isinstance(value, _Model):
+        return value.model_dump(mode="json")
     raise NotImplementedError(f"a {type(value).__name__}")
 
 
-def _parameters(function: Callable[..., Any], label: str) -> list[inspect.Parameter]:
+def _parameters(function: Callable[..., object], label: str) -> list[inspect.Parameter]:
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -308,7 +292,7 @@ def _parameters(function: Callable[..., Any], label: str) -> list[inspect.Parame
     return found
 
 
-def _hints(inner: Any, label: str) -> dict[str, Any]:
+def _hints(inner: Callable[..., object], label: str) -> dict[str, object]:
     try:
         return typing.get_type_hints(inner, include_extras=True)
     except Exception as error:  # annotations are the caller's own code
@@ -321,18 +305,18 @@ def _hints(inner: Any, label: str) -> dict[str, Any]:
 def _object(
     label: str,
     parameters: list[inspect.Parameter],
-    hints: Mapping[str, Any],
+    hints: Mapping[str, object],
     described: Mapping[str, str],
-) -> Schema[dict[str, Any]]:
+) -> Schema[dict[str, object]]:
     """One schema for all parameters, their definitions at its root."""
     properties: JsonObject = {}
     defs: JsonObject = {}
-    schemas: dict[str, Schema[Any]] = {}
+    schemas: dict[str, Schema[object]] = {}
     for each in parameters:
         hint = hints.get(each.name, Any)
         schemas[each.name] = schema_of(hint, f"{label}.{each.name}")
         json = dict(schemas[each.name].json)
-        for name, found in cast("JsonObject", json.pop("$defs", {})).items():
+        for name, found in as_object(json.pop("$defs", None)).items():
             if defs.setdefault(name, found) != found:
                 raise SchemaInvalid(f"{label}: two different types are called {name}")
         about = _annotated(hint) or described.get(each.name)
@@ -345,10 +329,10 @@ def _object(
     combined: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
     combined |= {"additionalProperties": False, **({"$defs": defs} if defs else {})}
 
-    def read(given: Json) -> tuple[dict[str, Any], list[str]]:
-        values: dict[str, Any] = {}
+    def read(given: Json) -> tuple[dict[str, object], list[str]]:
+        values: dict[str, object] = {}
         wrong: list[str] = []
-        arguments = cast("JsonObject", given)
+        arguments = as_object(given)
         for name in schemas.keys() & arguments.keys():
             values[name], complaints = schemas[name].fit(arguments[name])
             wrong += [f"{name}: {complaint}" for complaint in complaints]
@@ -359,7 +343,7 @@ def _object(
     return Schema(label, combined, read)
 
 
-def _annotated(hint: Any) -> str | None:
+def _annotated(hint: object) -> str | None:
     for note in getattr(hint, "__metadata__", ()):
         about = note if isinstance(note, str) else getattr(note, "description", None)
         if isinstance(about, str):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -25,6 +26,7 @@ PIPE_SIZE = 1_048_576
 BIG_PIPES = 32
 """All pipes of a user may hold 64 MiB; beyond that the kernel limits new ones, of any program, to
 two pages. So only this many of our pipes are large at the same time."""
+LONGEST_STDERR_LINE = 65_536
 HOLE = 4 * 1_048_576
 """Parts of a file that were read are released to the disk in pieces of this size."""
 
@@ -365,3 +367,26 @@ class Stderr:
 
     def close(self) -> None:
         self._source.close()
+
+
+class StderrLines:
+    """Splits stderr into lines. Its callback is held weakly, because the event loop holds this
+    object."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        """``on_line`` is a bound method."""
+        self._on_line = weakref.WeakMethod(on_line)
+        self._partial_line = b""
+
+    def end(self) -> None:
+        """Process a last line without a newline."""
+        if self._partial_line:
+            self.feed(b"\n")
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+        self._partial_line = self._partial_line[-LONGEST_STDERR_LINE:]
+        on_line = self._on_line()
+        if on_line is not None:
+            for line in lines:
+                on_line(line.decode("utf-8", "replace"))
