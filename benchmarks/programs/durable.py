@@ -60,7 +60,9 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
         await asyncio.to_thread(service.local, find(db), poll=POLL)
         begin = clocks()
-        run = await service.start(graph, folder=folder / "run", workspace=folder, db=db)
+        run = await service.start(
+            graph, service.RunRequest(folder=folder / "run", workspace=folder), db=db
+        )
         closed = await service.wait(run, db=db)
         end = clocks()
         assert closed.status == "success", closed.reason

@@ -31,8 +31,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = await service.start(
             Graph("wait", {}, nodes, edges),
-            folder=Path(folder) / "run",
-            workspace=Path(folder),
+            service.RunRequest(folder=Path(folder) / "run", workspace=Path(folder)),
             db=db,
             queue="default",
         )

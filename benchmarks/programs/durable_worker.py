@@ -26,4 +26,5 @@ def ready(_executor: object) -> None:
 
 
 if __name__ == "__main__":
-    worker.serve(sys.argv[1], concurrency=int(sys.argv[2]), on_ready=ready, drain=0.0)
+    options = worker.WorkerOptions(concurrency=int(sys.argv[2]), drain=0.0)
+    worker.serve(sys.argv[1], options, on_ready=ready)

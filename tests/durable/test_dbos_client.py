@@ -88,11 +88,9 @@ def test_one_who_waits_in_vain_leaves_no_connection(
     async def whole() -> None:
         await service.start(
             loader.load(GRAPH),
-            folder=tmp_path / "r",
-            workspace=tmp_path,
+            service.RunRequest(folder=tmp_path / "r", workspace=tmp_path, run_id="r"),
             db=new_postgres,
             queue="nobody",
-            run_id="r",
         )
         with psycopg.connect(new_postgres) as other:
             other.execute("LOCK TABLE dbos.workflow_status")

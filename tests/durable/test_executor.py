@@ -39,10 +39,8 @@ def _registered() -> None:
 async def one(tmp_path: Path, run: str) -> RunOutput:
     await service.start(
         loader.load(GRAPH),
-        folder=tmp_path / run,
-        workspace=tmp_path,
+        service.RunRequest(folder=tmp_path / run, workspace=tmp_path, run_id=run),
         db=str(tmp_path / "x.db"),
-        run_id=run,
     )
     return await service.wait(run, db=str(tmp_path / "x.db"), timeout=60)
 
@@ -93,8 +91,7 @@ def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="already runs an engine"):
             await service.start(
                 loader.load(GRAPH),
-                folder=tmp_path / "s",
-                workspace=tmp_path,
+                service.RunRequest(folder=tmp_path / "s", workspace=tmp_path),
                 db=str(tmp_path / "other.db"),
             )
 

@@ -85,12 +85,14 @@ def test_many_runs_wait_at_their_gates_and_all_go_on(world: DurableProcesses, co
         for name in names:
             await service.start(
                 graph,
-                folder=world.folder / name,
-                workspace=world.workspace,
+                service.RunRequest(
+                    folder=world.folder / name,
+                    workspace=world.workspace,
+                    run_id=name,
+                    values={"log": str(world.log)},
+                ),
                 db=world.db,
                 queue="default",
-                run_id=name,
-                values={"log": str(world.log)},
             )
 
     async def answer() -> None:

@@ -69,12 +69,14 @@ def test_a_folder_of_ours_goes_with_its_run(file_world: DurableProcesses) -> Non
     asyncio.run(
         service.start(
             corral.pipelines.load(CHAIN),
-            folder=ours,
-            workspace=world.workspace,
+            service.RunRequest(
+                folder=ours,
+                workspace=world.workspace,
+                run_id="mine",
+                values={"log": str(world.log)},
+            ),
             db=world.db,
             queue="default",
-            run_id="mine",
-            values={"log": str(world.log)},
         )
     )
     world.wait_for_run("mine")

@@ -151,20 +151,32 @@ def wait_until(found: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T
     raise AssertionError(f"timed out waiting for {what}")
 
 
-def submit(world: DurableProcesses, graph: str, run: str = "r", **more: object) -> str:
-    async def whole() -> str:
+def submit(
+    world: DurableProcesses,
+    graph: str,
+    run: str = "r",
+    *,
+    detached: bool | None = None,
+    simulate: bool = False,
+) -> str:
+    """Start a run on the queue ``default``; returns its id."""
+
+    async def start() -> str:
         return await service.start(
             loader.load(graph),
-            folder=world.folder / run,
-            workspace=world.workspace,
+            service.RunRequest(
+                folder=world.folder / run,
+                workspace=world.workspace,
+                run_id=run,
+                values={"log": str(world.log)},
+                detached=detached,
+                simulate=simulate,
+            ),
             db=world.db,
             queue="default",
-            run_id=run,
-            values={"log": str(world.log)},
-            **more,  # type: ignore[arg-type]
         )
 
-    return asyncio.run(whole())
+    return asyncio.run(start())
 
 
 def parallel_graph(count: int, attrs: str) -> str:

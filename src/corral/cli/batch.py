@@ -152,7 +152,7 @@ def command(tasks: str, **given: Any) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _interrupted(batch)
     except StorageFailed as error:
-        if not batch.report.total or not batch.durable:
+        if not batch.report.total or not batch.is_durable:
             raise
         from shlex import join
 
@@ -189,7 +189,7 @@ def _interrupted(batch: Batch) -> int:
     hint = "run the same command again to continue"
     if batch.runs_on and report.left:
         hint = f"running tasks finish in the background; {hint}"
-    if not batch.durable and not batch.has_results_file:
+    if not batch.is_durable and not batch.has_results_file:
         hint = "nothing was stored because there was no --output"
     echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
     from shlex import join

@@ -78,15 +78,14 @@ def command(
     def ready(_executor: Any) -> None:
         echo(f"serving {', '.join(names)} of {shown}", err=True)
 
-    worker.serve(
-        db,
+    options = worker.WorkerOptions(
         queue_names=names,
         limits=[parse_limit(text) for text in limits],
         concurrency=concurrency,
         drain=drain,
         grace=grace,
-        on_ready=ready,
     )
+    worker.serve(db, options, on_ready=ready)
     return 0
 
 

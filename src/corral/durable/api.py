@@ -11,9 +11,10 @@ import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -41,7 +42,7 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.system import paths
-from corral.values import Json
+from corral.values import Json, JsonObject, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -99,81 +100,99 @@ async def run(  # noqa: PLR0913
     Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
     result but a success raises ``ProcessFailed``.
     """
-    _check_workspace_options(workspace, repository, commit, artifacts, durable=durable)
+    _check_workspace_options(workspace, repository, commit)
+    _check_durable_options(repository, artifacts, ask, durable=durable)
     place = workspace_path(workspace)
+    given = dict(values or {})
     graph = prepare(
         pipeline,
-        values=values,
+        values=given,
         goal=goal,
         model=model,
         workspace=place if repository is None else None,
         transforms=transforms,
         rules=rules,
     )
-    desk = NodeResources(
+    resources = NodeResources(
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
     if queue is None and repository is None:
-        preflight.check(graph, desk, place, values or {})
+        preflight.check(graph, resources, place, given)
     name = new_id(graph.name)
-    folder = run_folder(name, run_dir)
+    request = service.RunRequest(
+        run_id=name,
+        folder=run_folder(name, run_dir),
+        workspace=place,
+        values=given,
+        simulate=simulate,
+        agent=agent or "",
+        model=model or "",
+        imports=imports,
+        source=source_path(pipeline, source),
+        goal=goal or "",
+        artifacts_url=artifacts,
+    )
     if durable:
-        if ask is not None:
-            raise ConfigError("ask= works only for runs in memory: durable=False")
         database.require()
-        tree = None
         if repository is not None:
             tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
+            request = replace(request, tree=tree)
+        request = replace(request, options=as_json(options))
         async with engine():
-            async with _engine_lock(), run_worktree.reserved(tree, stays=queue is None):
-                if tree is not None:
-                    place = run_worktree.workspace_folder(tree)
-                    loader.check(graph, place)
-                    if queue is None:
-                        preflight.check(graph, desk, place, values or {})
-                await service.start(
-                    graph,
-                    run_id=name,
-                    folder=folder,
-                    workspace=place,
-                    db=db,
-                    queue=queue,
-                    values=values,
-                    simulate=simulate,
-                    agent=agent or "",
-                    model=model or "",
-                    options=as_json(options or {}),
-                    imports=imports,
-                    source=source_path(pipeline, source),
-                    goal=goal or "",
-                    tree=tree,
-                    artifacts_url=artifacts,
-                )
-            watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
-            result = await _follow_to_end(watched, folder, on_start)
+            await _start(graph, request, resources, db=db, queue=queue)
+            follower = follow.RunFollower(name, db=db, people=people, on_event=on_event)
+            result = await _follow_to_end(follower, request.folder, on_start)
     else:
         if on_start is not None:
-            on_start(name, folder)
-        async with desk:
-            output = await memory_runner.run(
-                graph,
-                resources=desk,
-                people=people,
-                folder=folder,
-                workspace=place,
-                values=values,
-                run_id=name,
-                on_event=on_event,
-            )
-        result = result_from_output(name, output, folder)
+            on_start(name, request.folder)
+        result = await _run_in_memory(graph, request, resources, people, on_event)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
 
 
-def _check_workspace_options(
-    workspace: object, repository: object, commit: object, artifacts: str, *, durable: bool
+async def _start(
+    graph: Graph,
+    request: service.RunRequest,
+    resources: NodeResources,
+    *,
+    db: str | None,
+    queue: str | None,
 ) -> None:
+    """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
+    tree = request.tree
+    async with _engine_lock(), run_worktree.reserved(tree, stays=queue is None):
+        if tree is not None:
+            place = run_worktree.workspace_folder(tree)
+            loader.check(graph, place)
+            if queue is None:
+                preflight.check(graph, resources, place, dict(request.values))
+            request = replace(request, workspace=place)
+        await service.start(graph, request, db=db, queue=queue)
+
+
+async def _run_in_memory(
+    graph: Graph,
+    request: service.RunRequest,
+    resources: NodeResources,
+    people: Interviewer | None,
+    on_event: OnEvent | None,
+) -> PipelineResult:
+    async with resources:
+        output = await memory_runner.run(
+            graph,
+            resources=resources,
+            people=people,
+            folder=request.folder,
+            workspace=request.workspace,
+            values=request.values,
+            run_id=request.run_id,
+            on_event=on_event,
+        )
+    return result_from_output(request.run_id, output, request.folder)
+
+
+def _check_workspace_options(workspace: object, repository: object, commit: object) -> None:
     if commit is not None and repository is None:
         raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
     if repository is not None and workspace is not None:
@@ -181,6 +200,13 @@ def _check_workspace_options(
             "workspace and repository cannot be combined",
             hint="A run works in the workspace itself, or in a worktree of the repository.",
         )
+
+
+def _check_durable_options(
+    repository: object, artifacts: str, ask: Asker | None, *, durable: bool
+) -> None:
+    if durable and ask is not None:
+        raise ConfigError("ask= works only for runs in memory: durable=False")
     if not durable and (repository is not None or artifacts):
         raise ConfigError(
             "repository and artifacts need a durable run",
@@ -190,7 +216,7 @@ def _check_workspace_options(
         workspace_artifacts.check(artifacts)
 
 
-def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def _blocking(function: Callable[P, Coroutine[object, None, T]]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         from corral.sessions.api import blocking
@@ -471,10 +497,10 @@ def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     return place / run if run_dir is None else place
 
 
-def as_json(options: RunKwargs) -> dict[str, Json]:
+def as_json(options: RunKwargs | None) -> dict[str, Json]:
     """The options as JSON, to store them with the run. Raises ``ConfigError``."""
     try:
-        return cast("dict[str, Json]", msgspec.to_builtins(options, enc_hook=os.fspath))
+        return as_object(msgspec.to_builtins(options or {}, enc_hook=os.fspath))
     except (TypeError, NotImplementedError) as error:
         raise ConfigError(f"a durable run cannot store this option: {error}") from error
 
@@ -527,10 +553,10 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_from_output(name: str, output: RunOutput | RunResult, folder: Path) -> PipelineResult:
-    saved = {} if isinstance(output, RunResult) else output.saved
+    saved = SavedWork() if isinstance(output, RunResult) else saved_work(output.saved)
     return PipelineResult(
         run=name,
-        status=cast("Any", output.status),
+        status=output.status,
         reason=output.reason,
         context=output.context,
         completed=output.completed,
@@ -538,25 +564,39 @@ def result_from_output(name: str, output: RunOutput | RunResult, folder: Path) -
         cost_usd=output.cost_usd or 0.0,
         tokens=output.tokens or 0,
         folder=str(folder),
-        **saved_fields(saved),
+        branch=saved.branch,
+        commit=saved.commit,
+        files=saved.files,
+        artifacts=saved.artifacts,
+        warnings=saved.warnings,
     )
 
 
-def saved_fields(saved: dict[str, Json]) -> dict[str, Any]:
-    """The saved branch and artifacts of a run, as fields of its result."""
-    work, uploaded = cast("dict[str, Any]", saved.get("workspace", {})), saved.get("artifacts", [])
+class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has saved at its end: fields of its result."""
+
+    branch: str = ""
+    commit: str = ""
+    files: list[str] = []
+    artifacts: list[str] = []
+    warnings: list[str] = []
+
+
+def saved_work(saved: JsonObject) -> SavedWork:
+    """The saved branch and artifacts of a run (``RunOutput.saved``)."""
+    work, uploaded = as_object(saved.get("workspace")), saved.get("artifacts")
     warnings: list[str] = []
     if "error" in work:
         warnings.append(f"its work could not be saved: {work['error']}; see {work['folder']}")
     if isinstance(uploaded, str):
         warnings.append(uploaded)
-    return {
-        "branch": work.get("branch", ""),
-        "commit": work.get("commit", ""),
-        "files": work.get("files", []),
-        "artifacts": uploaded if isinstance(uploaded, list) else [],
-        "warnings": warnings,
-    }
+    return SavedWork(
+        branch=as_text(work.get("branch")),
+        commit=as_text(work.get("commit")),
+        files=as_texts(work.get("files")),
+        artifacts=as_texts(uploaded),
+        warnings=warnings,
+    )
 
 
 def waiting_result(
@@ -580,7 +620,7 @@ def waiting_result(
 
 def result_to_json(result: PipelineResult) -> dict[str, Json]:
     """As JSON. Each outcome has its status, which the encoder would omit for a success."""
-    fields = cast("dict[str, Json]", msgspec.to_builtins(result))
+    fields = as_object(msgspec.to_builtins(result))
     fields["outcomes"] = outcomes(result.outcomes)
     return fields
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
 
 from corral.durable import open_questions, query, service
 from corral.durable.open_questions import OpenQuestion
@@ -153,7 +152,7 @@ def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.R
     return asyncio.create_task(coming())
 
 
-async def _cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: Sequence[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,16 +7,18 @@ stored once, with its run. A field may be added with a default; any other change
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Expired, Message, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json
+from corral.values import Json, as_object
 
 T = TypeVar("T")
+RunStatus: TypeAlias = Literal["success", "fail", "cancelled"]
+"""How a run has ended."""
 
 RUN_WORKFLOW = "corral.run"
 NODE_WORKFLOW = "corral.node"
@@ -125,7 +127,7 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of ``corral.run``."""
 
-    status: str
+    status: RunStatus
     reason: str = ""
     context: dict[str, Json] = {}
     completed: list[str] = []
@@ -142,7 +144,7 @@ def answer_key(question: str) -> str:
 
 
 def pack(value: msgspec.Struct) -> dict[str, Json]:
-    return cast("dict[str, Json]", msgspec.to_builtins(value))
+    return as_object(msgspec.to_builtins(value))
 
 
 def unpack(raw: object, kind: type[T]) -> T:
@@ -150,4 +152,5 @@ def unpack(raw: object, kind: type[T]) -> T:
 
 
 def unpack_message(raw: object) -> Message | Retrying:
-    return cast("Message | Retrying", msgspec.convert(raw, cast("Any", Message | Retrying)))
+    message: Message | Retrying = msgspec.convert(raw, Message | Retrying)
+    return message

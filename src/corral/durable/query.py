@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
-from corral.values import Json
+from corral.values import as_list
 
 Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
 """``interrupted``: nobody runs it now; ``resume`` does, or a worker of its queue."""
@@ -383,7 +383,7 @@ class Replay:
         if name == RECEIVED and output is not None:
             self._take(unpack_message(output), at)
         elif name == LOOKED:
-            for each in cast("list[Json]", output or []):
+            for each in as_list(output):
                 self._take(unpack_message(each), at)
         elif name.startswith(LOADED) and isinstance(output, str):
             known = name.removeprefix(LOADED)

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,53 +82,73 @@ def new_id(name: str) -> str:
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-async def start(  # noqa: PLR0913
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What to run besides the graph, where and how."""
+
+    folder: Path
+    """The run directory."""
+    workspace: Path
+    run_id: str = ""
+    """Empty: a new id is made."""
+    values: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    simulate: bool = False
+    agent: str = ""
+    model: str = ""
+    options: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Options of ``corral.run`` for the agents of all nodes."""
+    detached: bool | None = None
+    """Whether agents outlive the process that runs them. None: yes with a database file; no with a
+    server, where other machines may take the run over."""
+    imports: Sequence[str] = ()
+    """Modules that register node kinds."""
+    source: str = ""
+    """The pipeline's file, if it came from one."""
+    goal: str = ""
+    """The goal that replaced the one of the file."""
+    tree: RunWorktree | None = None
+    """The worktree to work in, instead of the workspace. The caller has reserved it
+    (``run_worktree.reserved``)."""
+    artifacts_url: str = ""
+    """The URL that the artifacts are uploaded to."""
+    known: Mapping[str, Message] = field(default_factory=dict[str, Message])
+    """Results of the run that this one continues (``forked_from``)."""
+    forked_from: str = ""
+
+    def config(self, database: Database) -> RunConfig:
+        tree, detached = self.tree, self.detached
+        return RunConfig(
+            folder=_folder_to_record(self.folder, tree),
+            workspace=_absolute(self.workspace) if tree is None else tree.within,
+            tree=tree,
+            artifacts_url=self.artifacts_url,
+            simulate=self.simulate,
+            agent=self.agent,
+            model=self.model,
+            options=dict(self.options),
+            detached=database.path is not None if detached is None else detached,
+            imports=tuple(self.imports),
+            source=self.source,
+            goal=self.goal,
+        )
+
+
+async def start(
     graph: Graph,
+    request: RunRequest,
     *,
-    folder: Path,
-    workspace: Path,
     db: str | None = None,
     queue: str | None = None,
-    run_id: str | None = None,
-    values: Mapping[str, Json] | None = None,
-    simulate: bool = False,
-    agent: str = "",
-    model: str = "",
-    options: Mapping[str, Json] | None = None,
-    detached: bool | None = None,
-    imports: Sequence[str] = (),
-    source: str = "",
-    goal: str = "",
     limits: Sequence[Limit] = (),
-    tree: RunWorktree | None = None,
-    artifacts_url: str = "",
-    known: Mapping[str, Message] | None = None,
-    forked_from: str = "",
 ) -> str:
-    """Start a run; returns its id. ``queue``: its workers execute it; None: this process does.
-    ``detached``: whether agents outlive this process; by default yes with a database file, no with
-    a server, where other machines may take the run over. ``tree``: the worktree to work in, instead
-    of the ``workspace``; the caller has it ``reserved``. ``artifacts_url``: where artifacts are
-    uploaded to. ``known``: results of the run that this one continues (``forked_from``)."""
+    """Start a run; returns its id. ``queue``: its workers execute the run; None: this process does,
+    with these ``limits``."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    name = run_id or new_id(graph.name)
-    if artifacts_url:
-        await asyncio.to_thread(artifacts.check, artifacts_url)
-    config = RunConfig(
-        folder=_folder_to_record(folder, tree),
-        workspace=_absolute(workspace) if tree is None else tree.within,
-        tree=tree,
-        artifacts_url=artifacts_url,
-        simulate=simulate,
-        agent=agent,
-        model=model,
-        options=dict(options or {}),
-        detached=database.path is not None if detached is None else detached,
-        imports=tuple(imports),
-        source=source,
-        goal=goal,
-    )
+    name = request.run_id or new_id(graph.name)
+    if request.artifacts_url:
+        await asyncio.to_thread(artifacts.check, request.artifacts_url)
+    config = request.config(database)
     if queue is None:
         queue = (await asyncio.to_thread(local, database, limits=limits)).own or DEFAULT_QUEUE
     run_input = RunInput(
@@ -136,12 +157,12 @@ async def start(  # noqa: PLR0913
         config=config,
         queue=queue,
         at=time.time(),
-        values=dict(values or {}),
-        known=dict(known or {}),
-        forked_from=forked_from,
+        values=dict(request.values),
+        known=dict(request.known),
+        forked_from=request.forked_from,
     )
-    taken = await with_client(database, lambda client: _begin(client, run_input))
-    if taken:
+    exists = await with_client(database, lambda client: _submit(client, run_input))
+    if exists:
         raise ConfigError(
             f"the run {name!r} already exists", hint="Choose another id, or resume it."
         )
@@ -162,7 +183,7 @@ def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
     return _absolute(folder)
 
 
-def _begin(client: Client, run_input: RunInput) -> bool:
+def _submit(client: Client, run_input: RunInput) -> bool:
     """Submit the run; returns whether it existed already."""
     if client.list_workflows(ids=[run_input.run_id]):
         return True

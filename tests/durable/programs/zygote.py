@@ -150,13 +150,15 @@ def run(order: dict[str, Any]) -> None:
         try:
             name = await service.start(
                 loader.load(order["graph"]),
-                folder=Path(order["folder"]),
-                workspace=Path(order["workspace"]),
+                service.RunRequest(
+                    folder=Path(order["folder"]),
+                    workspace=Path(order["workspace"]),
+                    run_id=order["run"],
+                    values={"log": order["log"]},
+                    detached=order.get("detached"),
+                    options=order.get("options") or {},
+                ),
                 db=order["db"],
-                run_id=order["run"],
-                values={"log": order["log"]},
-                detached=order.get("detached"),
-                options=order.get("options"),
             )
         except ConfigError as error:
             if "already" not in str(error):
@@ -177,16 +179,15 @@ def work(order: dict[str, Any]) -> None:
         Path(order["ready"]).write_text(here.id)
 
     limits = [Limit(**each) for each in order.get("limits", [])]
-    worker.serve(
-        order["db"],
+    options = worker.WorkerOptions(
         queue_names=order["queue_names"],
         limits=limits,
         concurrency=order.get("at_once", 16),
         drain=order.get("drain", 0.0),
         poll=order.get("poll", 0.05),
         grace=order.get("grace", executor.GRACE),
-        on_ready=ready,
     )
+    worker.serve(order["db"], options, on_ready=ready)
 
 
 if __name__ == "__main__":

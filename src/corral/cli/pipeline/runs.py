@@ -150,7 +150,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
-    from corral.durable.api import outcomes, saved_fields
+    from corral.durable.api import outcomes, saved_work
 
     config = found.run_input.config
     return {
@@ -163,7 +163,7 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
         "folder": found.folder,
         "workspace": found.workspace,
         "repository": config.tree.repository if config.tree else "",
-        **saved_fields(found.closed.saved if found.closed else {}),
+        **msgspec.structs.asdict(saved_work(found.closed.saved if found.closed else {})),
         "forked_from": found.run_input.forked_from,
         "created": found.created,
         "ended": found.ended,
@@ -182,18 +182,18 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
 def _print_work(found: Shown, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral.cli.ui.pipeline_output import format_files
-    from corral.durable.api import saved_fields
+    from corral.durable.api import saved_work
 
     _print(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.closed.saved if found.closed else {}
-    work = saved_fields(left)
-    if work["branch"]:
-        _print(f"branch     {tree.branch} at {work['commit'][:12]} · {format_files(work['files'])}")
-    elif "workspace" in left and not work["warnings"]:
+    work = saved_work(left)
+    if work.branch:
+        _print(f"branch     {tree.branch} at {work.commit[:12]} · {format_files(work.files)}")
+    elif "workspace" in left and not work.warnings:
         _print("branch     none: nothing was changed")
     else:
         _print(f"branch     {tree.branch}")
-    for warning in work["warnings"]:
+    for warning in work.warnings:
         _print(f"!          {warning}")
 
 

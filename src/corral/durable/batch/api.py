@@ -22,9 +22,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Unpack, cast
+from typing import Literal, Unpack
 
 import msgspec
 
@@ -39,14 +40,16 @@ from corral.durable.batch.results import (
     result_of,
 )
 from corral.durable.batch.resume import ResumeState, durable_state, memory_state
-from corral.durable.batch.runner import MemoryRunner
-from corral.durable.batch.spec import BatchSpec, build_spec
-from corral.durable.batch.tasks import TaskInput
-from corral.durable.dbos import database
+from corral.durable.batch.runner import MemoryRunner, Runner
+from corral.durable.batch.spec import BatchOptions, BatchSpec, build_spec
+from corral.durable.batch.tasks import BatchTask, TaskInput
+from corral.durable.dbos.database import require
 from corral.errors import ConfigError
 from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
 from corral.sessions.api import blocking
+
+P = ParamSpec("P")
 
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
@@ -56,7 +59,7 @@ def batch(  # noqa: PLR0913
     prompt: str = "{{task}}",
     *,
     agent: str | None = None,
-    output: Any = None,
+    output: object = None,
     results: str | os.PathLike[str] | None = None,
     name: str | None = None,
     concurrency: int = 4,
@@ -91,66 +94,50 @@ def batch(  # noqa: PLR0913
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
     error.
     """
-    given = {
-        "agent": agent,
-        "name": name,
-        "concurrency": concurrency,
-        "attempts": attempts,
-        "worktree": worktree,
-        "patch": patch,
-        "simulate": simulate,
-    }
-    return Batch(
-        tasks,
-        prompt,
-        given,
-        cast("dict[str, Any]", options),
+    chosen = BatchOptions(
+        agent=agent,
         output=output,
         results=None if results is None else Path(results),
+        name=name,
+        concurrency=concurrency,
         in_order=in_order,
         retry_failed=retry_failed,
         accept_changed=accept_changed,
+        attempts=attempts,
+        worktree=worktree,
+        patch=patch,
+        simulate=simulate,
         durable=durable,
         db=db,
         queue=queue,
         on_result=on_result,
+        run=options,
     )
+    return Batch(tasks, prompt, chosen)
 
 
-def batch_sync(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str], prompt: str = "{{task}}", **given: Any
-) -> BatchReport:
-    """``batch`` for code that is not async, with the same arguments."""
-    return blocking(batch(tasks, prompt, **given).run_to_end())
+def _blocking(function: Callable[P, Batch]) -> Callable[P, BatchReport]:
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> BatchReport:
+        return blocking(function(*args, **kwargs).run_to_end())
+
+    return call
+
+
+batch_sync = _blocking(batch)
+"""``batch`` for code that is not async, with the same arguments."""
 
 
 class Batch:
     """A batch; created by ``corral.batch``."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         tasks: Iterable[TaskInput] | str | os.PathLike[str],
         prompt: str,
-        given: dict[str, Any],
-        options: dict[str, Any],
-        *,
-        output: Any,
-        results: Path | None,
-        in_order: bool,
-        retry_failed: bool,
-        accept_changed: bool,
-        durable: bool,
-        db: str | None,
-        queue: str | None,
-        on_result: Callable[[BatchResult, BatchReport], None] | None,
+        options: BatchOptions,
     ) -> None:
-        self._tasks, self._prompt = tasks, prompt
-        self._given, self._options = given, options
-        self._output_type, self._results = output, results
-        self._in_order = in_order
-        self.retry_failed, self.accept_changed = retry_failed, accept_changed
-        self.durable, self.db, self.queue = durable, db, queue
-        self._on_result = on_result
+        self._tasks, self._prompt, self._options = tasks, prompt, options
         self.name = ""
         """Set when the batch has started."""
         self.runs_on = False
@@ -166,11 +153,11 @@ class Batch:
         self._task: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
         self._task_ids: Iterable[str] = ()
-        self._schema: Schema[Any] | None = None
+        self._schema: Schema[object] | None = None
 
     # Public.
 
-    def __await__(self) -> Generator[Any, None, BatchReport]:
+    def __await__(self) -> Generator[object, None, BatchReport]:
         return self.run_to_end().__await__()
 
     async def run_to_end(self) -> BatchReport:
@@ -220,9 +207,13 @@ class Batch:
         )
 
     @property
+    def is_durable(self) -> bool:
+        return self._options.durable
+
+    @property
     def has_results_file(self) -> bool:
         """Whether results are written to a file."""
-        return self._results is not None
+        return self._options.results is not None
 
     # Execution.
 
@@ -236,52 +227,37 @@ class Batch:
 
     async def _run_batch(self) -> None:
         self._started_at = time.monotonic()
-        if self.durable:
-            database.require()
-        elif self.db is not None or self.queue is not None:
+        options = self._options
+        if options.durable:
+            require()
+        elif options.db is not None or options.queue is not None:
             raise ConfigError("db and queue need a durable batch")
-        spec = await asyncio.to_thread(self._build_spec)
+        spec = await asyncio.to_thread(build_spec, self._tasks, self._prompt, options)
         self.name, self._tally = spec.name, Tally(spec.name, len(spec.tasks))
         self._task_ids = spec.tasks
         self._schema = spec.schema
         async with AsyncExitStack() as stack:
             out: OutputFile | None = None
-            if self._results is not None:
-                out = OutputFile(self._results)
+            if options.results is not None:
+                out = OutputFile(options.results)
                 stack.callback(out.close)
-            if self.durable:
+            if options.durable:
                 await stack.enter_async_context(api.engine())
-                state = await stack.enter_async_context(durable_state(self, spec, out))
+                state = await stack.enter_async_context(durable_state(options, spec, out))
             else:
                 runner = MemoryRunner(
                     spec.graph,
                     spec.name,
-                    desk=spec.resources(),
+                    resources=spec.resources(),
                     workspace=spec.workspace,
                     concurrency=spec.concurrency,
                 )
-                state = memory_state(self, spec, out, runner)
+                state = memory_state(options, spec, out, runner)
                 await stack.enter_async_context(runner)
             await self._run(spec, state, out)
 
-    def _build_spec(self) -> BatchSpec:
-        schema = None
-        if self._output_type is not None:
-            from corral.sessions.structured_output import answer_schema
-
-            schema = answer_schema(self._output_type)
-        return build_spec(
-            self._tasks,
-            self._prompt,
-            schema=schema,
-            results=self._results,
-            is_remote=self.queue is not None,
-            options=self._options,
-            **self._given,
-        )
-
     async def _run(self, spec: BatchSpec, state: ResumeState, out: OutputFile | None) -> None:
-        ordered = _ResultOrder(spec, out, state, in_order=self._in_order)
+        ordered = _ResultOrder(spec, out, state, in_order=self._options.in_order)
         self.runs_on = state.runs_on
         self._started.set()
         for result in state.known.values():
@@ -290,29 +266,33 @@ class Batch:
         todo = deque(state.todo)
         in_flight = set(state.in_flight)
         spent = sum(each.cost_usd or 0.0 for each in state.known.values())
-        runner = state.runner
-        while todo or in_flight:
-            if spec.budget is not None and spent >= spec.budget:
-                if todo:
-                    self._stopped = "budget"
+        while True:
+            if todo and spec.budget is not None and spent >= spec.budget:
+                self._stopped = "budget"
                 todo.clear()
-            room = (spec.concurrency if spec.budget else runner.window) - len(in_flight)
-            more = [todo.popleft() for _ in range(min(room, len(todo)))]
-            if more:
-                in_flight |= {task.id for task in more}
-                await runner.submit(more)
+            await self._submit(spec, state.runner, todo, in_flight)
             if not in_flight:
                 break
             fresh: list[BatchResult] = []
-            for task, outcome in await runner.finished():
+            for task, outcome in await state.runner.finished():
                 in_flight.discard(task)
-                result = result_of(spec.tasks[task], outcome, state.round)
-                spent += result.cost_usd or 0.0
-                fresh.append(result)
+                fresh.append(result_of(spec.tasks[task], outcome, state.round))
+            spent += sum(each.cost_usd or 0.0 for each in fresh)
             self._report_all(await asyncio.to_thread(ordered.add, fresh))
         self._report_all(await asyncio.to_thread(ordered.end))
         if state.close is not None:
             await state.close(self.report)
+
+    async def _submit(
+        self, spec: BatchSpec, runner: Runner, todo: deque[BatchTask], in_flight: set[str]
+    ) -> None:
+        """Submit as many tasks as there is room for. With a budget that is no more than run at
+        once: what is submitted is run, also when the budget is spent."""
+        room = (spec.concurrency if spec.budget else runner.window) - len(in_flight)
+        more = [todo.popleft() for _ in range(min(room, len(todo)))]
+        if more:
+            in_flight |= {task.id for task in more}
+            await runner.submit(more)
 
     def _report_all(self, results: Iterable[BatchResult]) -> None:
         for result in results:
@@ -325,8 +305,10 @@ class Batch:
             result = msgspec.structs.replace(result, output=value)
         if self.collects:
             self._collected[result.id] = result
-        if self._on_result is not None:
-            self._on_result(result, self._tally.report(seconds=time.monotonic() - self._started_at))
+        if self._options.on_result is not None:
+            self._options.on_result(
+                result, self._tally.report(seconds=time.monotonic() - self._started_at)
+            )
         if self._task is not None:
             self._unread.append(result)
             self._has_results.set()

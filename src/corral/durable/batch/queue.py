@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -60,7 +60,7 @@ from corral.durable.worker import executor
 from corral.errors import ConfigError
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.values import Json
+from corral.values import Json, as_texts
 
 T = TypeVar("T")
 
@@ -88,12 +88,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> dict[str, str]:
-        return cast("dict[str, str]", self.run_input.values.get("digests", {}))
+        return msgspec.convert(self.run_input.values.get("digests", {}), dict[str, str])
 
     @property
     def redo(self) -> set[str]:
         """Tasks that are run again in it, whatever their earlier results."""
-        return set(cast("list[str]", self.run_input.values.get("redo", [])))
+        return set(as_texts(self.run_input.values.get("redo")))
 
 
 def round_id(name: str, number: int) -> str:
@@ -321,14 +321,14 @@ class BatchStoreThread:
     """A batch store in a thread of its own; calls run one at a time."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="corral-batch")
         self._store: BatchStore | None = None
 
     async def call(self, action: Callable[[BatchStore], T]) -> T:
         def run() -> T:
             if self._store is None:
-                self._store = BatchStore(self._database)
+                self._store = BatchStore(self.database)
             return action(self._store)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from corral.durable.batch.tasks import BatchTask
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json
+from corral.values import Json, as_object, as_text, as_texts, number_or_none
 
 SLOWEST = 3
 
@@ -29,7 +29,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str = ""
     """The answer of the agent."""
     output: Any = None
-    """With ``output``: the value; a success always has one that fits the schema."""
+    """With ``output``: the value, of the caller's type; a success always has one that fits."""
     error: BatchError | None = None
     files: tuple[str, ...] = ()
     """Changed files."""
@@ -59,8 +59,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
-    raw = outcome.context_updates.get(UPDATE)
-    values = cast("dict[str, Any]", raw) if isinstance(raw, dict) else dict[str, Any]()
+    values = as_object(outcome.context_updates.get(UPDATE))
     error = None
     if not outcome.ok:
         error = BatchError(
@@ -70,18 +69,18 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
     return BatchResult(
         id=task.id,
         status="success" if outcome.ok else "failed",
-        text=str(values.get("text", "")),
+        text=as_text(values.get("text")),
         output=values.get("output"),
         error=error,
-        files=tuple(values.get("files", ())),
-        denied=tuple(values.get("denied", ())),
-        branch=str(values.get("branch", "")),
-        commit=str(values.get("commit", "")),
-        patch=str(values.get("patch", "")),
-        agent=str(values.get("agent", "")),
-        model=str(values.get("model", "")),
-        label=str(values.get("label", "")),
-        seconds=float(values.get("seconds", 0.0)),
+        files=tuple(as_texts(values.get("files"))),
+        denied=tuple(as_texts(values.get("denied"))),
+        branch=as_text(values.get("branch")),
+        commit=as_text(values.get("commit")),
+        patch=as_text(values.get("patch")),
+        agent=as_text(values.get("agent")),
+        model=as_text(values.get("model")),
+        label=as_text(values.get("label")),
+        seconds=number_or_none(values.get("seconds")) or 0.0,
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
         tokens=outcome.tokens,
@@ -219,8 +218,6 @@ class Tally:
 
 def as_json(report: BatchReport) -> dict[str, Json]:
     """The report as JSON, without the results."""
-    fields = cast(
-        "dict[str, Json]", msgspec.to_builtins(msgspec.structs.replace(report, results=()))
-    )
+    fields = as_object(msgspec.to_builtins(msgspec.structs.replace(report, results=())))
     del fields["results"]
     return fields

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +25,7 @@ from corral.durable.batch.queue import (
 )
 from corral.durable.batch.results import BatchReport, BatchResult, result_of
 from corral.durable.batch.runner import Runner
-from corral.durable.batch.spec import BatchSpec
+from corral.durable.batch.spec import BatchOptions, BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import database
 from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
@@ -67,22 +67,6 @@ def find_workflows(
     return found
 
 
-class ResumeOptions(Protocol):
-    """What the caller wants of a batch that was started before."""
-
-    @property
-    def retry_failed(self) -> bool: ...
-
-    @property
-    def accept_changed(self) -> bool: ...
-
-    @property
-    def db(self) -> str | None: ...
-
-    @property
-    def queue(self) -> str | None: ...
-
-
 class ResumeState(msgspec.Struct, kw_only=True):
     known: dict[str, BatchResult]
     """Results so far, in the order of the tasks."""
@@ -99,7 +83,7 @@ class ResumeState(msgspec.Struct, kw_only=True):
 
 
 def memory_state(
-    options: ResumeOptions, spec: BatchSpec, out: OutputFile | None, runner: Runner
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, runner: Runner
 ) -> ResumeState:
     """The state of a batch in memory, from its file of results. Raises ``ConfigError``."""
     written_before = {} if out is None else out.known
@@ -109,93 +93,115 @@ def memory_state(
         for name, line in written_before.items()
         if _is_current(spec, line) and not (options.retry_failed and not line.ok)
     }
-    if out is not None and unchanged.keys() != written_before.keys():
-        out.replace(unchanged)
     return ResumeState(
-        known={name: unchanged[name] for name in spec.tasks if name in unchanged},
-        written=unchanged,
-        todo=[task for name, task in spec.tasks.items() if name not in unchanged],
+        known=_in_order(spec, unchanged),
+        written={} if out is None else _remove_other_lines(out, unchanged),
+        todo=_tasks_to_run(spec, unchanged, {}),
         runner=runner,
     )
 
 
 @asynccontextmanager
 async def durable_state(
-    options: ResumeOptions, spec: BatchSpec, out: OutputFile | None
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None
 ) -> AsyncGenerator[ResumeState]:
     """The state of a durable batch, with the engine running. Raises ``ConfigError``."""
     target = database.find(options.db)
     await asyncio.to_thread(database.prepare, target)
     store_thread = BatchStoreThread(target)
     try:
-        rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
-        written_before = {} if out is None else out.known
-        before = rounds[-1].digests if rounds else {}
-        changed = _check_changes(options, spec, before, written_before)
-        queue, limited = await _choose_queue(options, spec, target)
-        history = await store_thread.call(
-            partial(
-                _read_history,
-                rounds=rounds,
-                spec=spec,
-                written_before=None if out is None else written_before,
-            )
-        )
-        failed = [name for name, each in history.known.items() if not each.ok]
-        redo = failed if options.retry_failed and history.is_complete else []
-        if not rounds or changed or redo:
-            run_input = RunInput(
-                run_id=spec.name,
-                graph=spec.graph,
-                config=spec.run_config(detached=target.path is not None and options.queue is None),
-                queue=queue,
-                at=time.time(),
-            )
-            round = make_round(run_input, spec.digests, len(rounds) + 1, redo)
-            where_to = "" if out is None else str(out.path.absolute())
-            await store_thread.call(
-                partial(BatchStore.begin, run_input=round.run_input, output=where_to)
-            )
-        else:
-            round = rounds[-1]
-            await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
-        known = {name: each for name, each in history.known.items() if name not in redo}
-        written = {name: line for name, line in written_before.items() if known.get(name) == line}
-        if out is not None and written.keys() != written_before.keys():
-            await asyncio.to_thread(out.replace, written)
-        if history.stale:
-            await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
-        task_queue = subqueue(queue, resource_of(spec.name)) if limited else queue
-        runner = QueueRunner(
-            store_thread,
-            round,
-            history.in_flight,
-            concurrency=spec.concurrency,
-            queue=task_queue,
-            is_limited=limited,
-            counts_crashes=not round.run_input.config.detached and options.queue is None,
-        )
-        await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
-        await store_thread.call(
-            lambda store: store.take_over([r.id for r in rounds], queue, counts_crashes=False)
-        )
-        await runner.take_over()
-        yield ResumeState(
-            known={name: known[name] for name in spec.tasks if name in known},
-            written=written,
-            todo=[
-                task
-                for name, task in spec.tasks.items()
-                if name not in known and name not in history.in_flight
-            ],
-            in_flight=history.in_flight,
-            round=round.number,
-            runs_on=round.run_input.config.detached,
-            runner=runner,
-            close=runner.close,
-        )
+        yield await _resume(store_thread, options, spec, out)
     finally:
         await store_thread.close()
+
+
+async def _resume(
+    store_thread: BatchStoreThread, options: BatchOptions, spec: BatchSpec, out: OutputFile | None
+) -> ResumeState:
+    rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
+    written_before = None if out is None else out.known
+    before = rounds[-1].digests if rounds else {}
+    changed = _check_changes(options, spec, before, written_before or {})
+    queue, is_limited = await _choose_queue(options, spec, store_thread.database)
+    history = await store_thread.call(
+        partial(_read_history, rounds=rounds, spec=spec, written_before=written_before)
+    )
+    redo = history.failed if options.retry_failed and history.is_complete else []
+    if not rounds or changed or redo:
+        detached = store_thread.database.path is not None and options.queue is None
+        round = _next_round(spec, rounds, redo, queue, detached=detached)
+        results_file = "" if out is None else str(out.path.absolute())
+        await store_thread.call(
+            partial(BatchStore.begin, run_input=round.run_input, output=results_file)
+        )
+    else:
+        round = rounds[-1]
+        await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
+    known = {name: each for name, each in history.known.items() if name not in redo}
+    written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
+    if history.stale:
+        await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
+    runner = QueueRunner(
+        store_thread,
+        round,
+        history.in_flight,
+        concurrency=spec.concurrency,
+        queue=subqueue(queue, resource_of(spec.name)) if is_limited else queue,
+        is_limited=is_limited,
+        counts_crashes=not round.run_input.config.detached and options.queue is None,
+    )
+    await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
+    round_ids = [each.id for each in rounds]
+    await store_thread.call(
+        partial(BatchStore.take_over, workflows=round_ids, queue=queue, counts_crashes=False)
+    )
+    await runner.take_over()
+    return ResumeState(
+        known=_in_order(spec, known),
+        written=written,
+        todo=_tasks_to_run(spec, known, history.in_flight),
+        in_flight=history.in_flight,
+        round=round.number,
+        runs_on=round.run_input.config.detached,
+        runner=runner,
+        close=runner.close,
+    )
+
+
+def _remove_other_lines(
+    out: OutputFile, known: Mapping[str, BatchResult]
+) -> dict[str, BatchResult]:
+    """Remove all lines from the file but those of the known results; returns these. Blocking."""
+    written = {name: line for name, line in out.known.items() if known.get(name) == line}
+    if written.keys() != out.known.keys():
+        out.replace(written)
+    return written
+
+
+def _next_round(
+    spec: BatchSpec, rounds: Sequence[Round], redo: Sequence[str], queue: str, *, detached: bool
+) -> Round:
+    run_input = RunInput(
+        run_id=spec.name,
+        graph=spec.graph,
+        config=spec.run_config(detached=detached),
+        queue=queue,
+        at=time.time(),
+    )
+    return make_round(run_input, spec.digests, len(rounds) + 1, redo)
+
+
+def _in_order(spec: BatchSpec, results: Mapping[str, BatchResult]) -> dict[str, BatchResult]:
+    """The results in the order of the tasks."""
+    return {name: results[name] for name in spec.tasks if name in results}
+
+
+def _tasks_to_run(
+    spec: BatchSpec, known: Mapping[str, BatchResult], in_flight: Mapping[str, str]
+) -> list[BatchTask]:
+    return [
+        task for name, task in spec.tasks.items() if name not in known and name not in in_flight
+    ]
 
 
 def _make_private(folder: Path) -> None:
@@ -205,7 +211,7 @@ def _make_private(folder: Path) -> None:
 
 
 async def _choose_queue(
-    options: ResumeOptions, spec: BatchSpec, target: Database
+    options: BatchOptions, spec: BatchSpec, target: Database
 ) -> tuple[str, bool]:
     """The queue for the tasks, and whether a subqueue limits how many run at once; otherwise the
     window does."""
@@ -225,6 +231,10 @@ class _History(msgspec.Struct, kw_only=True):
     """Workflows in flight whose task has changed or was removed."""
     is_complete: bool
     """Whether the last round has finished what it was to run again; otherwise that comes first."""
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, each in self.known.items() if not each.ok]
 
 
 def _read_history(
@@ -264,7 +274,7 @@ def _is_current(spec: BatchSpec, line: BatchResult) -> bool:
 
 
 def _check_changes(
-    options: ResumeOptions,
+    options: BatchOptions,
     spec: BatchSpec,
     before: dict[str, str],
     written_before: dict[str, BatchResult],

@@ -39,14 +39,20 @@ class MemoryRunner:
     """A context manager: when it exits, nothing that it started is left."""
 
     def __init__(
-        self, graph: Graph, name: str, *, desk: NodeResources, workspace: Path, concurrency: int
+        self,
+        graph: Graph,
+        name: str,
+        *,
+        resources: NodeResources,
+        workspace: Path,
+        concurrency: int,
     ) -> None:
         self.window = concurrency
-        self._desk = desk
+        self._resources = resources
         self._runner = NodeRunner(
             graph,
             name,
-            resources=desk,
+            resources=resources,
             people=None,
             workspace=workspace,
             folder=None,
@@ -56,14 +62,14 @@ class MemoryRunner:
         self._tasks: dict[asyncio.Task[Outcome], str] = {}
 
     async def __aenter__(self) -> MemoryRunner:
-        await self._desk.__aenter__()
+        await self._resources.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._desk.__aexit__(None, None, None)
+        await self._resources.__aexit__(None, None, None)
         self._runner.close()
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.durable.api import as_json, workspace_path
 from corral.durable.batch import tasks as batch_tasks
+from corral.durable.batch.results import BatchReport, BatchResult
 from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
@@ -34,12 +35,37 @@ SINGLE_RUN_OPTIONS = (
     "record_to",
     "replay",
     "output_schema",
-    "cwd",
 )
 """Options that make sense only for a single run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """The arguments of ``corral.batch`` apart from tasks and prompt; they are explained there."""
+
+    agent: str | None = None
+    output: object = None
+    results: Path | None = None
+    name: str | None = None
+    concurrency: int = 4
+    in_order: bool = False
+    retry_failed: bool = False
+    accept_changed: bool = False
+    attempts: int = 3
+    worktree: bool = False
+    patch: bool = False
+    simulate: bool = False
+    durable: bool = True
+    db: str | None = None
+    queue: str | None = None
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None
+    run: RunKwargs = field(default_factory=RunKwargs)
+    """The options of ``corral.run``, for every task."""
+
+
 class BatchSpec(msgspec.Struct, kw_only=True):
+    """What all tasks of a batch share; the arguments are checked."""
+
     name: str
     tasks: dict[str, BatchTask]
     """By id, in their order."""
@@ -47,11 +73,11 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     agent: str
     model: str
     workspace: Path
-    options: dict[str, Any]
+    options: RunKwargs
     concurrency: int
     simulate: bool
     budget: float | None
-    schema: Schema[Any] | None
+    schema: Schema[object] | None
 
     @property
     def digests(self) -> dict[str, str]:
@@ -62,7 +88,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             simulate=self.simulate,
             agent=self.agent or DEFAULT_AGENT,
             model=self.model or None,
-            options=cast("Any", self.options),
+            options=self.options,
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
@@ -73,83 +99,89 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             simulate=self.simulate,
             agent=self.agent,
             model=self.model,
-            options=as_json(cast("RunKwargs", self.options)),
+            options=as_json(self.options),
             detached=detached and not self.simulate,
             at_once=self.concurrency,
         )
 
 
-def build_spec(  # noqa: PLR0913
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-    prompt: str,
-    *,
-    agent: str | None,
-    schema: Schema[Any] | None,
-    results: Path | None,
-    name: str | None,
-    concurrency: int,
-    attempts: int,
-    worktree: bool,
-    patch: bool,
-    simulate: bool,
-    is_remote: bool,
-    options: Mapping[str, Any],
+def build_spec(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str], prompt: str, options: BatchOptions
 ) -> BatchSpec:
     """Check all arguments of a batch. Raises ``CallerError``."""
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be at least 1, got: {concurrency}")
-    if attempts < 1:
-        raise ConfigError(f"attempts must be at least 1, got: {attempts}")
-    given = dict(options)
-    budget = given.pop("max_budget_usd", None)
-    if budget is not None and not budget > 0:
-        raise ConfigError(f"max_budget_usd must be greater than 0, got: {budget}")
-    model = str(given.pop("model", None) or "")
-    workspace = workspace_path(given.pop("cwd", None))
-    for key in SINGLE_RUN_OPTIONS:
-        if given.get(key) is not None:
-            raise ConfigError(f"{key} is not an option of a batch, only of a single run")
-    timeout = given.pop("timeout", None)
-    source = Path(tasks) if isinstance(tasks, str | os.PathLike) else None
-    found = (
-        batch_tasks.read_tasks(source)
-        if source is not None
-        else batch_tasks.make_tasks(cast("Iterable[TaskInput]", tasks))
-    )
+    from corral.sessions.structured_output import answer_schema
+
+    _check_options(options)
+    run = options.run.copy()
+    budget, model = run.pop("max_budget_usd", None), run.pop("model", None) or ""
+    workspace, timeout = workspace_path(run.pop("cwd", None)), run.pop("timeout", None)
+    schema = None if options.output is None else answer_schema(options.output)
     schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
+    found, source = _read_tasks(tasks)
     checked = batch_tasks.check_tasks(
-        found, prompt, {"agent": agent or "", "model": model, "schema": schema_text}
+        found, prompt, {"agent": options.agent or "", "model": model, "schema": schema_text}
     )
     attrs: dict[str, Value] = {"type": node_kinds.BATCH_ITEM.name, "prompt": prompt}
-    chosen: dict[str, Any] = {"agent": agent, "timeout": timeout, "output_schema": schema_text}
-    attrs |= {key: value for key, value in chosen.items() if value not in (None, "")}
-    batch_name = _name(name, results, source)
-    if worktree:
+    if options.agent:
+        attrs["agent"] = options.agent
+    if timeout is not None:
+        attrs["timeout"] = timeout
+    if schema_text:
+        attrs["output_schema"] = schema_text
+    name = _name(options.name, options.results, source)
+    if options.worktree:
         root, commit = repository_root(workspace)
-        attrs |= {"worktree": commit, "repository": str(root), "batch": batch_name, "patch": patch}
+        attrs |= {
+            "worktree": commit,
+            "repository": str(root),
+            "batch": name,
+            "patch": options.patch,
+        }
         workspace = workspace.resolve()
-    elif patch:
-        raise ConfigError("patch needs worktree", hint="Use --worktree (worktree=True) too.")
     spec = BatchSpec(
-        name=batch_name,
+        name=name,
         tasks={task.id: task for task in checked},
         graph=Graph(
-            name=batch_name,
-            attrs={"default_max_retries": attempts - 1},
+            name=name,
+            attrs={"default_max_retries": options.attempts - 1},
             nodes={NODE: Node(id=NODE, attrs=attrs)},
         ),
-        agent=agent or "",
+        agent=options.agent or "",
         model=model,
         workspace=workspace,
-        options=given,
-        concurrency=concurrency,
-        simulate=simulate,
+        options=run,
+        concurrency=options.concurrency,
+        simulate=options.simulate,
         budget=budget,
         schema=schema,
     )
-    if not is_remote:
+    if options.queue is None:
         _check(spec)
     return spec
+
+
+def _read_tasks(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
+) -> tuple[list[BatchTask], Path | None]:
+    """The tasks, and the file that they were read from."""
+    if isinstance(tasks, str | os.PathLike):
+        source = Path(tasks)
+        return batch_tasks.read_tasks(source), source
+    return batch_tasks.make_tasks(tasks), None
+
+
+def _check_options(options: BatchOptions) -> None:
+    for name, count in (("concurrency", options.concurrency), ("attempts", options.attempts)):
+        if count < 1:
+            raise ConfigError(f"{name} must be at least 1, got: {count}")
+    budget = options.run.get("max_budget_usd")
+    if budget is not None and not budget > 0:
+        raise ConfigError(f"max_budget_usd must be greater than 0, got: {budget}")
+    for key in SINGLE_RUN_OPTIONS:
+        if options.run.get(key) is not None:
+            raise ConfigError(f"{key} is not an option of a batch, only of a single run")
+    if options.patch and not options.worktree:
+        raise ConfigError("patch needs worktree", hint="Use --worktree (worktree=True) too.")
 
 
 def _check(spec: BatchSpec) -> None:

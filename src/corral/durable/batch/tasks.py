@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.pipelines import templates
 from corral.pipelines.templates import find
-from corral.values import Json
+from corral.values import Json, as_object, is_object
 
 MAX_BYTES = 512 * 1024
 """Maximum bytes of a task: it is stored in the journal and becomes a prompt."""
@@ -27,7 +27,7 @@ MAX_ID = 200
 TEXT_FIELD = "task"
 """The field name of a task that is only a text."""
 
-TaskInput: TypeAlias = str | Mapping[str, Any]
+TaskInput: TypeAlias = str | Mapping[str, object]
 """A task as the caller gives it: its fields, or one text (``{{task}}``)."""
 
 
@@ -81,7 +81,7 @@ def _fields(place: str, task: TaskInput) -> dict[str, Json]:
         fields: dict[str, Json] = {TEXT_FIELD: task}
     else:
         try:
-            fields = cast("dict[str, Json]", msgspec.to_builtins(dict(task), enc_hook=str))
+            fields = as_object(msgspec.to_builtins(dict(task), enc_hook=str))
             if len(msgspec.json.encode(fields)) > MAX_BYTES:
                 raise ConfigError(f"{place}: the task has more than {MAX_BYTES:,} bytes")
         except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
@@ -117,14 +117,12 @@ def _json(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}: the task has {len(line):,} bytes, more than {MAX_BYTES:,}")
         try:
-            value: object = decode_json(line)
+            value = decode_json(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{place} is not JSON: {error}") from error
-        match value:
-            case str() | dict():
-                yield place, cast("TaskInput", value)
-            case _:
-                raise ConfigError(f"{place}: a task must be an object or a text")
+        if not isinstance(value, str) and not is_object(value):
+            raise ConfigError(f"{place}: a task must be an object or a text")
+        yield place, value
 
 
 def _lines(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:

@@ -15,8 +15,8 @@ Rules, each learned from an experiment:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from corral.durable.dbos import database
 from corral.values import Json
@@ -29,7 +29,7 @@ INBOX = "inbox"
 RECEIVED = "DBOS.recv"
 """The name of the journal entry of a message that a workflow received."""
 
-Workflow: TypeAlias = Callable[[dict[str, Json]], Awaitable[Json]]
+Workflow: TypeAlias = Callable[[dict[str, Json]], Coroutine[object, None, Json]]
 
 _POOL = 10
 """Connections of a worker; with the library's 20 a small Postgres has room for four workers."""
@@ -42,7 +42,7 @@ def _quiet(_moment: str) -> None:
 watch: Callable[[str], None] = _quiet
 """Called before and after each write to a journal; for tests that kill the process there."""
 
-_workflows: dict[str, Any] = {}
+_workflows: dict[str, Workflow] = {}
 _engines: list[Engine] = []
 
 
@@ -67,7 +67,7 @@ def refuse_pickles() -> None:
     content. All rows of corral are JSON, so in this process no pickle is decoded."""
     from dbos._serialization import DefaultSerializer
 
-    def refuse(_self: object, _text: str) -> Any:
+    def refuse(_self: object, _text: str) -> NoReturn:
         raise Foreign("a row of the database was not written by corral: it is a pickle")
 
     setattr(DefaultSerializer, "deserialize", refuse)  # noqa: B010 (a checker would complain)
@@ -235,8 +235,8 @@ async def input_of(workflow_id: str) -> Json:
     found = await DBOS.list_workflows_async(workflow_ids=[workflow_id], load_output=False)
     if not found or not found[0].input:
         raise LookupError(f"the run {workflow_id} was deleted")
-    whole: Json = found[0].input["args"][0]
-    return whole
+    first: Json = found[0].input["args"][0]
+    return first
 
 
 async def published(workflow_id: str, key: str) -> Json:

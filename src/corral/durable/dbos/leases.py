@@ -17,15 +17,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from corral.durable.dbos.database import CONNECT, Database, locks_of, select_busy_executors
 from corral.system import fs
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.rows import TupleRow
 
 _held_here: set[str] = set()
 """Executors of this process."""
@@ -145,7 +146,7 @@ class ServerLeases:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: psycopg.Connection[TupleRow] | None = None
         self._executor: str | None = None
         self._released = False
         self._lock = threading.RLock()
@@ -203,7 +204,7 @@ class ServerLeases:
         row = self._open().execute(statement.encode(), (_number(executor),)).fetchone()
         return bool(row and row[0])
 
-    def _open(self) -> psycopg.Connection[Any]:
+    def _open(self) -> psycopg.Connection[TupleRow]:
         if self._connection is None:
             import psycopg
 
@@ -229,7 +230,7 @@ class ServerLeases:
             self._connection = None
 
 
-def _names(rows: list[Any]) -> set[str]:
+def _names(rows: Sequence[tuple[object, ...]]) -> set[str]:
     return {str(row[0]) for row in rows if row[0]}
 
 

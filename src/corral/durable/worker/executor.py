@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -33,11 +33,13 @@ from corral.durable.dbos.client import Limit, own_queue, register_queues, remove
 from corral.durable.dbos.database import Database, is_full, prepare
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.options import RunKwargs
 from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
+from corral.values import JsonObject, is_object
 
 SWEEP = 1.0
 """Seconds between two checks for dead executors."""
@@ -355,9 +357,10 @@ class Executor:
             on_failure(error)
 
 
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """The executor itself reports a full disk, once."""
-    if not is_full(context.get("exception")):
+    error = context.get("exception")
+    if not isinstance(error, Exception) or not is_full(error):
         loop.default_exception_handler(context)
 
 
@@ -366,16 +369,21 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 def open_resources(config: RunConfig) -> NodeResources:
     """The resources for nodes with this configuration, not entered yet."""
-    options: dict[str, Any] = dict(config.options)
-    if isinstance(options.get("policy"), dict):
-        options["policy"] = msgspec.convert(options["policy"], Policy)
     return NodeResources(
         simulate=config.simulate,
         model=config.model or None,
-        options=cast("Any", options),
+        options=_unpack_options(config.options),
         agent=config.agent or DEFAULT_AGENT,
         processes=max(1, -(-config.at_once // PROMPTS_AT_ONCE)),
     )
+
+
+def _unpack_options(stored: JsonObject) -> RunKwargs:
+    """The options that ``api.as_json`` stored. A policy was stored as an object."""
+    options: dict[str, object] = {**stored}
+    if is_object(policy := stored.get("policy")):
+        options["policy"] = msgspec.convert(policy, Policy)
+    return cast("RunKwargs", options)
 
 
 class ResourceCache:

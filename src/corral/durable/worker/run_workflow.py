@@ -46,7 +46,6 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -64,6 +63,7 @@ from corral.durable.payloads import (
     RunConfig,
     RunInput,
     RunOutput,
+    RunStatus,
     pack,
     unpack,
     unpack_message,
@@ -97,7 +97,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
-from corral.values import Json
+from corral.values import Json, as_list
 
 RECOVERIES = 10_000
 """A run may wait for months, over many restarts. It cannot crash a worker: it only waits."""
@@ -165,7 +165,7 @@ class _Run:
                 )
                 lost = [
                     each
-                    for raw in cast("list[Json]", result)
+                    for raw in as_list(result)
                     if not isinstance(each := unpack_message(raw), Retrying)
                 ]
                 for message in lost:
@@ -353,7 +353,7 @@ class _Run:
         return pack(output)
 
 
-def _final_status(command: FinishRun, saved: dict[str, Json]) -> tuple[str, str]:
+def _final_status(command: FinishRun, saved: dict[str, Json]) -> tuple[RunStatus, str]:
     """The run's status and reason. A run whose work could not be saved did not succeed."""
     work = saved.get("workspace")
     if command.status != "success" or not isinstance(work, dict) or "error" not in work:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from corral.durable.dbos import database
@@ -27,43 +28,52 @@ DRAIN = 60.0
 """Seconds that running nodes may take to finish after the first signal."""
 
 
-def serve(  # noqa: PLR0913
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    queue_names: Sequence[str] = (DEFAULT_QUEUE,)
+    """The queues to serve."""
+    limits: Sequence[Limit] = ()
+    """Limits of resources within these queues."""
+    imports: Sequence[str] = ()
+    """Modules that register node kinds."""
+    concurrency: int | None = AT_ONCE
+    """How many nodes that do real work run at once, unless a limit of their own applies. None: no
+    limit."""
+    drain: float = DRAIN
+    """Seconds that running nodes may take to finish after the first signal."""
+    poll: float = 1.0
+    """Seconds between two checks for work."""
+    grace: float = GRACE
+    """Seconds for which the database may be unreachable."""
+
+
+def serve(
     db: str | None = None,
+    options: WorkerOptions | None = None,
     *,
-    queue_names: Sequence[str] = (DEFAULT_QUEUE,),
-    limits: Sequence[Limit] = (),
-    imports: Sequence[str] = (),
-    concurrency: int | None = AT_ONCE,
-    drain: float = DRAIN,
-    poll: float = 1.0,
-    grace: float = GRACE,
     on_ready: Callable[[Executor], None] | None = None,
 ) -> None:
-    """Serve until a signal. Call it in the main thread of a process that does nothing else.
-
-    ``queue_names``: the queues to serve. ``limits``: limits of resources within them.
-    ``concurrency``: how many nodes that do real work run at once, unless a limit of their own
-    applies; None: no limit. ``imports``: modules that register node kinds. ``drain``: seconds for
-    running nodes after the first signal. ``poll``: seconds between two checks for work. Raises
-    ``StorageFailed`` if the database is not reachable for more than ``grace`` seconds.
-    """
-    for module in imports:
+    """Serve until a signal. Call it in the main thread of a process that does nothing else. Raises
+    ``StorageFailed`` if the database is not reachable for more than ``grace`` seconds."""
+    chosen = options or WorkerOptions()
+    for module in chosen.imports:
         importlib.import_module(module)
-    if concurrency is not None:
-        limits = [*limits, Limit(resource=ANY_NODE, each=concurrency)]
+    limits = list(chosen.limits)
+    if chosen.concurrency is not None:
+        limits.append(Limit(resource=ANY_NODE, each=chosen.concurrency))
     worker = Executor(
         database.find(db),
         run_workflow.all_workflows(),
-        queue_names=queue_names,
+        queue_names=chosen.queue_names,
         limits=limits,
-        poll=poll,
-        grace=grace,
+        poll=chosen.poll,
+        grace=chosen.grace,
     )
     signals: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
         signals.append(number)  # first: the next signal may interrupt this handler
-        left = drain if len(signals) == 1 else 0.0
+        left = chosen.drain if len(signals) == 1 else 0.0
         worker.stop(left)
         threading.Thread(target=_exit_if_stuck, args=(worker, left), daemon=True).start()
 

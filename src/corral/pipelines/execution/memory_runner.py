@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -173,8 +173,7 @@ Given = TypeVar("Given")
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
-    status: str
-    """``success``, ``fail`` or ``cancelled``."""
+    status: Literal["success", "fail", "cancelled"]
     reason: str = ""
     context: dict[str, Json] = {}
     completed: list[str] = []
