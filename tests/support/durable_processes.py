@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.durable import service
-from corral.durable.payloads import RunOutput
+from corral.durable.payloads import RunOutput, RunWorktree
 from corral.pipelines import loader
 
 T = TypeVar("T")
@@ -158,6 +158,8 @@ def submit(
     *,
     detached: bool | None = None,
     simulate: bool = False,
+    tree: RunWorktree | None = None,
+    artifacts_url: str = "",
 ) -> str:
     """Start a run on the queue ``default``; returns its id."""
 
@@ -171,6 +173,8 @@ def submit(
                 values={"log": str(world.log)},
                 detached=detached,
                 simulate=simulate,
+                tree=tree,
+                artifacts_url=artifacts_url,
             ),
             db=world.db,
             queue="default",

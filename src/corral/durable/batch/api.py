@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Unpack
+from typing import Literal, ParamSpec, Unpack
 
 import msgspec
 

@@ -87,7 +87,7 @@ def memory_state(
 ) -> ResumeState:
     """The state of a batch in memory, from its file of results. Raises ``ConfigError``."""
     written_before = {} if out is None else out.known
-    _check_changes(options, spec, {}, written_before)
+    _check_changes(options, spec, [], written_before)
     unchanged = {
         name: line
         for name, line in written_before.items()
@@ -120,20 +120,16 @@ async def _resume(
 ) -> ResumeState:
     rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
     written_before = None if out is None else out.known
-    before = rounds[-1].digests if rounds else {}
-    changed = _check_changes(options, spec, before, written_before or {})
+    changed = _check_changes(options, spec, rounds, written_before or {})
     queue, is_limited = await _choose_queue(options, spec, store_thread.database)
     history = await store_thread.call(
         partial(_read_history, rounds=rounds, spec=spec, written_before=written_before)
     )
-    redo = history.failed if options.retry_failed and history.is_complete else []
+    redo = history.failed_tasks if options.retry_failed else []
     if not rounds or changed or redo:
         detached = store_thread.database.path is not None and options.queue is None
         round = _next_round(spec, rounds, redo, queue, detached=detached)
-        results_file = "" if out is None else str(out.path.absolute())
-        await store_thread.call(
-            partial(BatchStore.begin, run_input=round.run_input, output=results_file)
-        )
+        await store_thread.call(partial(_begin_round, round=round, out=out))
     else:
         round = rounds[-1]
         await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
@@ -191,6 +187,10 @@ def _next_round(
     return make_round(run_input, spec.digests, len(rounds) + 1, redo)
 
 
+def _begin_round(store: BatchStore, *, round: Round, out: OutputFile | None) -> None:
+    store.begin(round.run_input, "" if out is None else str(out.path.absolute()))
+
+
 def _in_order(spec: BatchSpec, results: Mapping[str, BatchResult]) -> dict[str, BatchResult]:
     """The results in the order of the tasks."""
     return {name: results[name] for name in spec.tasks if name in results}
@@ -233,8 +233,9 @@ class _History(msgspec.Struct, kw_only=True):
     """Whether the last round has finished what it was to run again; otherwise that comes first."""
 
     @property
-    def failed(self) -> list[str]:
-        return [name for name, each in self.known.items() if not each.ok]
+    def failed_tasks(self) -> list[str]:
+        """The tasks to run again in a new round; none while the last round is not complete."""
+        return [name for name, each in self.known.items() if self.is_complete and not each.ok]
 
 
 def _read_history(
@@ -276,14 +277,14 @@ def _is_current(spec: BatchSpec, line: BatchResult) -> bool:
 def _check_changes(
     options: BatchOptions,
     spec: BatchSpec,
-    before: dict[str, str],
+    rounds: Sequence[Round],
     written_before: dict[str, BatchResult],
 ) -> bool:
     """Whether the tasks have changed, and that was accepted. Raises ``ConfigError`` if it was
     not."""
     now = spec.digests
-    if before:
-        changes = difference(before, now)
+    if rounds:
+        changes = difference(rounds[-1].digests, now)
     else:
         recorded = {name: line.digest for name, line in written_before.items()}
         changes = difference(recorded, {name: now[name] for name in now if name in recorded})
