@@ -216,7 +216,7 @@ def _check_durable_options(
         workspace_artifacts.check(artifacts)
 
 
-def _blocking(function: Callable[P, Coroutine[object, None, T]]) -> Callable[P, T]:
+def _blocking(function: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         from corral.sessions.api import blocking
