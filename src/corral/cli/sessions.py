@@ -1,94 +1,219 @@
-"""``corral sessions``: list, show, export and answer stored sessions."""
+"""``corral sessions``: find, show, export, answer, stop and delete stored sessions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import time
 from pathlib import Path
+from typing import Literal
 
 import click
 import msgspec
 
 from corral.cli.prompt_input import read_prompt
 from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import answer as print_answer
 from corral.cli.ui.terminal import echo, echo_json
+from corral.cli.ui.times import format_time
+from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
-from corral.events import (
-    Done,
-    Error,
-    Event,
-    FileChange,
-    Init,
-    Text,
-    ToolResult,
-    ToolUse,
-    Vendor,
-    to_json,
-)
-from corral.sessions import question_files, store
+from corral.events import to_json
+from corral.sessions import index, question_files, store, transcript
+from corral.sessions.warm import client as warm
+
+Format = Literal["md", "json", "ndjson"]
+_MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
 
 @click.group("sessions")
 def command() -> None:
-    """List, show and export past sessions."""
+    """Find, show, export and delete stored sessions."""
 
 
 @command.command("list")
+@click.option("-a", "--agent", help="Only sessions with this agent.")
+@click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
+@click.option(
+    "--since", metavar="AGE", help="Only sessions used since then: 2h, 7d, or 2026-11-30."
+)
+@click.option("-g", "--grep", metavar="TEXT", help="Only sessions that contain this text.")
 @click.option("-n", "--limit", default=20, show_default=True, help="How many, the newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_sessions(limit: int, as_json: bool) -> None:
-    """List the stored sessions, the newest first."""
-    records = store.all_sessions()[: max(0, limit)]
+def list_sessions(
+    agent: str | None,
+    cwd: str | None,
+    since: str | None,
+    grep: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List the stored sessions, the newest first.
+
+    --grep searches prompts, answers, tool calls and errors, in any case of letters.
+    """
+    query = index.Query(
+        agent=agent,
+        cwd=None if cwd is None else os.path.realpath(cwd),
+        since=None if since is None else _moment(since),
+        grep=grep,
+        limit=limit,
+    )
+    found = index.search(query)
+    names = {each.session: each.name for _, each in warm.all_names()}
     if as_json:
-        echo_json(json.dumps([msgspec.to_builtins(record.meta) for record in records]))
+        rows = [
+            {**msgspec.to_builtins(each.meta), "name": names.get(each.meta.id)}
+            | ({"snippet": each.snippet} if grep else {})
+            for each in found
+        ]
+        echo_json(json.dumps(rows))
         return
-    rows = [
+    cells = [
         (
-            record.meta.id,
-            record.meta.agent,
-            record.meta.status or "–",
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(record.meta.updated)),
-            f"{record.meta.title}  ({record.meta.cwd})",
+            each.meta.id,
+            each.meta.agent,
+            each.meta.status or "–",
+            format_time(each.meta.updated),
+            _description(each, names.get(each.meta.id)),
         )
-        for record in records
+        for each in found
     ]
-    echo(table(("session", "agent", "status", "last", "prompt"), rows))
+    echo(table(("session", "agent", "status", "last", "prompt"), cells))
+
+
+def _description(found: index.Match, name: str | None) -> str:
+    text = f"…{found.snippet}…" if found.snippet else found.meta.title
+    return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd})"
+
+
+def _moment(text: str) -> float:
+    """A point in time: a date, or an age."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d"))
+    except ValueError:
+        pass
+    try:
+        return time.time() - seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--since: {error}, or a date such as 2026-11-30") from error
 
 
 @command.command("show")
 @click.argument("name")
-def show(name: str) -> None:
-    """Show the events of a session; 'last' is the newest."""
+@click.option("--json", "as_json", is_flag=True, help="Print the turns as JSON.")
+def show(name: str, as_json: bool) -> None:
+    """Show what happened in a session; 'last' is the newest.
+
+    For each turn: the prompt, the tool calls, the answer, the files changed, the model, the
+    duration, the tokens and the cost.
+    """
     record = _transcript(name)
+    records = transcript.turns(record.events())
+    if as_json:
+        echo_json(_json(record, records))
+        return
     meta = record.meta
     echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
-    for event in record.events():
-        line = _format_event(event)
-        if line is not None:
-            echo(line, nl=not isinstance(event, Text))
+    for turn in records:
+        echo(f"\n── {format_time(turn.started)} · {transcript.summary(turn)}")
+        echo("".join(f"> {line}\n" for line in turn.prompt.splitlines()))
+        for part in turn.parts:
+            echo(part.strip() + "\n" if isinstance(part, str) else _call_line(part))
+        for file in turn.files:
+            echo(f"  {file.kind:8} {file.path}")
+
+
+def _call_line(call: transcript.Call) -> str:
+    why = f": {call.error}" if call.error else ""
+    return f"{_MARKS.get(call.status, '?')} {' '.join(call.title.split())}{why}"
+
+
+def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> bytes:
+    return msgspec.json.encode(
+        {**msgspec.to_builtins(record.meta), "history": [msgspec.to_builtins(t) for t in turns]}
+    )
 
 
 @command.command("export")
 @click.argument("name")
 @click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["md", "json", "ndjson"]),
+    default="ndjson",
+    show_default=True,
+    help="A document to read, the turns as one JSON object, or every event on a line.",
+)
+@click.option(
     "-o", "--output", type=click.Path(), help="Write to this new file.  [default: stdout]"
 )
-def export(name: str, output: str | None) -> None:
-    """Print a session's events, one JSON object per line."""
+def export(name: str, format_: Format, output: str | None) -> None:
+    """Print a session, to share or to process it; 'last' is the newest."""
     record = _transcript(name)
-    lines = (to_json(event) + b"\n" for event in record.events())
+    if format_ == "ndjson":
+        text = b"".join(to_json(event) + b"\n" for event in record.events()).decode()
+    elif format_ == "json":
+        text = _json(record, transcript.turns(record.events())).decode() + "\n"
+    else:
+        title = record.meta.title or record.meta.id
+        text = transcript.markdown(title, transcript.turns(record.events()))
     if output is None:
-        for line in lines:
-            echo_json(line.removesuffix(b"\n"))
+        print_answer(text)
         return
     path = Path(output)
     if path.exists():
         raise ConfigError(f"{output} already exists", hint="Name another file, or remove it.")
     try:
-        with path.open("xb") as file:
-            file.writelines(lines)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise ConfigError(f"{output}: {error.strerror}") from error
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True)
+def delete(names: tuple[str, ...]) -> None:
+    """Delete stored sessions with their transcripts, permanently."""
+    records = [store.find(name) for name in names]  # all are known before one is deleted
+    for record in records:
+        if store.is_in_use(record):
+            raise ConfigError(
+                f"session {record.meta.id} is in use", hint="End its run first, or leave it out."
+            )
+    for record in records:
+        record.close(keep=False)
+        echo(f"{record.meta.id} deleted")
+
+
+@command.command("stop")
+@click.argument("name", required=False)
+@click.option("-C", "--cwd", default=".", help="The folder of the session.  [default: here]")
+@click.option("--all", "everywhere", is_flag=True, help="Stop all named sessions.")
+@click.option("--forget", is_flag=True, help="The next run with this name starts a new session.")
+def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
+    """Stop the background process of the named session NAME (corral run --session NAME).
+
+    The conversation is kept: the next run with this name continues it.
+    """
+    if everywhere == (name is not None):
+        raise ConfigError("give the name of a session, or --all")
+    known = warm.all_names()
+    if name is not None:
+        files = warm.WarmFiles.of(name, os.path.realpath(cwd))
+        known = [each for each in known if each[0].folder == files.folder]
+        if not known:
+            raise ConfigError(
+                f"no session of this folder is called {name!r}",
+                hint="corral sessions list shows names in brackets.",
+            )
+    for files, stored in known:
+        stopped = asyncio.run(warm.stop(files))
+        if forget:
+            files.meta.unlink(missing_ok=True)
+        state = "stopped" if stopped else "was not running"
+        echo(f"{stored.name} ({stored.cwd}) {state}{' and is forgotten' if forget else ''}")
 
 
 @command.command("answer")
@@ -118,27 +243,3 @@ def _transcript(name: str) -> store.SessionRecord:
             hint="`corral run` stores one; in Python, use record=True.",
         )
     return record
-
-
-def _format_event(event: Event) -> str | None:
-    line: str | None = None
-    match event:
-        case Init():
-            line = f"\n── {event.run_id} · {event.model or 'default model'}\n"
-        case Vendor(name="prompt"):
-            line = f"> {event.data}\n"
-        case Text():
-            line = event.delta
-        case ToolUse():
-            line = f"\n→ {event.title or event.name}"
-        case ToolResult():
-            line = f"← {event.status}{': ' + event.error if event.error else ''}"
-        case FileChange():
-            line = f"  {event.kind} {event.path}"
-        case Error():
-            line = f"! {event.message}"
-        case Done():
-            line = f"\n── {event.status}"
-        case _:
-            pass
-    return line

@@ -66,7 +66,8 @@ def search(query: Query) -> list[Match]:
     """The sessions that meet all conditions, the newest first. Blocking. Raises
     ``StorageFailed``."""
     try:
-        paths.make_dir(paths.sessions())
+        if not paths.sessions().is_dir():
+            return []
         for is_last in (False, True):
             try:
                 with contextlib.closing(_open()) as db:

@@ -218,21 +218,36 @@ def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
 
 
 def find(name: str) -> SessionRecord:
-    """By our id, the vendor's, or ``last``. Raises ``ResumeLost``."""
+    """By our id, a unique beginning of it or of its last part, the vendor's id, or ``last``.
+    Raises ``ResumeLost`` for none, ``ConfigError`` for several."""
     if name == "last":
         latest = next(iter(all_sessions()), None)
         if latest is None:
             raise ResumeLost("there is no session yet", hint="corral sessions list")
         return latest
-    if "/" in name or os.sep in name or name.startswith("."):
+    if not name or "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
     direct = open_folder(paths.sessions() / name)
     if direct is not None:
         return direct
-    for record in all_sessions():
-        if record.meta.session_id == name or record.meta.id.endswith(f"-{name}"):
-            return record
-    raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
+    records = all_sessions()
+    found = [each for each in records if each.meta.session_id == name] or [
+        each for each in records if _begins_with(each.meta.id, name)
+    ]
+    if not found:
+        raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
+    if len(found) > 1 and found[0].meta.session_id != name:
+        raise ConfigError(
+            f"{len(found)} sessions begin with {name!r}: "
+            + ", ".join(each.meta.id for each in found[:5])
+            + (" …" if len(found) > 5 else ""),
+            hint="Write more of the id.",
+        )
+    return found[0]
+
+
+def _begins_with(session: str, name: str) -> bool:
+    return session.startswith(name) or session.rpartition("-")[2].startswith(name)
 
 
 def all_sessions() -> list[SessionRecord]:
