@@ -1,0 +1,148 @@
+"""``corral sessions``: find, show, export and delete stored sessions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.pipeline_command import corral
+
+from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor
+from corral.sessions import store
+from corral.sessions.warm.client import StoredName, WarmFiles
+from corral.system import fs, paths
+from corral.values import Usage
+
+
+def stored(prompt: str, answer: str, *, agent: str = "gemini-cli", cwd: Path) -> str:
+    record = store.create(agent, str(cwd))
+    paths.make_dir(record.folder)
+    record.meta.updated, record.meta.turns = time.time(), 1
+    record.meta.title, record.meta.status = prompt, "success"
+    events: list[Event] = [
+        Init(model="gemini-3-pro"),
+        Vendor("prompt", prompt),
+        ToolUse(call_id="1", name="shell", title="ls -l"),
+        ToolResult(call_id="1", status="success"),
+        Text(delta=answer),
+        Done(status="success", usage=Usage(input=12, output=3), duration_ms=1500),
+    ]
+    record.append_events(events)
+    record.save()
+    record.close(keep=True)
+    return record.meta.id
+
+
+@pytest.fixture
+def ids(workspace: Path, tmp_path: Path) -> tuple[str, str]:
+    return (
+        stored("Fix the parser", "It was a comma.", cwd=workspace),
+        stored("Write a poem", "Roses.", agent="codex-cli", cwd=tmp_path),
+    )
+
+
+def listed(*words: str, cwd: Path) -> list[str]:
+    done = corral("sessions", "list", "--json", *words, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return [each["id"] for each in json.loads(done.stdout)]
+
+
+def test_sessions_are_found_by_text_agent_folder_and_age(
+    workspace: Path, ids: tuple[str, str]
+) -> None:
+    first, second = ids
+    assert listed(cwd=workspace) == [second, first]
+    assert listed("--grep", "a COMMA", cwd=workspace) == [first]
+    assert listed("--agent", "codex-cli", cwd=workspace) == [second]
+    assert listed("--cwd", ".", cwd=workspace) == [first]
+    assert listed("--since", "1h30m", "--limit", "1", cwd=workspace) == [second]
+    assert listed("--since", "2999-01-01", cwd=workspace) == []
+    shown = corral("sessions", "list", "--grep", "comma", cwd=workspace).stdout
+    assert "It was a comma." in " ".join(shown.split())
+
+
+def test_a_session_is_shown_turn_by_turn(workspace: Path, ids: tuple[str, str]) -> None:
+    shown = corral("sessions", "show", ids[0], cwd=workspace).stdout
+    for part in (
+        "> Fix the parser",
+        "✓ ls -l",
+        "It was a comma.",
+        "success · gemini-3-pro · 1.5 s · 12 tokens in, 3 out",
+    ):
+        assert part in shown
+    (turn,) = json.loads(corral("sessions", "show", ids[0], "--json", cwd=workspace).stdout)[
+        "history"
+    ]
+    assert turn["prompt"] == "Fix the parser"
+
+
+def test_a_session_is_exported_as_markdown_json_and_lines(
+    workspace: Path, ids: tuple[str, str]
+) -> None:
+    def export(format: str) -> str:
+        return corral("sessions", "export", ids[0], "--format", format, cwd=workspace).stdout
+
+    assert export("md").startswith("# Fix the parser\n\n## Prompt 1")
+    assert json.loads(export("json"))["id"] == ids[0]
+    assert [json.loads(line)["type"] for line in export("ndjson").splitlines()] == [
+        "init",
+        "vendor",
+        "tool_use",
+        "tool_result",
+        "text",
+        "done",
+    ]
+
+
+def test_the_beginning_of_an_id_is_enough_if_it_is_unique(
+    workspace: Path, ids: tuple[str, str]
+) -> None:
+    random_part = ids[0].rpartition("-")[2]
+    shown = corral("sessions", "show", random_part[:5], cwd=workspace)
+    assert "Fix the parser" in shown.stdout, shown.stderr
+    refused = corral("sessions", "show", "2", cwd=workspace)
+    assert refused.returncode == 2
+    assert "2 sessions begin with '2'" in refused.stderr
+
+
+def test_deleted_sessions_are_gone(workspace: Path, ids: tuple[str, str]) -> None:
+    done = corral("sessions", "delete", ids[0], cwd=workspace)
+    assert done.stdout == f"{ids[0]} deleted\n"
+    assert listed(cwd=workspace) == [ids[1]]
+    unknown = corral("sessions", "delete", ids[1], "nothing", cwd=workspace)
+    assert unknown.returncode == 4
+    assert listed(cwd=workspace) == [ids[1]]  # nothing was deleted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("list", "--since", "soon"), "--since: 'soon' is not a duration"),
+        (("stop",), "give the name of a session, or --all"),
+        (("stop", "fix"), "no session of this folder is called 'fix'"),
+        (("show", ""), "not the name of a session"),
+    ],
+)
+def test_a_mistake_is_explained(workspace: Path, words: tuple[str, ...], message: str) -> None:
+    done = corral("sessions", *words, cwd=workspace)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_name_is_forgotten_on_request(workspace: Path, ids: tuple[str, str]) -> None:
+    files = WarmFiles.of("fix", str(workspace))
+    paths.make_dir(files.folder)
+    name = StoredName(name="fix", cwd=str(workspace), agent="gemini-cli", session=ids[0])
+    fs.write_atomically(files.meta, msgspec.json.encode(name))
+    assert "[fix] Fix the parser" in corral("sessions", "list", cwd=workspace).stdout
+    kept = corral("sessions", "stop", "fix", cwd=workspace)
+    assert "was not running" in kept.stdout
+    done: subprocess.CompletedProcess[str] = corral(
+        "sessions", "stop", "fix", "--forget", cwd=workspace
+    )
+    assert "is forgotten" in done.stdout
+    assert not files.meta.exists()
