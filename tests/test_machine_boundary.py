@@ -137,8 +137,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     # descriptor from the check to the use, so the calls stand beside the checks.
     "builtin/driver.py": ("file", "whether a conversation can be resumed"),
     "builtin/history.py": ("file", "appends to the conversation that it owns"),
-    "builtin/project_documents.py": ("file", "reads the project's instructions for agents"),
-    "builtin/prompt.py": ("clock", "tells the model the date"),
+    "builtin/prompt.py": ("clock file", "the date; the project's instructions for agents"),
     "builtin/tool_execution.py": ("clock", "measures how long a tool call took"),
     "builtin/tools/apply_patch.py": ("file", "the tool"),
     "builtin/tools/files.py": ("file", "the tools"),

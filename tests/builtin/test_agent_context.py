@@ -8,7 +8,7 @@ import pytest
 from support.builtin_agent import BuiltinAgent, warning_codes
 
 from corral.builtin.history import shrink_messages
-from corral.builtin.repetition import ADVICE
+from corral.builtin.loop import REPETITION_ADVICE
 from corral.messages import Message, ToolCall, ToolResult
 from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, call, fail, say
@@ -137,8 +137,8 @@ async def test_going_in_circles_is_told_to_the_agent_and_to_us(
 ) -> None:
     events = await ours.events([*circle(period, 10), say("ok")])
     assert warning_codes(events) == ["repetition"]
-    assert ours.requests[-1].last_text == ADVICE
-    assert ADVICE not in ours.requests[-2].texts
+    assert ours.requests[-1].last_text == REPETITION_ADVICE
+    assert REPETITION_ADVICE not in ours.requests[-2].texts
 
 
 @pytest.mark.parametrize(("period", "count"), [(1, 9), (2, 9), (3, 9), (4, 12)])
@@ -164,4 +164,4 @@ async def test_another_prompt_may_ask_for_the_same_again(ours: BuiltinAgent) -> 
     async with ours.session(script) as session:
         results = [await session.run("again") for _ in range(12)]
     assert all(result.ok for result in results)
-    assert ADVICE not in ours.requests[-1].texts
+    assert REPETITION_ADVICE not in ours.requests[-1].texts

@@ -19,10 +19,9 @@ from support.builtin_agent import (
 
 import corral
 from corral.builtin.event_queue import FULL, EventQueue
-from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.tool_execution import ToolExecutor
 from corral.builtin.tools import truncate
-from corral.builtin.tools.tool import Arguments, Outcome, Output, define_tool
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolDefinition, define_tool
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
@@ -30,6 +29,7 @@ from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.tools import Tools
+from corral.system.environment import SecretRedactor
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
@@ -156,7 +156,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
     made = ToolCall("1", "tool", {}, raw="[1, 2]")
     (result,) = await hands.execute((made,), emitted.append)
     assert (result.is_error, ran) == (True, [])
-    assert "no JSON object: [1, 2]" in str(result.content)
+    assert "not a JSON object: [1, 2]" in str(result.content)
     use = emitted[0]
     assert isinstance(use, ToolUse)
     assert use.input == "[1, 2]"
@@ -179,18 +179,20 @@ async def test_a_tool_that_breaks_is_an_error_result() -> None:
 def _hands(running: dict[str, object]) -> ToolExecutor:
     tools = {
         name: define_tool(
-            Arguments,
-            run,  # type: ignore[arg-type]
-            name=name,
-            kind="read",
-            description="",
-            limits=truncate.READ,
-            title="Tool",
+            ToolDefinition(
+                arguments=Arguments,
+                run=run,  # type: ignore[arg-type]
+                name=name,
+                kind="read",
+                description="",
+                limits=truncate.READ,
+                title="Tool",
+            )
         )
         for name, run in running.items()
     }
     workspace = Workspace(Path.cwd())
-    return ToolExecutor(tools, Tools(()), workspace, PermissionBroker(Policy()), SecretFilter({}))
+    return ToolExecutor(tools, Tools(()), workspace, PermissionBroker(Policy()), SecretRedactor({}))
 
 
 async def test_max_turns_ends_it(ours: BuiltinAgent) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.builtin_agent import BuiltinAgent
 
-from corral.builtin.project_documents import LARGEST, git_branch, project_documents
+from corral.builtin.prompt import LARGEST_DOCUMENTS, git_branch, project_documents
 from corral.models.families import family_of
 from corral.policy import Policy
 from corral.testing import say
@@ -92,17 +92,17 @@ def test_documents_end_at_the_limit_and_say_so(tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
     (tmp_path / "AGENTS.md").write_text("é" * 10_000)
-    (below / "AGENTS.md").write_text("x" * LARGEST)
+    (below / "AGENTS.md").write_text("x" * LARGEST_DOCUMENTS)
     (below / "GEMINI.md").write_text("never read")
     first, second = project_documents(below, ("GEMINI.md",))
     assert first == ("AGENTS.md", "é" * 10_000)
     text, _, mark = second[1].rpartition("\n")
     assert "cut here" in mark
-    assert len(first[1].encode()) + len(text.encode()) == LARGEST
+    assert len(first[1].encode()) + len(text.encode()) == LARGEST_DOCUMENTS
 
 
 def test_a_character_at_the_limit_is_not_torn(tmp_path: Path) -> None:
-    (tmp_path / "AGENTS.md").write_text("x" + "é" * LARGEST)
+    (tmp_path / "AGENTS.md").write_text("x" + "é" * LARGEST_DOCUMENTS)
     ((_, text),) = project_documents(tmp_path, ())
     assert "\ufffd" not in text
 

@@ -52,7 +52,7 @@ async def test_one_is_started_waited_for_and_its_words_handed_over(ours: Builtin
     events = await ours.events(cast, "main")
     assert tool_outcomes(events) == [("spawn_agent", "success"), ("wait", "success")]
     last = ours.requests[-1]
-    assert last_tool_result(last, "spawn_agent") == "agent-1 is at work"
+    assert last_tool_result(last, "spawn_agent") == "agent-1 works on the task"
     assert last_tool_result(last, "wait") == "agent-1: Found it."
     assert result_from_events(events).final_text == "Both."
 
@@ -166,7 +166,7 @@ async def test_words_for_one_that_has_answered_make_it_go_on(ours: BuiltinAgent)
         under=[say("first"), say("second")],
     )
     await ours.events(cast, "main")
-    assert last_tool_result(ours.requests[-1], "send_input") == "agent-1 is at work again"
+    assert last_tool_result(ours.requests[-1], "send_input") == "agent-1 continues"
     assert last_tool_result(ours.requests[-1], "wait") == "agent-1: second"
     last = [request for request in ours.requests if request.texts[0] == "under"][-1]
     assert last.texts == ["under", "first", "more"]
@@ -260,7 +260,7 @@ async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: BuiltinAgent) -
 async def test_waiting_has_an_end(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait", timeout_ms=50), say("ok")], under=[hang()])
     await ours.events(cast, "main")
-    assert last_tool_result(ours.requests[-1], "wait") == "agent-1: still at work"
+    assert last_tool_result(ours.requests[-1], "wait") == "agent-1: still works"
 
 
 async def test_a_turn_that_fails_takes_them_along(ours: BuiltinAgent) -> None:

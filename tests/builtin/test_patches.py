@@ -15,8 +15,7 @@ from support.builtin_tools import call_error, call_ok, call_tool
 from corral.builtin.tools.apply_patch import State, write_changes
 from corral.builtin.tools.files import Text
 from corral.builtin.tools.patch import Update, apply, parse, paths_in
-from corral.builtin.tools.tool import ToolError
-from corral.builtin.tools.workspace import Workspace
+from corral.builtin.tools.workspace import ToolError, Workspace
 
 
 def patch_of(text: str) -> str:
@@ -119,7 +118,7 @@ def test_a_hunk_goes_where_its_context_is(before: str, rows: list[str], after: s
             id="not the end",
         ),
         pytest.param("a\n", [" a"], "changes nothing", id="only context"),
-        pytest.param("a\n", ["*a"], "begins with a blank, - or +", id="no sign"),
+        pytest.param("a\n", ["*a"], "starts with a space, - or +", id="no sign"),
         pytest.param("a\n", [], "has no hunk", id="no hunk"),
     ],
 )
@@ -132,11 +131,11 @@ def test_a_hunk_that_has_no_one_place_is_shown_back(before: str, rows: list[str]
 @pytest.mark.parametrize(
     ("patch", "why"),
     [
-        ("", "begins with '*** Begin Patch'"),
-        ("hello", "begins with '*** Begin Patch'"),
+        ("", "starts with '*** Begin Patch'"),
+        ("hello", "starts with '*** Begin Patch'"),
         ("*** Begin Patch\n*** End Patch", "names no file"),
-        ("*** Begin Patch\n*** Delete File: a", "got its end"),
-        ("*** Begin Patch\n*** Add File: a\nx\n*** End Patch", "begins with +"),
+        ("*** Begin Patch\n*** Delete File: a", "got the end of the patch"),
+        ("*** Begin Patch\n*** Add File: a\nx\n*** End Patch", "starts with +"),
         ("*** Begin Patch\n*** Add File: \n+x\n*** End Patch", "a path is missing"),
         ("*** Begin Patch\n*** Frobnicate: a\n*** End Patch", "got: '*** Frobnicate: a'"),
         ("*** Begin Patch\n*** Delete File: a\n*** End Patch\nmore", "nothing may follow"),

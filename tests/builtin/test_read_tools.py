@@ -25,11 +25,11 @@ async def test_a_piece_says_where_it_is_and_how_to_go_on(workspace: Path) -> Non
     (workspace / "a").write_text("".join(f"l{n}\n" for n in range(1, 5_001)))
     here = Workspace(workspace)
     said = await call_ok(here, "read_file", file_path="a", offset=10, limit=2)
-    assert said == "    10\tl10\n    11\tl11\n(lines 10 to 11 of 5,000; go on with offset=12)\n"
+    assert said == "    10\tl10\n    11\tl11\n(lines 10 to 11 of 5,000; continue with offset=12)\n"
     assert "(lines 1 to 2,000 of 5,000" in await call_ok(here, "read_file", file_path="a")
     assert await call_ok(here, "read_file", file_path="a", offset=5_000) == "  5000\tl5000\n"
     said = await call_error(here, "read_file", file_path="a", offset=5_001)
-    assert said == "a has only 5,000 lines, and 5,001 is past them"
+    assert said == "a has only 5,000 lines, so there is no line 5,001"
     assert "at least 1" in await call_error(here, "read_file", file_path="a", offset=0)
 
 

@@ -91,7 +91,7 @@ async def test_results_stop_at_the_number_asked_for(here: Workspace) -> None:
         "a:1:x",
         "a:2:x",
         "a:3:x",
-        "(there are more than these 3: narrow the search)",
+        "(there are more than 3 results: narrow the search)",
     ]
     assert "more than" not in await call_ok(here, "grep", pattern="x", max_results=10)
 
@@ -138,7 +138,7 @@ async def test_an_expression_that_never_ends_is_ended(
     monkeypatch.setattr(grep_module, "SECONDS", 1.0)
     fill(here.root, {"a": "a" * 60 + "!\n", "z": "aaa\n"})
     said = await call_ok(here, "grep", pattern="^(a+)+$")
-    assert "not everything was searched: 1 s" in said or said == "z:1:aaa"
+    assert "the search was stopped after 1 s" in said or said == "z:1:aaa"
 
 
 async def test_what_the_tools_can_write_is_never_run(

@@ -14,7 +14,7 @@ from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import by_name
 from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.shell import WHOLE, OutputBuffer
+from corral.builtin.tools.shell import STORED, OutputBuffer
 from corral.builtin.tools.tool import Outcome
 from corral.builtin.tools.workspace import Workspace
 
@@ -80,7 +80,7 @@ async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) 
     said = await call_error(
         Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
     )
-    assert said.startswith("started\n[the command did not end within 1.5 s and was ended")
+    assert said.startswith("started\n[the command did not end within 1.5 s and was killed")
     assert len(pids(workspace)) == 2
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
@@ -122,11 +122,11 @@ async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path
         )
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 64 * 1024  # in KiB
-    assert len(outcome.text) < WHOLE + 1_000
-    assert "bytes of output were let go here" in outcome.text
+    assert len(outcome.text) < STORED + 1_000
+    assert "bytes of output were dropped here" in outcome.text
     assert len(outcome.shown) <= 30_000
     assert outcome.shown.startswith("flood\nflood\n")
-    assert sum(map(len, told)) < 2 * WHOLE
+    assert sum(map(len, told)) < 2 * STORED
     assert "not shown live" in told[-1]
 
 

@@ -90,7 +90,7 @@ async def test_other_text_comes_as_it_is(
 async def test_what_is_no_text_is_named(here: Workspace) -> None:
     async with serving(always(lambda: web.Response(body=b"x", content_type="image/png"))) as url:
         said = await call_error(here, "web_fetch", url=url)
-    assert said == f"{url} is no text but image/png of 1 bytes, which cannot be shown"
+    assert said == f"{url} is image/png of 1 bytes, not text, and cannot be shown"
     async with serving(always(lambda: web.Response(body=b"\0", content_type="text/plain"))) as url:
         assert "is binary" in await call_error(here, "web_fetch", url=url)
 
@@ -166,7 +166,7 @@ async def test_a_server_that_says_nothing_is_given_up(
     async with serving(silent) as url:
         said = await call_error(here, "web_fetch", url=url)
         over.set()
-    assert said == f"{url} did not answer in full within 0.3 s"
+    assert said == f"{url} did not respond completely within 0.3 s"
 
 
 async def test_nobody_there_is_said(here: Workspace) -> None:

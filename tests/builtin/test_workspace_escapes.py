@@ -11,8 +11,7 @@ from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import all_tools
 from corral.builtin.tools import files as tool_files
-from corral.builtin.tools.tool import ToolError
-from corral.builtin.tools.workspace import Workspace
+from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import ConfigError
 from corral.values import Json
 

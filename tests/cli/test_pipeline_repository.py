@@ -142,5 +142,5 @@ def test_a_run_whose_work_cannot_be_kept_fails(repository: Path, tmp_path: Path)
 def test_a_password_in_the_repositorys_name_is_not_shown(tmp_path: Path) -> None:
     put(tmp_path, PLAIN)
     done = pipeline("run", "p.dot", "--repository", "u:very-secret@host:x", cwd=tmp_path)
-    assert "'…@host:x' holds a password" in done.stderr
+    assert "'…@host:x' contains a password" in done.stderr
     assert "very-secret" not in done.stdout + done.stderr

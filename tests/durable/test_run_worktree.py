@@ -215,14 +215,14 @@ def test_a_repository_that_cannot_be_used_is_refused(
         (f"file://{tmp_path}/nowhere", None, "cannot be read"),
         (repository, "nothing", "has no commit 'nothing'"),
         (bare, "nothing", "has no commit 'nothing'"),
-        ("--upload-pack=x", None, "is no repository"),
-        ("me:very-secret@localhost:x", None, "holds a password"),
-        ("m:very@secret@localhost:x", None, "holds a password"),
+        ("--upload-pack=x", None, "is not a repository"),
+        ("me:very-secret@localhost:x", None, "contains a password"),
+        ("m:very@secret@localhost:x", None, "contains a password"),
         ("ext::sh -c true", None, "there is no repository"),
-        ("ext://me:very-secret@localhost/x", None, "holds a name or a password"),
-        ("ext://localhost/x", None, "may not use 'ext'"),
-        ("https://me:very-secret@localhost/x", None, "holds a name or a password"),
-        ("https://very-secret@localhost/x", None, "holds a name or a password"),
+        ("ext://me:very-secret@localhost/x", None, "contains a user name or a password"),
+        ("ext://localhost/x", None, "the protocol 'ext' is not allowed"),
+        ("https://me:very-secret@localhost/x", None, "contains a user name or a password"),
+        ("https://very-secret@localhost/x", None, "contains a user name or a password"),
     ):
         with pytest.raises(ConfigError, match=words) as caught:
             run_worktree.choose("r", where, commit)

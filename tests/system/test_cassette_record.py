@@ -99,7 +99,7 @@ def test_every_byte_passes_and_is_written_down(path: Path, data: bytes) -> None:
     done = recorded(path, ["cat"], data)
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
     take = only(path)
-    assert take.typed == heard(take) == data
+    assert take.input == heard(take) == data
     assert StreamClosed() in take.entries
     assert take.entries[-1] == Ended(0, None)
 
@@ -145,7 +145,7 @@ def test_a_killed_recorder_leaves_what_was_said(path: Path) -> None:
         process.kill()
         process.wait(30)
     take = only(path)
-    assert take.typed == heard(take) == b"first\n"
+    assert take.input == heard(take) == b"first\n"
     assert not any(isinstance(entry, Ended) for entry in take.entries)
 
 
@@ -191,8 +191,8 @@ def test_a_secret_in_a_line_too_long_to_hold_is_not_in_the_file(path: Path, befo
     writer = format.Writer(path, head, SecretRedactor({"K": secret}), len(secret) + 2)
     whole = b"x" * before + secret.encode() + b"y" * 40
     cut = format.PIECE + 1  # where a piece is written, though the line goes on
-    writer.said("out", whole[:cut])
-    writer.said("out", whole[cut:])
+    writer.data("out", whole[:cut])
+    writer.data("out", whole[cut:])
     writer.ended(0, None)
     assert heard(only(path)) == b"x" * before + b"[K redacted]" + b"y" * 40
 
@@ -234,7 +234,7 @@ def test_takes_of_one_run_share_a_file_and_another_run_begins_it_anew(path: Path
     assert [take.head.argv[0] for take in format.read(path)] == ["cat", "env"]
     assert b"CORRAL_CASSETTE" not in heard(format.read(path)[1])
     recorded(path, ["cat"], b"3", CORRAL_CASSETTE_RUN="b")
-    assert [take.typed for take in format.read(path)] == [b"3"]
+    assert [take.input for take in format.read(path)] == [b"3"]
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:

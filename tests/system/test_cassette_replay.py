@@ -199,7 +199,7 @@ def test_processes_of_one_run_play_the_takes_one_after_the_other(tape: Tape) -> 
     assert [tape.play(b"same\n", run="a").stdout for _ in range(2)] == [b"first\n", b"second\n"]
     more = tape.play(b"same\n", run="a")
     assert more.returncode == 90
-    assert b"has this 2 times" in more.stderr
+    assert b"has this request 2 times" in more.stderr
     assert tape.play(b"same\n", run="b").stdout == b"first\n"
     assert [tape.play(b"same\n").stdout for _ in range(2)] == [b"first\n", b"first\n"]
 

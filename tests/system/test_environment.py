@@ -121,11 +121,11 @@ def test_a_value_too_short_to_be_a_secret_is_left_in_peace() -> None:
 
 
 def test_a_secret_is_struck_out_and_named() -> None:
-    eraser = SecretRedactor({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
-    assert eraser.clean(b"a canary-1-and-more b canary-1") == (
+    redactor = SecretRedactor({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
+    assert redactor.clean(b"a canary-1-and-more b canary-1") == (
         b"a [LONGER redacted] b [KEY redacted]"
     )
-    assert eraser.clean_text("x canary-1 ü") == "x [KEY redacted] ü"
+    assert redactor.clean_text("x canary-1 ü") == "x [KEY redacted] ü"
 
 
 def test_without_secrets_nothing_changes() -> None:
@@ -138,9 +138,9 @@ def test_without_secrets_nothing_changes() -> None:
 def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -> None:
     import json
 
-    eraser = SecretRedactor({"KEY": secret})
+    redactor = SecretRedactor({"KEY": secret})
     for escaped in (json.dumps({"a": secret}), json.dumps({"a": secret}, ensure_ascii=False)):
-        cleaned = eraser.clean(escaped.encode())
+        cleaned = redactor.clean(escaped.encode())
         assert json.loads(cleaned) == {"a": "[KEY redacted]"}
 
 
@@ -157,23 +157,23 @@ def test_no_text_keeps_the_secret(secret: str, before: str, after: str) -> None:
 
 @pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
 def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> None:
-    eraser = SecretRedactor({"KEY": secret, "OTHER": "another-secret"})
+    redactor = SecretRedactor({"KEY": secret, "OTHER": "another-secret"})
     whole = f"before {secret} after".encode()
     begin = whole.index(secret.encode())
     for at in range(begin + 1, begin + len(secret.encode())):
         head, tail = whole[:at], whole[at:]
-        assert eraser.clean_part(tail, begin_cut=True).decode() == "… after"
-        assert eraser.clean_part(head, end_cut=True).decode() == "before …"
+        assert redactor.clean_part(tail, begin_cut=True).decode() == "… after"
+        assert redactor.clean_part(head, end_cut=True).decode() == "before …"
         text = tail.decode(errors="replace")
-        assert eraser.clean_text_part(text, begin_cut=True) == "… after"
+        assert redactor.clean_text_part(text, begin_cut=True) == "… after"
         text = head.decode(errors="replace")
-        assert eraser.clean_text_part(text, end_cut=True) == "before …"
+        assert redactor.clean_text_part(text, end_cut=True) == "before …"
 
 
 def test_a_part_that_was_not_cut_keeps_what_looks_like_the_rest_of_a_secret() -> None:
-    eraser = SecretRedactor({"KEY": "canary-key-0123456789"})
-    assert eraser.clean_text_part("789 and canary") == "789 and canary"
-    assert eraser.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (
+    redactor = SecretRedactor({"KEY": "canary-key-0123456789"})
+    assert redactor.clean_text_part("789 and canary") == "789 and canary"
+    assert redactor.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (
         "x789 and canary?"
     )
     assert SecretRedactor({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"

@@ -103,7 +103,7 @@ def test_snapshots_merges_and_clones_of_a_hostile_repository_run_nothing(
         named = tmp_path / "bare.git"
         git(tmp_path, "clone", "-q", "--bare", str(repository), str(named))
     traps.plant(named if is_bare else named / ".git")
-    assert source_repository.is_elsewhere(str(named)) is is_bare
+    assert source_repository.is_remote(str(named)) is is_bare
     found = source_repository.copy_of(str(named)) if is_bare else source_repository.own(named)
     base = source_repository.find(found, None)
     assert found.advance("corral/r", base, None)
@@ -160,7 +160,7 @@ def _common(repository: Path, elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("lead", [_link, _pointer, _common])
-async def test_a_git_folder_that_is_elsewhere_is_found_and_not_obeyed(
+async def test_a_git_folder_that_is_remote_is_found_and_not_obeyed(
     repository: Path, traps: Traps, tmp_path: Path, lead: Callable[[Path, Path], None]
 ) -> None:
     lead(repository, tmp_path / "elsewhere")
@@ -189,8 +189,8 @@ async def test_a_program_called_git_in_the_workspace_is_not_run(
 
 def test_a_remote_helper_is_refused(traps: Traps, tmp_path: Path) -> None:
     for url in (f"ext::{traps.program('ext')}", "ext://x/y", "fd::3", "foo://host/path"):
-        with pytest.raises(Exception, match=r"no repository|may not use"):
-            source_repository.is_elsewhere(url)
+        with pytest.raises(Exception, match=r"no repository|is not allowed"):
+            source_repository.is_remote(url)
     place = make_repository(tmp_path / "other")
     with pytest.raises(Exception, match="not allowed"):
         source_repository.copy_of(f"ext::{traps.program('ext')}")

@@ -15,11 +15,18 @@ from corral.agents.spec import PolicyRow
 from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena
-from corral.testing.attack.attempts import Cell
+from corral.testing.attack.attempts.attempt import Cell
 from corral.testing.attack.client_files import ClientFiles
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, Choice
-from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold, markdown
+from corral.testing.attack.report import (
+    AttackReport,
+    Outcome,
+    PolicyReport,
+    Tried,
+    markdown,
+    summarize,
+)
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 
@@ -42,7 +49,7 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
         PolicyRow("read", "allow", "native"),
         PolicyRow("write", "allow", "native", races="open"),
     ]
-    found = fold(
+    found = summarize(
         [
             tried("shell", "held"),
             tried("shell", "effect"),
@@ -84,7 +91,7 @@ def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_re
 def test_a_lost_race_breaks_the_cell_unless_the_report_says_that_races_are_open(
     row: PolicyRow, status: str
 ) -> None:
-    found = fold([tried("races", "effect")], frozenset({"races"}), [row])
+    found = summarize([tried("races", "effect")], frozenset({"races"}), [row])
     assert [cell.status for cell in found] == [status]
 
 
@@ -169,7 +176,7 @@ def test_a_memory_that_was_saved_is_found_on_the_disk(tmp_path: Path) -> None:
 
 
 async def test_a_policy_that_does_not_apply_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="'files' to attack under: corral has nothing"):
+    with pytest.raises(ConfigError, match="'files' to attack under: it does not apply to corral"):
         await attack_agent("corral", policies=["files"])
 
 

@@ -14,7 +14,7 @@ from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
 from corral.agents.spec import RACES, PolicyRow, compile_for
-from corral.options import RunOptions
+from corral.options import RunKwargs, RunOptions
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
@@ -114,7 +114,7 @@ def _is_open_race(row: PolicyRow) -> bool:
 async def attack(
     name: str, policy: str, sample: int | None = None, only: Sequence[str] = ()
 ) -> None:
-    options = {"program": installed(name)} if AGENTS[name].programs else {}
+    options: RunKwargs = {"program": installed(name)} if AGENTS[name].programs else {}
     report = await attack_agent(name, policies=[policy], sample=sample, only=only, options=options)
     assert report.ok, str(report)
     if name in {agent for _, _, agent in TABLE}:

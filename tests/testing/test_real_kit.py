@@ -13,6 +13,7 @@ import pytest
 from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
+from corral.options import RunKwargs
 from corral.testing import check_agent
 from corral.testing.conformance.check import MARKS, Outcome, Row
 from corral.testing.conformance.grid import NOT_RUN
@@ -94,7 +95,7 @@ def test_the_tables_have_every_agent_and_every_scenario_and_no_failure() -> None
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "tier"), [*cases()])
 async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
-    options = {"program": installed(name)} if PROGRAMS.get(name) else {}
+    options: RunKwargs = {"program": installed(name)} if PROGRAMS.get(name) else {}
     report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
     assert not report.failed, report
     # Of one that was not to be had when the tables were made they say nothing.

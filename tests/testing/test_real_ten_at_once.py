@@ -91,7 +91,7 @@ class One:
             timeout=400,
             startup_timeout=300,
             idle_timeout=390,
-            **({"program": program} if program else {}),
+            program=program,
         )
         events: list[Event] = []
         async with corral.session(self.name, **options) as session:

@@ -14,7 +14,6 @@ from corral.builtin.event_queue import EventQueue
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Limits, Loop, LoopOutput, Mailbox, Tally
 from corral.builtin.prompt import system_prompt
-from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.subagents import Subagents
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.builtin.tools.tool import BuiltinTool
@@ -41,7 +40,7 @@ from corral.system.media import prompt_message
 
 
 class Driver:
-    """See ``sessions.backend.Driver``."""
+    """See ``corral.sessions.backends.base``."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Driver:
         self._secrets: dict[str, str] = {}
         self._clients: list[Client] = []
         self.fail: Fail = lambda _: None
-        """Ends the turn under way."""
+        """Ends the current turn."""
         self.subagents = Subagents(self._sub_loop, self.events.put, self._interrupt)
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
@@ -85,7 +84,7 @@ class Driver:
         self.prepared = prepared
         self.model = model
         self._secrets = {**self._secrets, **prepared.environment.redacted}
-        self._redactor = SecretFilter(self._secrets)
+        self._redactor = SecretRedactor(self._secrets)
         self._family = family_of(provider.name, name)
         self._policy = _with_builtin_defaults(run.policy)
         self._broker = PermissionBroker(self._policy, self._ask, mode=run.permission_mode)
@@ -116,7 +115,7 @@ class Driver:
 
     @property
     def busy(self) -> bool:
-        """Whether any tool is at work, of a sub-agent's too."""
+        """Whether any tool runs, also for a sub-agent."""
         return self.executor.busy > 0 or self._sub_executor.busy > 0
 
     def _interrupt(self, error: Interrupted) -> None:
@@ -261,7 +260,7 @@ class Turn:
         self._failure: CorralError | None = None
         self._sent_init = False
         self._ended = 0
-        """Sub-agents that were still at work."""
+        """Sub-agents that were ended with the turn."""
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -298,13 +297,13 @@ class Turn:
             self._sent_init = True
             driver = self._driver
             return [Init(session_id=self.session_id, model=driver.model, tools=driver.tool_names)]
-        if not task.done():  # whoever was slow to ask finds what is left, and is not woken
+        if not task.done():  # a reader that comes late gets the rest at once
             try:
                 async with asyncio.timeout(self._driver.prepared.run.idle_timeout / 2):
                     await events.wait()
             except TimeoutError:
                 if self._driver.busy:
-                    return []  # a tool at work has a deadline of its own
+                    return []  # the tool that runs has its own deadline
                 await events.wait()
         items = events.take()
         return items if items or not task.done() else None
@@ -318,7 +317,7 @@ class Turn:
         await self.close()
         items: list[RawEvent] = []
         if self._ended:
-            message = f"sub-agents still at work at the end, and ended: {self._ended}"
+            message = f"sub-agents that still worked were ended with the turn: {self._ended}"
             items.append(Error("subagents_ended", message, recoverable=True, level="warning"))
         items = [*driver.events.take(), *items]
         tally = driver.tally
@@ -351,9 +350,9 @@ class Turn:
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
-        # The exception is seen here, also where nobody reads on.
+        # The exception is retrieved here, also if the turn is not read to the end.
         if task.cancelled() or task.exception() is not None:
-            self._driver.mailbox.clear()  # what was meant for this turn means nothing to the next
+            self._driver.mailbox.clear()  # messages for this turn are not for the next one
         self._ended += await self._driver.subagents.end()
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:

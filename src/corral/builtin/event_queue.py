@@ -7,7 +7,7 @@ import asyncio
 from corral.protocol.ndjson import RawEvent
 
 FULL = 1000
-"""Items that may wait for a reader before the model is read no further."""
+"""Items in the queue at which reading from the model stops."""
 
 
 class EventQueue:

@@ -1,6 +1,6 @@
-"""The messages of a conversation, in memory and on disk, and how they are shrunk.
+"""The messages of a conversation, in memory and on disk, and how older ones are dropped.
 
-On disk there is one message per line, written as they come: a killed run loses at most the message
+On disk there is one message per line, written immediately: a killed run loses at most the message
 that it was writing.
 """
 
@@ -54,7 +54,7 @@ class History:
         if self._path is None:
             return
         line = self._clean(msgspec.json.encode(_portable(message))) + b"\n"
-        # Written behind a line that its writer did not end, it would be lost with that.
+        # Appended to an incomplete line, the message would be lost with that line.
         rest = memoryview(b"\n" + line if self._ends_mid_line else line)
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -88,8 +88,8 @@ class History:
 
 
 def shrink_messages(messages: Sequence[Message], prompt: Message | None = None) -> list[Message]:
-    """The first user turn, the ``prompt`` under way, and the newer half of the rest; a call and
-    its results stay or go together."""
+    """The first user message, the current ``prompt``, and the newer half of the rest. A call and
+    its results are kept or dropped together."""
     first = next((at for at, m in enumerate(messages) if m.role == "user"), 0)
     groups: list[list[Message]] = []
     for message in messages[first + 1 :]:
@@ -109,22 +109,22 @@ def shrink_messages(messages: Sequence[Message], prompt: Message | None = None) 
 
 
 def _read(path: Path) -> tuple[list[Message], bool]:
-    """The messages, and whether the last line was not ended."""
+    """The messages, and whether the last line is incomplete."""
     messages: list[Message] = []
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ResumeLost(f"the history {path} cannot be read: {error.strerror}") from error
     for line in lines:
-        # A line that was cut when its writer was killed is no message.
+        # A line that was cut when its writer was killed is skipped.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             messages.append(msgspec.json.decode(line, type=Message))
     return _pair_results(messages), lines[-1] != b""
 
 
 def _pair_results(messages: list[Message]) -> list[Message]:
-    """With a result for each call but those of the last answer, and a call for each result: a
-    line in the middle may be lost."""
+    """Add missing results for all calls except those of the last answer, and drop results without
+    a call: a line in the middle of the file may be lost."""
     paired: list[Message] = []
     for message in messages:
         before = paired[-1] if paired else None

@@ -42,14 +42,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.builtin.history import History
-from corral.builtin.repetition import ADVICE, Repetition
-from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.errors import (
     ContentRefused,
@@ -63,7 +62,7 @@ from corral.errors import (
 from corral.events import Error, Text, Thinking, UsageReport, Vendor
 from corral.inference.client import Client
 from corral.inference.retry import retry_delay
-from corral.messages import Message
+from corral.messages import Message, ToolCall
 from corral.model_types import (
     Finish,
     ProviderEvent,
@@ -74,6 +73,8 @@ from corral.model_types import (
     ThinkingDelta,
 )
 from corral.sessions.structured_output import SUBMIT
+from corral.system.environment import SecretRedactor
+from corral.system.redaction import StreamRedactor
 from corral.values import Cost, Usage, add_by_model
 
 NEARLY_FULL = 0.8
@@ -84,6 +85,13 @@ _VERSION_SUFFIX = re.compile(r"([-@]\d{3,}(-\d+)*)?")
 """Version suffixes of model names: ``-20250929``, ``-2024-08-06``, ``-001``."""
 MALFORMED_ADVICE = (
     "Your last tool call was malformed and was not run. Make it again, as plain JSON."
+)
+REPEATED_CALLS = 10
+"""Calls that must repeat with one period to count as a loop."""
+
+REPETITION_ADVICE = (
+    "You have made the same tool calls over and over without getting further. Stop, think about"
+    " why they do not help, and do something else; if the task cannot be done, say so."
 )
 
 
@@ -145,6 +153,28 @@ class Mailbox:
         self._steering, self._following = [], []
 
 
+class Repetition:
+    """Detects that the model repeats the same tool calls."""
+
+    def __init__(self) -> None:
+        self._last: deque[bytes] = deque(maxlen=REPEATED_CALLS)
+
+    def repeats(self, call: ToolCall) -> bool:
+        """Whether the last calls, including this one, repeat with a period of 1, 2 or 3. After
+        it was reported, counting starts again."""
+        self._last.append(
+            msgspec.json.encode([call.name, call.arguments, call.raw], order="sorted")
+        )
+        last = list(self._last)
+        if len(last) < REPEATED_CALLS:
+            return False
+        for period in (1, 2, 3):
+            if all(last[at] == last[at - period] for at in range(period, REPEATED_CALLS)):
+                self._last.clear()
+                return True
+        return False
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     """Answers of the model per prompt."""
@@ -160,7 +190,7 @@ class LoopOutput(msgspec.Struct, frozen=True, kw_only=True):
     emit: Emit
     wait_for_room: Callable[[], Awaitable[None]]
     """Waits while the event queue is full."""
-    redactor: SecretFilter
+    redactor: SecretRedactor
     thinking: bool = True
     """Whether thinking is emitted."""
 
@@ -188,7 +218,7 @@ class Loop:
         self._emit = output.emit
         self._wait_for_room = output.wait_for_room
         self._clean = output.redactor.clean_text
-        self._pieces = output.redactor.pieces()
+        self._pieces = StreamRedactor(output.redactor)
         self._is_text = True
         """Whether the current delta is text, not thinking."""
         self._limits = limits
@@ -208,7 +238,7 @@ class Loop:
         otherwise."""
         history, limits = self._history, self._limits
         history.begin(prompt)
-        self._repetition = Repetition()  # another prompt may well ask for the same again
+        self._repetition = Repetition()  # another prompt may need the same calls again
         answers = rounds = malformed = 0
         submitted = False
         while True:
@@ -245,11 +275,11 @@ class Loop:
                 history.add(Message.user(text))
 
     def _advice(self, response: Response) -> list[str]:
-        circles = [self._repetition.repeats(call) for call in response.tool_calls]
-        if not any(circles):
+        repeated = [self._repetition.repeats(call) for call in response.tool_calls]
+        if not any(repeated):
             return []
         self._warn("repetition", "the agent repeats the same calls; it was warned")
-        return [ADVICE]
+        return [REPETITION_ADVICE]
 
     async def _answer(self) -> Response:
         broken = 0

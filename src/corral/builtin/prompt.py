@@ -1,14 +1,15 @@
-"""The system prompt of the built-in agent."""
+"""The system prompt of the built-in agent, with the instructions of the project for agents."""
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from pathlib import Path
 
-from corral.builtin.project_documents import git_branch, project_documents
 from corral.models.families import Family
 from corral.policy import Capability, Policy
+from corral.system.git import scan
 
 BASE = """\
 You are a coding agent. You work in the user's workspace with the tools you are given, until the \
@@ -23,11 +24,15 @@ get around it; do what you can without it, and say what is missing.
 - Several independent calls belong in one answer: they run at the same time.
 - You cannot ask the user questions: decide sensibly, and say what you decided."""
 
+ALWAYS_READ = "AGENTS.md"
+LARGEST_DOCUMENTS = 32 * 1024
+"""Bytes of all project documents together."""
+
 
 def system_prompt(
     *, cwd: Path, model: str, family: Family, policy: Policy, base: str | None, more: str | None
 ) -> str:
-    """Base, environment, permissions, project documents, the user's own text last."""
+    """The base text, the environment, the permissions, the project documents, the user's text."""
     sections = [base if base is not None else BASE, _environment(cwd, model), _permissions(policy)]
     for path, text in project_documents(cwd, family.documents):
         sections.append(f'<project-document path="{path}">\n{text}\n</project-document>')
@@ -60,3 +65,58 @@ def _permissions(policy: Policy) -> str:
     verdicts = ", ".join(f"{name}: {labels[policy.verdict(each)]}" for name, each in named)
     plan = "\nOnly plan: say what you would do, and change nothing."
     return f"Permissions: {verdicts}.{plan if policy.mode == 'plan' else ''}"
+
+
+def project_root(cwd: Path) -> Path:
+    """The root of the repository; the folder itself if there is no repository."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / ".git").exists():
+            return folder
+    return cwd
+
+
+def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(path from the root, text) of each document, the outermost first. Unreadable ones are
+    skipped; text over the limit is cut and marked."""
+    root = project_root(cwd)
+    inside = os.path.realpath(root) + os.sep
+    steps = cwd.relative_to(root).parts
+    folders = [root.joinpath(*steps[:depth]) for depth in range(len(steps) + 1)]
+    found: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    left = LARGEST_DOCUMENTS
+    for folder in folders:
+        for name in (ALWAYS_READ, *names):
+            real = os.path.realpath(folder / name)
+            # A link out of the repository could put any file of the user into the prompt. A link
+            # inside it would repeat a document.
+            if real in seen or not real.startswith(inside) or not os.path.isfile(real):
+                continue
+            seen.add(real)
+            text = _read_document(Path(real), left)
+            if text:
+                found.append((str((folder / name).relative_to(root)), text))
+                left -= len(text.encode())
+            if left <= 0:
+                return found
+    return found
+
+
+def _read_document(path: Path, most: int) -> str | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError:
+        return None
+    text = data[:most].decode("utf-8", "ignore").strip()
+    return f"{text}\n[cut here: over {LARGEST_DOCUMENTS:,} bytes]" if len(data) > most else text
+
+
+def git_branch(cwd: Path) -> str | None:
+    """The branch that is checked out, or the start of a commit's id. git is not started, because it
+    would obey the repository's settings."""
+    found = scan.find_repository(cwd)
+    if found is None or found.head is None:
+        return None
+    head = found.head
+    return head.removeprefix("refs/heads/") if head.startswith("refs/") else head[:12]

@@ -1,4 +1,4 @@
-"""Sub-agents: started by the agent, with their own history, in the same workspace."""
+"""Sub-agents: the agent starts them. They have their own history and share the workspace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 from corral.builtin.loop import Loop, Mailbox
 from corral.builtin.tool_execution import Emit, current_call
-from corral.builtin.tools.tool import Arguments, BuiltinTool, Outcome, Output, define_tool, outcome
+from corral.builtin.tools.tool import (
+    Arguments,
+    BuiltinTool,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
 from corral.builtin.tools.truncate import READ
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import CorralError, Interrupted
@@ -27,17 +35,18 @@ SPAWN = (
     " once. Ask for its answer with wait."
 )
 SEND = "Sends a message to an agent that you started; one that has answered continues with it."
-WAIT = "Waits until agents that you started have answered, and returns what they said."
+WAIT = "Waits until agents that you started have answered, and returns their answers."
 
 Make = Callable[[Emit, Mailbox], Loop]
-Call = Annotated[str, Meta(description="The agent's id, as spawn_agent told it.")]
+Call = Annotated[str, Meta(description="The agent's id, as spawn_agent returned it.")]
 
 
 class Spawn(Arguments, frozen=True, kw_only=True):
     task: Annotated[
         str,
         Meta(
-            description="All it needs to know: it sees nothing of this conversation.", min_length=1
+            description="Everything it needs to know: it does not see this conversation.",
+            min_length=1,
         ),
     ]
 
@@ -48,7 +57,7 @@ class Send(Arguments, frozen=True, kw_only=True):
 
 
 class Wait(Arguments, frozen=True, kw_only=True):
-    agents: Annotated[tuple[str, ...], Meta(description="Their ids; left out, all of them.")] = ()
+    agents: Annotated[tuple[str, ...], Meta(description="Ids of the agents. Default: all.")] = ()
     timeout_ms: Annotated[int, Meta(ge=1, le=LONGEST_WAIT)] = 300_000
 
 
@@ -57,7 +66,7 @@ class Close(Arguments, frozen=True, kw_only=True):
 
 
 class _Sub:
-    """One of them."""
+    """One sub-agent."""
 
     def __init__(
         self, id: str, loop: Loop, mailbox: Mailbox, interrupt: Callable[[Interrupted], None]
@@ -86,12 +95,12 @@ class _Sub:
 
     def answer_text(self) -> str:
         if self.task is None or not self.task.done():
-            return "still at work"
+            return "still works"
         return "was closed" if self.task.cancelled() else self.task.result()
 
 
 class Subagents:
-    """All of a session's. What still runs when a turn ends is ended with it."""
+    """The sub-agents of a session. Those that still run when a turn ends are ended."""
 
     def __init__(self, make: Make, emit: Emit, interrupt: Callable[[Interrupted], None]) -> None:
         """``interrupt`` is called if a person ends the run from a permission request of a
@@ -105,7 +114,7 @@ class Subagents:
     def tools(self) -> list[BuiltinTool]:
         return [
             _tool(Spawn, self._spawn, "spawn_agent", "Start task", SPAWN),
-            _tool(Send, self._send, "send_input", "Tell agent", SEND),
+            _tool(Send, self._send, "send_input", "Message agent", SEND),
             _tool(Wait, self._wait, "wait", "Wait agents", WAIT),
             _tool(
                 Close, self._close, "close_agent", "End agent", "Ends an agent that you started."
@@ -113,7 +122,7 @@ class Subagents:
         ]
 
     async def end(self) -> int:
-        """End those that run; how many there were."""
+        """End the sub-agents that run. Return how many there were."""
         running = [sub.task for sub in self._subs.values() if sub.task and not sub.task.done()]
         for task in running:
             task.cancel()
@@ -126,22 +135,22 @@ class Subagents:
             raise ToolError(
                 f"{MAX_SUBAGENTS} agents are running already: wait for one, or close it"
             )
-        self._started += 1  # an id of one that was closed is not given again
+        self._started += 1  # the id of a closed agent is not used again
         id = f"agent-{self._started}"
         mailbox = Mailbox()
         loop = self._make(self._under(current_call.get(), id), mailbox)
         sub = _Sub(id, loop, mailbox, self._interrupt)
         self._subs[id] = sub
         sub.start(args.task)
-        return outcome(f"{id} is at work", READ)
+        return outcome(f"{id} works on the task", READ)
 
     async def _send(self, _: Workspace, args: Send, __: Output) -> Outcome:
         sub = self._found(args.agent)
         if sub.runs:
             sub.mailbox.steer(args.text)
-            return outcome(f"{sub.id} gets it after its current round of tools", READ)
+            return outcome(f"{sub.id} gets the message after its current tool calls", READ)
         sub.start(args.text)
-        return outcome(f"{sub.id} is at work again", READ)
+        return outcome(f"{sub.id} continues", READ)
 
     async def _wait(self, _: Workspace, args: Wait, __: Output) -> Outcome:
         named = [self._found(id) for id in args.agents]
@@ -195,5 +204,13 @@ def _tool(
     description: str,
 ) -> BuiltinTool:
     return define_tool(
-        arguments, run, name=name, kind="think", description=description, limits=READ, title=title
+        ToolDefinition(
+            arguments=arguments,
+            run=run,
+            name=name,
+            kind="think",
+            description=description,
+            limits=READ,
+            title=title,
+        )
     )

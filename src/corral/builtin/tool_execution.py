@@ -1,4 +1,4 @@
-"""Executes the tool calls of one answer: find the tool, check arguments and policy, run, truncate.
+"""Execute the tool calls of one answer: find the tool, check arguments and policy, run, truncate.
 
 The model gets the truncated output, the event the complete one. A call that cannot be executed has
 an error as its result; only a cancellation or the end of the run raises.
@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.corral import TOOLS
-from corral.builtin.secret_filter import SecretFilter
 from corral.builtin.tools.shell import GAP
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.truncate import Limits, truncate
@@ -37,6 +36,8 @@ from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
 from corral.sessions.tools.tools import Tools, maybe_await
+from corral.system.environment import SecretRedactor
+from corral.system.redaction import StreamRedactor
 from corral.values import Json
 
 Emit = Callable[[RawEvent], None]
@@ -69,7 +70,7 @@ class ToolExecutor:
         own: Tools,
         workspace: Workspace,
         broker: PermissionBroker,
-        redactor: SecretFilter,
+        redactor: SecretRedactor,
         *,
         granted: set[tuple[str, str | None]] | None = None,
     ) -> None:
@@ -160,7 +161,7 @@ class ToolExecutor:
             return await self._execute_call(call, emit)
         except Interrupted:
             raise
-        except Exception as error:  # a fault of the tool's must not cost the whole run
+        except Exception as error:  # an error of a tool must not end the run
             message = f"{call.name} failed: {type(error).__name__}: {error}"
             return CallOutcome("error", message, message)
 
@@ -213,7 +214,7 @@ class ToolExecutor:
             text = self._redactor.clean_text(answer.text)
             return CallOutcome(answer.status, text, truncate(text, OWN))
 
-        pieces = self._redactor.pieces()
+        pieces = StreamRedactor(self._redactor)
 
         def put_out(piece: str) -> None:
             if message := pieces.add(piece):
@@ -236,7 +237,7 @@ class ToolExecutor:
             )
         text, shown = self._redacted(outcome.text), outcome.shown
         if shown != outcome.text and shown == truncate(outcome.text, tool.limits):
-            shown = truncate(text, tool.limits)  # the cut may have gone through a secret
+            shown = truncate(text, tool.limits)  # the cut may have split a secret
         return CallOutcome("error" if outcome.is_error else "success", text, shown)
 
     def _redacted(self, text: str) -> str:
@@ -249,9 +250,9 @@ class ToolExecutor:
         """Why the call is invalid; None if it is valid."""
         if call.name not in self.tools and call.name not in self.own.by_name:
             known = ", ".join((*self.tools, *self.own.by_name))
-            return f"there is no tool {call.name!r}; known are: {known}"
+            return f"there is no tool {call.name!r}; known tools: {known}"
         if call.raw is not None:
-            return f"the arguments of {call.name} are no JSON object: {call.raw[:200]}"
+            return f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
         tool = self.tools.get(call.name)
         complaints = tool.complaints(call.arguments) if tool else ()
         if not complaints:

@@ -213,8 +213,7 @@ def check(  # noqa: PLR0913
 def _check_one(name: str, only: tuple[str, ...], program: str | None) -> Report:
     from corral.testing.conformance.check import check_agent
 
-    options = {"program": program} if program else {}
-    return asyncio.run(check_agent(name, only=only, options=options))
+    return asyncio.run(check_agent(name, only=only, options={"program": program}))
 
 
 def _print_report(report: Report, *, as_json: bool, markdown: bool) -> None:

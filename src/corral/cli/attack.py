@@ -14,6 +14,7 @@ import msgspec
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import NotInstalled
+from corral.options import RunKwargs
 from corral.system import config
 from corral.testing.attack import AttackReport, attack_agent
 from corral.testing.attack.report import LEGEND, MARKS
@@ -75,7 +76,7 @@ def _attack_all(
 
 
 def _attack_one(name: str, selection: Selection) -> AttackReport | NotInstalled:
-    options = {"program": selection.program} if selection.program else {}
+    options: RunKwargs = {"program": selection.program}
     try:
         return asyncio.run(
             attack_agent(name, policies=selection.policies, only=selection.groups, options=options)

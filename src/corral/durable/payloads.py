@@ -41,7 +41,7 @@ class RunWorktree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The directory in it that is the workspace."""
     begins: str = ""
     """The commit of another run that this one continues from; empty: ``commit``."""
-    is_elsewhere: bool = False
+    is_remote: bool = False
     """Whether each machine has its own copy of the repository."""
 
 

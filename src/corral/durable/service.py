@@ -178,7 +178,7 @@ def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
     """Relative if each machine has a run directory of its own: machines that share only a
     repository do, unless the caller named a directory."""
     runs_here = paths.home() / "runs"
-    if tree is not None and tree.is_elsewhere and folder.is_relative_to(runs_here):
+    if tree is not None and tree.is_remote and folder.is_relative_to(runs_here):
         return str(folder.relative_to(runs_here))
     return _absolute(folder)
 

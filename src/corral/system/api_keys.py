@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from corral.errors import AuthenticationFailed, ConfigError, MissingKey, NotInstalled
 from corral.models.spec import Provider
+
+
+class Credentials(Protocol):
+    """Credentials of ``google.auth``, which has no type annotations."""
+
+    valid: bool
+    token: object
+
+    def refresh(self, request: object) -> None: ...
+
+
+TokenCache: TypeAlias = dict[str, Credentials]
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,23 +65,47 @@ def access(
     """Find the base URL and the key. Raises ``MissingKey`` with the variable's name, and
     ``ConfigError``."""
     environ = os.environ if environ is None else environ
-    url = base_url or _first(provider.base_url_env, environ) or provider.base_url
+    extras = _extras(provider, environ)
+    url = _base_url(provider, base_url or _first(provider.base_url_env, environ))
+    for name, value in extras.items():
+        url = url.replace(f"{{{name}}}", value)
+    return Access(
+        provider=provider,
+        base_url=url,
+        key=_checked_key(provider, key or _first(provider.key_env, environ)),
+        extras=extras,
+    )
+
+
+def _base_url(provider: Provider, given: str | None) -> str:
+    url = given or provider.base_url
     if not url:
         raise ConfigError(
             f"the base URL of {provider.title} is not set",
             hint=f"Set {' or '.join(provider.base_url_env)}, such as http://localhost:8000/v1.",
         )
+    url = url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the base URL of {provider.title} must start with http:// or https://: {url}"
+        )
+    return url
+
+
+def _extras(provider: Provider, environ: Mapping[str, str]) -> dict[str, str]:
     extras: dict[str, str] = {}
     for name, variable in provider.extra_env.items():
         value = environ.get(variable)
         if not value:
             raise ConfigError(f"{provider.title} needs {variable}", hint=f"Set {variable}.")
         extras[name] = value
-    if extras.get("location"):
-        region = extras["location"]
+    if region := extras.get("location"):
         host = "aiplatform.googleapis.com"
         extras["host"] = host if region == "global" else f"{region}-{host}"
-    key = key or _first(provider.key_env, environ)
+    return extras
+
+
+def _checked_key(provider: Provider, key: str | None) -> str | None:
     if key is not None and not (key.isascii() and key.isprintable()):
         raise ConfigError(f"the API key of {provider.title} contains an invalid character")
     if key is None and not provider.key_optional and provider.credentials is None:
@@ -78,26 +114,19 @@ def access(
             hint=f"Set {' or '.join(provider.key_env)}.",
             provider=provider.name,
         )
-    url = url.rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"the base URL of {provider.title} must start with http:// or https://: {url}"
-        )
-    for name, value in extras.items():
-        url = url.replace(f"{{{name}}}", value)
-    return Access(provider=provider, base_url=url, key=key, extras=extras)
+    return key
 
 
-async def with_token(found: Access, held: dict[str, Any]) -> Access:
+async def with_token(found: Access, cache: TokenCache) -> Access:
     """For a provider that takes a token instead of a key: return a copy with a valid token. The
-    credentials are cached in ``held``."""
+    credentials are stored in ``cache``."""
     if found.provider.credentials is None or found.key is not None:
         return found
-    token = await asyncio.to_thread(_google_token, held)
+    token = await asyncio.to_thread(_google_token, cache)
     return msgspec.structs.replace(found, key=token)
 
 
-def _google_token(held: dict[str, Any]) -> str:
+def _google_token(cache: TokenCache) -> str:
     try:
         import google.auth
         import google.auth.exceptions
@@ -109,9 +138,9 @@ def _google_token(held: dict[str, Any]) -> str:
     auth: Any = google.auth
     scopes = ["https://www.googleapis.com/auth/cloud-platform"]
     try:
-        credentials: Any = held.get("google")
+        credentials = cache.get("google")
         if credentials is None:
-            credentials = held["google"] = auth.default(scopes=scopes)[0]
+            credentials = cache["google"] = auth.default(scopes=scopes)[0]
         if not credentials.valid:
             credentials.refresh(transport.Request())
     except google.auth.exceptions.GoogleAuthError as error:

@@ -1,7 +1,7 @@
 """Read ``corral.toml``: defaults for runs.
 
 The file is ``CORRAL_CONFIG``; if that is not set, the one in the user's configuration folder *and*
-the one in the current directory. A file in the current directory may come with somebody else's
+the one in the current directory. A file in the current directory may come with another person's
 repository, so it may set only harmless options. Name it in ``CORRAL_CONFIG`` (or ``--config``) to
 trust it completely.
 
@@ -24,7 +24,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec
@@ -32,6 +31,7 @@ from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
 from corral.policy import Policy, policy_from_table
 from corral.system import paths
+from corral.values import JsonObject, as_texts, is_list, is_object
 
 UNTRUSTED_OPTIONS = frozenset(
     {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
@@ -43,12 +43,12 @@ LARGEST = 1_048_576
 """Largest configuration or policy file, in bytes."""
 
 
-def load(agent: str) -> dict[str, Any]:
+def load(agent: str) -> dict[str, object]:
     """The defaults for one agent, from all files that apply."""
     given = os.environ.get("CORRAL_CONFIG")
     if given is not None:
         return _options(Path(given), agent) if given else {}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     user = paths.user_config()
     if user.is_file():
         values |= _options(user, agent)
@@ -72,11 +72,11 @@ def passed_env() -> tuple[str, ...]:
     ``[defaults]``). Raises ``ConfigError``."""
     names: list[str] = []
     for path in _trusted():
-        found: object = _table(path, _toml(path), "defaults").get("pass_env", [])
-        texts = cast("list[object]", found) if isinstance(found, list) else [None]
-        if not all(isinstance(name, str) for name in texts):
+        found = _table(path, _toml(path), "defaults").get("pass_env", [])
+        texts = as_texts(found)
+        if not is_list(found) or len(texts) < len(found):
             raise ConfigError(f"{path}: pass_env must be a list of names")
-        names += cast("list[str]", texts)
+        names += texts
     return tuple(names)
 
 
@@ -97,10 +97,10 @@ def read_policy(path: Path) -> Policy:
         values = _toml(path)
     except ConfigError as error:
         raise PolicyError(error.message, hint=error.hint) from error
-    return policy_from_table(values, str(path))
+    return policy_from_table({**values}, str(path))
 
 
-def _options(path: Path, agent: str) -> dict[str, Any]:
+def _options(path: Path, agent: str) -> dict[str, object]:
     tables = _toml(path)
     unknown = sorted(set(tables) - {"defaults", "agents"})
     if unknown:
@@ -108,12 +108,12 @@ def _options(path: Path, agent: str) -> dict[str, Any]:
             f"{path}: unknown table {unknown[0]!r}",
             hint="Known are [defaults] and [agents.NAME].",
         )
-    values = {
+    values: dict[str, object] = {
         **_table(path, tables, "defaults"),
         **_agent_table(path, tables, agent),
     }
-    if isinstance(values.get("policy"), dict):
-        values["policy"] = policy_from_table(dict(values["policy"]), f"{path}: policy")
+    if is_object(policy := values.get("policy")):
+        values["policy"] = policy_from_table({**policy}, f"{path}: policy")
     return values
 
 
@@ -149,7 +149,7 @@ def _trusted() -> list[Path]:
     return [user] if user.is_file() else []
 
 
-def _declared_agent(name: str, table: dict[str, Any], path: Path) -> AgentSpec:
+def _declared_agent(name: str, table: JsonObject, path: Path) -> AgentSpec:
     try:
         known = agents_registry.find(name)
     except (UnknownAgent, ConfigError):
@@ -177,9 +177,9 @@ def _from_acp_registry(id: str) -> AgentSpec:
     return agents_registry.from_registry(registry, id, str(path))
 
 
-def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, Any]:
+def _agent_table(path: Path, tables: JsonObject, agent: str) -> JsonObject:
     """The table of the agent, under any of its names."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name in _table(path, tables, "agents"):
         table = _table(path, _table(path, tables, "agents"), name)
         if "command" in table:
@@ -196,14 +196,14 @@ def _agent_table(path: Path, tables: dict[str, Any], agent: str) -> dict[str, An
     return found
 
 
-def _table(path: Path, tables: dict[str, Any], name: str) -> dict[str, Any]:
-    found: object = tables.get(name, {})
-    if not isinstance(found, dict):
+def _table(path: Path, tables: JsonObject, name: str) -> JsonObject:
+    found = tables.get(name, {})
+    if not is_object(found):
         raise ConfigError(f"{path}: {name} must be a table of options")
-    return cast("dict[str, Any]", found)
+    return found
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> JsonObject:
     import tomllib  # most runs have no such file
 
     try:

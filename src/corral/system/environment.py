@@ -101,13 +101,13 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS_NAME = re.compile(r"(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$", re.IGNORECASE)
-"""Addresses of servers and databases. What is secret in one is the login in it; a value that is
-no URL and no path is taken for a secret as a whole."""
+"""Addresses of servers and databases. Only the login in them is secret. A value that is
+neither a URL nor a path is a secret completely."""
 _LOGIN = re.compile(r"^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_]{1,15}|[0-9.]+")
-"""A mode or a number (``AUTH_TYPE=subscription``). Redacting one in what an agent's program says
-would damage the protocol, and the program does not have the variable."""
+"""A mode or a number (``AUTH_TYPE=subscription``). Redacting one in the output of an agent would
+damage the protocol, and the program does not have the variable."""
 _TOKEN = 16
 """Characters. Users have shorter names."""
 _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
@@ -116,9 +116,9 @@ _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
 class Environment(msgspec.Struct, frozen=True):
     values: dict[str, str]
     family: dict[str, str]
-    """Of these, the agent's own."""
+    """Those of ``values`` that belong to the agent."""
     secrets: dict[str, str]
-    """Name → value of what the child may see and must be redacted wherever it appears."""
+    """Secrets that the child gets, name → value. They are redacted wherever they appear."""
     others: dict[str, str] = {}
     """Secrets of corral's environment that the child does not get. It may find them elsewhere, such
     as in a file."""

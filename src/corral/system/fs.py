@@ -63,7 +63,7 @@ def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
 @contextmanager
 def parent_below(top: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """The open folder that holds ``path``, and the path's last part. ``top`` is an open folder. No
-    part of the way may be a link, even if somebody swaps it meanwhile. Raises ``OSError``."""
+    part of the way may be a link, even if it is replaced meanwhile. Raises ``OSError``."""
     *parts, name = path.split(b"/")
     at = os.dup(top)
     try:
@@ -211,7 +211,7 @@ def _lock(fd: int) -> None:
 
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of this file. The check takes the lock for a moment if
-    nobody has it: callers must not check at the same time."""
+    it is free: callers must not check at the same time."""
     try:
         fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:

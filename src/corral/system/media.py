@@ -78,12 +78,19 @@ def _with_content(part: Media) -> Media:
     source = os.fspath(source)
     if source[:5].lower() == "data:":
         return _from_data_url(part, source)
-    if is_url(source):
-        try:
-            path = urlsplit(source).path  # a query is not part of the name
-        except ValueError as error:
-            raise MediaInvalid(f"not a URL: {source}", hint=f"{error}.") from error
-        return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
+    return _from_url(part, source) if is_url(source) else _from_file(part, source)
+
+
+def _from_url(part: Media, url: str) -> Media:
+    """The part with a media type. The URL is not fetched: the vendor does that."""
+    try:
+        path = urlsplit(url).path  # a query is not part of the name
+    except ValueError as error:
+        raise MediaInvalid(f"not a URL: {url}", hint=f"{error}.") from error
+    return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
+
+
+def _from_file(part: Media, source: str) -> Media:
     path = os.path.expanduser(source)
     if not os.path.isfile(path):
         raise MediaInvalid(

@@ -12,11 +12,11 @@ Programs also differ in how they read a path before they open it: some remove sp
 ``@`` or backslashes, or take ``..`` away from the text before links are followed. ``PathGuard``
 allows a path only if every such reading is allowed.
 
-What holds: nothing that exists at the moment of the check leads out. What does not: somebody who
-swaps a folder for a link between the check and the agent's own use of the path wins that race.
+Guaranteed: nothing that exists at the moment of the check leads out. Not guaranteed: a program that
+replaces a folder by a link between the check and the agent's own use of the path wins that race.
 An agent that may only edit files cannot make links; one that runs commands needs no race. Where
 corral opens the file itself (``open_beneath``), no link is followed and there is no race. A hard
-link to a file outside cannot be told from the file: git never creates one.
+link to a file outside cannot be distinguished from the file. git never creates one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def resolve(path: str, cwd: str) -> str:
     if not path or "\0" in path:
         raise Refused(f"not a path: {path!r}")
     if path.startswith("~"):
-        raise Refused(f"not a path, for ~ is not expanded: {path}")
+        raise Refused(f"~ is not expanded: {path}")
     ahead = _parts(os.path.join(cwd, path))
     if not os.path.isabs(cwd):
         raise Refused(f"the folder is not absolute: {cwd}")
@@ -80,7 +80,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _link(here: str, path: str) -> str | None:
-    """Where the link leads; None for what is no link or is not there."""
+    """The target of the link; None if it is not a link or does not exist."""
     try:
         found = os.lstat(here)
     except OSError as error:
@@ -121,7 +121,7 @@ class PathGuard:
         return tuple(os.path.realpath(os.path.join(self.cwd, folder)) for folder in folders)
 
     def check(self, path: str, access: Access) -> str:
-        """The resolved path. Raises ``Refused`` where this access is not allowed."""
+        """The resolved path. Raises ``Refused`` if this access is not allowed."""
         for reading in _readings(path, self.cwd):
             self._check(resolve(reading, self.cwd), path, access)
         real = resolve(path, self.cwd)
@@ -147,7 +147,7 @@ class PathGuard:
         return root
 
     def refusal(self, paths: Iterable[str], access: Access) -> str | None:
-        """Why one of these paths may not be used; None where all may."""
+        """Why one of these paths may not be used; None if all may be used."""
         for path in paths:
             try:
                 self.check(path, access)
@@ -180,7 +180,7 @@ class PathGuard:
     def _leads_out(self, path: str) -> Link | None:
         try:
             target = resolve(path, self.cwd)
-        except Refused:  # a circle, or a link of the kernel: nothing to be had there
+        except Refused:  # a circle, or a link of the kernel: it leads to no file
             return Link(path, path, readable=False)
         if self.refusal((path,), "write") is None:
             return None
@@ -188,7 +188,7 @@ class PathGuard:
 
 
 def _readings(path: str, cwd: str) -> set[str]:
-    """The path as it stands, and as a program may read it."""
+    """The path as it is, and as a program may read it."""
     if not path.strip():
         raise Refused(f"not a path: {path!r}")
     if path.lstrip().lower().startswith("file:"):

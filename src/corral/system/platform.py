@@ -340,8 +340,8 @@ def on_exit(
 
 
 def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None] | None:
-    """The exit code or the signal that ended a child. None while it runs; both None if somebody
-    else reaped it. On Linux the child is not reaped by this."""
+    """The exit code or the signal that ended a child. None while it runs; both None if other
+    code reaped it. On Linux the child is not reaped by this."""
     if sys.platform == "linux":
         try:
             how = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)

@@ -1,6 +1,6 @@
 """Redact secrets in a text that arrives in pieces.
 
-A secret may be split between two pieces. So a suffix that could be the start of a secret is kept
+A secret may be split between two pieces. So a suffix that could be the start of a secret is held
 back until the next piece, or the end of the text. The cost of a piece depends on its length and on
 the secrets, not on the length of the text before it.
 """
@@ -15,9 +15,9 @@ from corral.system.environment import SecretRedactor
 class StreamRedactor:
     """Redacts one text. ``add`` returns what can be shown now, ``finish`` the rest."""
 
-    def __init__(self, eraser: SecretRedactor) -> None:
-        self._eraser = eraser
-        self._values = [value for value in eraser.values if value]
+    def __init__(self, redactor: SecretRedactor) -> None:
+        self._redactor = redactor
+        self._values = [value for value in redactor.values if value]
         first = "".join(sorted({re.escape(value[0]) for value in self._values}))
         self._find_first_char = re.compile(f"[{first}]").search if first else None
         self._pending = ""
@@ -39,7 +39,7 @@ class StreamRedactor:
         return self._clean(pending)
 
     def _clean(self, text: str) -> str:
-        return self._eraser.clean_text(text) if any(v in text for v in self._values) else text
+        return self._redactor.clean_text(text) if any(v in text for v in self._values) else text
 
     def _undecided_from(self, text: str) -> int:
         """Where the part starts that may become a secret with the next piece."""

@@ -14,7 +14,7 @@ from corral.errors import ConfigError
 from corral.terminal_text import clean
 
 EDITOR_GRACE = 5.0
-"""Seconds for an editor to end when nobody waits for it any more."""
+"""Seconds for an editor to end after the caller was cancelled."""
 
 
 def is_interactive() -> bool:

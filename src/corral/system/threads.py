@@ -16,15 +16,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _REFUSED = "can't start new thread"
-"""What Python says, in a plain ``RuntimeError``."""
+"""The message of Python's ``RuntimeError``."""
 
 
 class NoThread(ProcessFailed):
-    """The machine gives no more threads."""
+    """No more threads can be started."""
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``asyncio.to_thread``. Raises ``NoThread`` where no thread can be started."""
+    """``asyncio.to_thread``. Raises ``NoThread`` if no thread can be started."""
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
     except RuntimeError as error:

@@ -1,14 +1,13 @@
-"""A web server of this machine that records who came: a canary for requests."""
+"""A web server on this machine that records the requests it gets."""
 
 from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 
 class Address:
-    """Serves from the moment it is made until ``close``."""
+    """Serves until ``close``."""
 
     def __init__(self) -> None:
         visits: list[str] = []
@@ -23,11 +22,11 @@ class Address:
 
             do_POST = do_GET  # noqa: N815
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         self.visits = visits
-        """The paths that were asked for."""
+        """The paths that were requested."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]

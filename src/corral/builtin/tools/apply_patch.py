@@ -1,4 +1,4 @@
-"""apply_patch: applies all changes of a patch, or none."""
+"""apply_patch: apply all changes of a patch, or none."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from corral.builtin.tools.tool import (
     Effect,
     Outcome,
     Output,
-    ToolError,
+    ToolDefinition,
     define_tool,
     outcome,
 )
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.events import FileKind
 
 
 class ApplyPatch(Arguments, frozen=True):
     patch: Annotated[
         str,
-        Meta(description="The whole patch, from *** Begin Patch to *** End Patch.", min_length=1),
+        Meta(
+            description="The complete patch, from *** Begin Patch to *** End Patch.", min_length=1
+        ),
     ]
 
 
@@ -81,7 +83,7 @@ class Plan:
                 source.moved = True
 
     def _check_link(self, path: str) -> None:
-        # What it leads to would go, and the link would stay.
+        # The target of the link would be removed, and the link would stay.
         if (self._workspace.root / path).is_symlink():
             raise ToolError(f"{path} is a link, which a patch can neither delete nor move")
 
@@ -90,15 +92,15 @@ class Plan:
             mode = mode_of(self._workspace, path)
             if mode is not None and stat.S_ISDIR(mode):
                 raise ToolError(f"{name} is a folder")
-            target_path = mode is not None
-            text = read_text(self._workspace, path, binary=binary) if target_path else None
+            exists = mode is not None
+            text = read_text(self._workspace, path, binary=binary) if exists else None
             self.files[path] = State(text, text, mode)
         return self.files[path]
 
     def _take(self, path: Path, name: str, *, binary: bool = False) -> Text:
         state = self._state(path, name, binary=binary)
         if state.after is None:
-            # For the hint of what may have been meant.
+            # Raises the error with a hint of similar names, if it never existed.
             read_text(self._workspace, path)
             raise ToolError(f"{name} does not exist any more: the patch itself removes it")
         text, state.after = state.after, None
@@ -196,27 +198,30 @@ def _paths(args: Args) -> tuple[str, ...]:
 
 TOOLS = (
     define_tool(
-        ApplyPatch,
-        apply_patch,
-        name="apply_patch",
-        kind="edit",
-        description=(
-            "Change files by a patch; either all of it is done or nothing.\n"
-            "*** Begin Patch\n"
-            "*** Update File: path\n"
-            "*** Move to: other/path (only to move it)\n"
-            "@@ a line above the change, such as a def or class, where the context is not unique\n"
-            " three lines of context before and after\n"
-            "-a line that goes\n"
-            "+a line that comes\n"
-            "*** End of File (only where the change is at the very end)\n"
-            "*** Add File: path\n"
-            "+every line of the new file\n"
-            "*** Delete File: path\n"
-            "*** End Patch"
-        ),
-        limits=truncate.EDIT,
-        title="Patch patch",
-        paths=_paths,
+        ToolDefinition(
+            arguments=ApplyPatch,
+            run=apply_patch,
+            name="apply_patch",
+            kind="edit",
+            description=(
+                "Change files by a patch. Either all changes are made, or none.\n"
+                "*** Begin Patch\n"
+                "*** Update File: path\n"
+                "*** Move to: other/path (only to move the file)\n"
+                "@@ a line above the change, such as a def or class, if the context is not"
+                " unique\n"
+                " three lines of context before and after\n"
+                "-a line to remove\n"
+                "+a line to add\n"
+                "*** End of File (only if the change is at the very end)\n"
+                "*** Add File: path\n"
+                "+every line of the new file\n"
+                "*** Delete File: path\n"
+                "*** End Patch"
+            ),
+            limits=truncate.EDIT,
+            title="Patch patch",
+            paths=_paths,
+        )
     ),
 )

@@ -12,23 +12,30 @@ from msgspec import Meta
 from corral.builtin.tools import truncate
 from corral.builtin.tools.edit_summary import diff, effect
 from corral.builtin.tools.files import Text, encoded, mode_of, read_text, write
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
+from corral.builtin.tools.tool import (
+    Arguments,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 
 LISTED = 10
-"""Line numbers that an error lists."""
+"""Line numbers that an error message lists."""
 SEARCHED = 5_000
-"""Lines that are searched for the intended place."""
+"""Lines of the file that are compared with ``old_string``."""
 ALIKE = 0.6
 COMPARED = 200
 """Characters of a line that are compared."""
 HINT = 12
-"""Lines that are shown of the nearest place."""
+"""Lines that the hint shows."""
 
 
 class WriteFile(Arguments, frozen=True):
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace root.")]
-    content: Annotated[str, Meta(description="All that the file shall hold.")]
+    content: Annotated[str, Meta(description="The complete content of the file.")]
 
 
 class EditFile(Arguments, frozen=True):
@@ -36,13 +43,13 @@ class EditFile(Arguments, frozen=True):
     old_string: Annotated[
         str,
         Meta(
-            description="The text to replace, exactly as it stands in the file, with enough lines "
-            "around it that it is there only once.",
+            description="The text to replace, exactly as it is in the file, with enough lines"
+            " around it that it occurs only once.",
             min_length=1,
         ),
     ]
-    new_string: Annotated[str, Meta(description="The text to put there.")]
-    replace_all: Annotated[bool, Meta(description="Replace it wherever it stands.")] = False
+    new_string: Annotated[str, Meta(description="The new text.")]
+    replace_all: Annotated[bool, Meta(description="Replace all occurrences.")] = False
 
 
 async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> Outcome:
@@ -64,7 +71,7 @@ def _old_text(workspace: Workspace, resolved: Path) -> str | None:
     if mode is None:
         return None
     if not stat.S_ISREG(mode):
-        return ""  # writing says what is wrong with it
+        return ""  # writing it fails with an error that explains why
     try:
         text = read_text(workspace, resolved)
     except ToolError:
@@ -84,8 +91,8 @@ async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
         raise ToolError(f"old_string is not in {name}{_hint(text.body, args.old_string)}")
     if count > 1 and not args.replace_all:
         raise ToolError(
-            f"old_string is in {name} {count} times, at {_places(text.body, old)}: give more of "
-            "the lines around it, or set replace_all"
+            f"old_string is in {name} {count} times, at {_places(text.body, old)}: add more of the"
+            " lines around it, or set replace_all"
         )
     body = text.body.replace(old, new)
     write(workspace, resolved, text.encoded(body))
@@ -127,11 +134,11 @@ def _hint(body: str, old: str) -> str:
             [number for number, line in enumerate(stripped) if line == first], stripped, wanted
         )
         if stripped[at : at + len(wanted)] == [line.strip() for line in wanted]:
-            why = "these lines differ only in the blanks around them"
+            why = "these lines differ only in leading or trailing spaces"
     else:
         found = _nearest(stripped, first)
         if found is None:
-            return ": read the file again, for nothing in it comes near"
+            return ": read the file again, because nothing in it is similar"
         at = found
     shown = lines[at : at + min(len(old.split("\n")), HINT)]
     listed = "".join(f"\n{at + number:6}\t{line}" for number, line in enumerate(shown, 1))
@@ -151,7 +158,7 @@ def _nearest(stripped: list[str], first: str) -> int | None:
     matcher.set_seq2(first[:COMPARED])
     for number, line in enumerate(stripped):
         matcher.set_seq1(line[:COMPARED])
-        # Each is an upper bound of the next, and cheaper.
+        # Each is an upper bound of the next and faster.
         if (
             matcher.real_quick_ratio() > best
             and matcher.quick_ratio() > best
@@ -163,29 +170,33 @@ def _nearest(stripped: list[str], first: str) -> int | None:
 
 TOOLS = (
     define_tool(
-        WriteFile,
-        write_file,
-        name="write_file",
-        kind="edit",
-        description=(
-            "Write a whole file, with the folders above it. What was there is replaced; use "
-            "edit_file to change part of a file."
-        ),
-        limits=truncate.EDIT,
-        title="Write file_path",
-        paths=("file_path",),
+        ToolDefinition(
+            arguments=WriteFile,
+            run=write_file,
+            name="write_file",
+            kind="edit",
+            description=(
+                "Write a complete file. Missing folders are created. An existing file is replaced;"
+                " use edit_file to change part of a file."
+            ),
+            limits=truncate.EDIT,
+            title="Write file_path",
+            paths=("file_path",),
+        )
     ),
     define_tool(
-        EditFile,
-        edit_file,
-        name="edit_file",
-        kind="edit",
-        description=(
-            "Replace text in a file. old_string must stand there exactly, blanks included and "
-            "without line numbers, and only once unless replace_all is set."
-        ),
-        limits=truncate.EDIT,
-        title="Edit file_path",
-        paths=("file_path",),
+        ToolDefinition(
+            arguments=EditFile,
+            run=edit_file,
+            name="edit_file",
+            kind="edit",
+            description=(
+                "Replace text in a file. old_string must be in the file exactly, with its spaces"
+                " and without line numbers, and only once unless replace_all is set."
+            ),
+            limits=truncate.EDIT,
+            title="Edit file_path",
+            paths=("file_path",),
+        )
     ),
 )

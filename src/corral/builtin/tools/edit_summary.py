@@ -1,4 +1,4 @@
-"""Counts and shows what an edit changed. Bounded: comparing two texts can take very long."""
+"""Count and show what an edit changed, in bounded time: comparing two texts can take very long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.builtin.tools.workspace import replace_surrogates
 from corral.events import FileKind
 
 COMPARED = 1_000
-"""Lines on each side, past what both have in common at the ends, that are compared."""
+"""Lines of each text that are compared, without the lines that both have at both ends."""
 CONTEXT = 3
 
 
@@ -28,17 +28,17 @@ def count_changed_lines(old: str, new: str) -> tuple[int, int]:
 
 
 def diff(old: str, new: str) -> str:
-    """The change as ``@@`` hunks; only what it is about where that is too long."""
+    """The change as ``@@`` hunks. A short note if it is too long."""
     start, before, after = _compared(_lines(old), _lines(new))
     if max(len(before), len(after)) > COMPARED:
-        return f"(lines {start + 1} to {start + len(after)} are new: too many to be shown)"
+        return f"(lines {start + 1} to {start + len(after)} are new: too many to show)"
     hunks = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
     shown = [_shifted(row, start) if row.startswith("@@") else row for row in list(hunks)[2:]]
     return replace_surrogates("\n".join(shown))
 
 
 def effect(resolved: Path, old: str | None, new: str) -> Effect:
-    """Of a file that was written; ``old`` is None where there was none."""
+    """The effect of writing a file. ``old`` is None if the file did not exist."""
     added, removed = count_changed_lines(old or "", new)
     kind: FileKind = "created" if old is None else "modified"
     return Effect(
@@ -52,8 +52,8 @@ def _lines(text: str) -> list[str]:
 
 
 def _compared(old: list[str], new: list[str]) -> tuple[int, list[str], list[str]]:
-    """Where they begin to differ, and what of each lies between the common ends; with some
-    lines of those, so that a hunk has its context."""
+    """The line where the texts start to differ, and the lines of each between the common start and
+    the common end. Some common lines are included as context for the hunks."""
     shorter = min(len(old), len(new))
     start = end = 0
     while start < shorter and old[start] == new[start]:

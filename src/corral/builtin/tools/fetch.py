@@ -14,8 +14,15 @@ from msgspec import Meta
 from corral.builtin.tools import html_text as page_program
 from corral.builtin.tools import truncate
 from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
+from corral.builtin.tools.tool import (
+    Arguments,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
 from corral.system.http.client import Http, HttpResponse
 
@@ -30,7 +37,7 @@ ACCEPTED = {"Accept": "text/html, text/*, application/json, */*"}
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 
 _TEXTS = ("json", "xml", "javascript", "ecmascript", "yaml", "toml", "x-sh", "sql", "graphql")
-"""What is text though its kind is called ``application``."""
+"""Text formats whose media type starts with ``application``."""
 
 
 class WebFetch(Arguments, frozen=True):
@@ -41,7 +48,7 @@ class WebFetch(Arguments, frozen=True):
 
 class Page(msgspec.Struct, frozen=True):
     url: str
-    """Where it was, after all redirects."""
+    """The address after all redirects."""
     status: int
     kind: str
     charset: str
@@ -55,17 +62,17 @@ async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
             page = await _fetch(args.url)
             text = await _text(workspace, page)
     except TimeoutError as error:
-        raise ToolError(f"{args.url} did not answer in full within {SECONDS:g} s") from error
+        raise ToolError(f"{args.url} did not respond completely within {SECONDS:g} s") from error
     except CorralError as error:
         raise ToolError(f"{args.url} cannot be fetched: {error.message}") from error
-    where = f"{page.url} (status {page.status}, {page.kind or 'of no stated kind'})"
+    where = f"{page.url} (status {page.status}, {page.kind or 'unknown media type'})"
     notes = [f"[only the first {LARGEST:,} bytes were read]"] if page.cut else []
-    complete = "\n\n".join([where, text or "(nothing to read is there)", *notes])
+    complete = "\n\n".join([where, text or "(the page has no text)", *notes])
     return outcome(replace_surrogates(complete), truncate.READ, is_error=page.status >= 400)
 
 
 async def _fetch(url: str) -> Page:
-    # The tool's own deadline comes first.
+    # Longer than the tool's own deadline, which comes first.
     async with Http(connect_timeout=2 * SECONDS, read_timeout=2 * SECONDS) as http:
         for _ in range(REDIRECTS + 1):
             _check(url)
@@ -74,7 +81,7 @@ async def _fetch(url: str) -> Page:
             if answer.status not in (301, 302, 303, 307, 308) or target is None:
                 return await _page(answer, url)
             answer.close()
-            # Each is checked like the first: a page could lead to a file of this machine.
+            # Checked like the first address: a page could redirect to a file of this machine.
             url = urljoin(url, target.encode("latin-1").decode("utf-8", "replace"))
     raise ToolError(f"over {REDIRECTS} redirects, the last to {url}")
 
@@ -94,7 +101,7 @@ async def _page(answer: HttpResponse, url: str) -> Page:
     if not _is_text(kind):
         size = answer.headers.get("Content-Length")
         much = f" of {size} bytes" if size else ""
-        raise ToolError(f"{url} is no text but {kind}{much}, which cannot be shown")
+        raise ToolError(f"{url} is {kind}{much}, not text, and cannot be shown")
     data = await answer.head(LARGEST + 1)
     named = _CHARSET.search(answer.headers.get("Content-Type", ""))
     charset = named[1] if named else "utf-8"
@@ -110,7 +117,7 @@ def _is_text(kind: str) -> bool:
 async def _text(workspace: Workspace, page: Page) -> str:
     try:
         text = page.data.decode(page.charset, "replace")
-    except LookupError:  # a charset that nobody knows
+    except LookupError:  # an unknown charset
         text = page.data.decode("utf-8", "replace")
     is_page = "html" in page.kind or (
         not page.kind and text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
@@ -136,12 +143,16 @@ async def _html_to_text(workspace: Workspace, html: str, url: str) -> str:
 
 TOOLS = (
     define_tool(
-        WebFetch,
-        web_fetch,
-        name="web_fetch",
-        kind="fetch",
-        description="Fetch a page from the web and read it as text. Links come as [text](address).",
-        limits=truncate.READ,
-        title="Fetch url",
+        ToolDefinition(
+            arguments=WebFetch,
+            run=web_fetch,
+            name="web_fetch",
+            kind="fetch",
+            description=(
+                "Fetch a page from the web and read it as text. Links come as [text](address)."
+            ),
+            limits=truncate.READ,
+            title="Fetch url",
+        )
     ),
 )

@@ -1,4 +1,4 @@
-"""Opens files of the workspace without following links, and keeps text as it is in the file.
+"""Open files of the workspace without following links, and preserve the form of their text.
 
 Text that is read and written back keeps bytes that are not UTF-8, the byte order mark, the line
 endings, and a missing newline at the end.
@@ -25,7 +25,7 @@ LARGEST = 16 * 1024 * 1024
 HEAD = 8_192
 """Bytes in which a NUL marks a binary file, as in git."""
 NEAR = 1_000
-"""Names in a folder among which a misspelt one is looked for."""
+"""Names in a folder that are compared with a misspelt one."""
 
 READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -47,16 +47,16 @@ class Text(msgspec.Struct, frozen=True):
     bom: str = ""
 
     def encoded(self, body: str) -> bytes:
-        """Another body in its place, as bytes. Raises ``ToolError``."""
+        """This file with another body, as bytes. Raises ``ToolError``."""
         return encoded(self.bom + body)
 
 
 def encoded(text: str) -> bytes:
-    """Raises ``ToolError`` for what no file can hold."""
+    """The text as bytes. Raises ``ToolError`` if it cannot be encoded."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ToolError(f"half a character ({text[error.start]!r}) is in the text") from error
+        raise ToolError(f"the text contains half a character: {text[error.start]!r}") from error
 
 
 def open_file(workspace: Workspace, resolved: Path) -> BinaryIO:
@@ -86,7 +86,7 @@ def _check_kind(mode: int, name: str) -> None:
 
 
 def _check_root(workspace: Workspace, resolved: Path) -> None:
-    # The folder above a root is not ours to open.
+    # The parent of a root is outside the workspace and must not be opened.
     if resolved in workspace.readable:
         raise ToolError(f"{workspace.name(resolved)} is a folder")
 
@@ -106,7 +106,7 @@ def _near(workspace: Workspace, resolved: Path) -> str:
 def kind_of(head: bytes) -> str | None:
     """The kind of a file that is not text, by its first bytes; None for text."""
     for magic, kind in IMAGES.items():
-        # Two letters prove little: a text may begin so.
+        # Two letters are not enough: a text may start with them.
         if head.startswith(magic) and (len(magic) > 2 or b"\0" in head):
             return kind
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -115,13 +115,13 @@ def kind_of(head: bytes) -> str | None:
 
 
 def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> Text:
-    """All of a text file. Raises ``ToolError`` for a huge one and, unless it may be, for a
-    ``binary``."""
+    """The complete text of a file. Raises ``ToolError`` if it is too large, and if it is not text,
+    unless ``binary`` allows that."""
     name = workspace.name(resolved)
     with open_file(workspace, resolved) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to be edited here")
+        raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to edit")
     if not binary and (kind := kind_of(data[:HEAD])):
         raise ToolError(f"{name} is {kind}, which cannot be edited as text")
     text = data.decode("utf-8", "surrogateescape")
@@ -137,9 +137,9 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None = None) -> Staged:
-    """Write ``data`` beside ``resolved``; ``commit`` puts it there in one step. Folders are made
-    as needed. The mode and, where we may, the owner of what was there are kept; ``mode`` is
-    for a file that comes from elsewhere. Raises ``ToolError``."""
+    """Write ``data`` beside ``resolved``; ``commit`` moves it there atomically. Missing folders are
+    created. The mode and, if possible, the owner of the old file are preserved; ``mode`` is for a
+    file that is moved from another path. Raises ``ToolError``."""
     name = workspace.name(resolved)
     _check_root(workspace, resolved)
     try:
@@ -149,7 +149,7 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
-                    _keep(file.fileno(), old, mode)
+                    _preserve_mode(file.fileno(), old, mode)
             except BaseException:
                 os.unlink(beside, dir_fd=folder)
                 raise
@@ -173,20 +173,20 @@ def _old(base: str, folder: int, name: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     _check_kind(old.st_mode, name)
-    # Replacing needs no leave of the file's own, so it is asked for.
+    # Replacing a file needs no permission on the file itself, so that is checked here.
     if not os.access(base, os.W_OK, dir_fd=folder):
         raise ToolError(f"{name} is read-only")
     return old
 
 
-def _keep(fd: int, old: os.stat_result | None, mode: int | None) -> None:
+def _preserve_mode(fd: int, old: os.stat_result | None, mode: int | None) -> None:
     if old is not None:
         mode = old.st_mode
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
             with contextlib.suppress(PermissionError):
                 os.fchown(fd, old.st_uid, old.st_gid)
     if mode is not None:
-        # Not the bits that lend the owner's rights: other content has not earned them.
+        # Not the set-user-id and set-group-id bits: they must not apply to other content.
         os.fchmod(fd, mode & 0o1777)
 
 
@@ -203,13 +203,13 @@ def write(workspace: Workspace, resolved: Path, data: bytes) -> None:
 
 
 def remove(workspace: Workspace, resolved: Path) -> None:
-    """Raises ``OSError``."""
+    """Remove a file. Raises ``OSError``."""
     with workspace.folder(resolved.parent, write=True) as folder:
         os.unlink(resolved.name, dir_fd=folder)
 
 
 def mode_of(workspace: Workspace, resolved: Path) -> int | None:
-    """The mode of what is there, a link included; None where nothing is."""
+    """The mode of the file, link or folder; None if it does not exist."""
     if resolved in workspace.readable:
         return stat.S_IFDIR
     try:

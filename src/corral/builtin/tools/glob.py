@@ -14,15 +14,20 @@ from msgspec import Meta
 
 from corral.builtin.tools import truncate
 from corral.builtin.tools.search import is_pattern, pattern, walk
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
-
-__all__ = ["TOOLS", "is_pattern", "matching"]
+from corral.builtin.tools.tool import (
+    Arguments,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 
 FOUND = 5_000
 """Files that are listed, before truncation for the model."""
 SEEN = 500_000
-"""Files that are looked at."""
+"""Files that are searched."""
 PAUSE = 20
 """Folders that are visited before other tasks run."""
 
@@ -31,7 +36,7 @@ class Glob(Arguments, frozen=True):
     pattern: Annotated[
         str,
         Meta(
-            description="Such as **/*.py or src/*.{ts,tsx}; ** stands for any folders, or none.",
+            description="Such as **/*.py or src/*.{ts,tsx}. ** matches any number of folders.",
             min_length=1,
         ),
     ]
@@ -70,11 +75,13 @@ async def matching(workspace: Workspace, base: Path, wanted: str) -> AsyncIterat
                 yield Match(start / path, info.st_mtime_ns)
         seen += len(folder.files)
         if seen > SEEN:
-            raise ToolError(f"over {SEEN:,} files are below {workspace.name(start)}: narrow it")
+            raise ToolError(
+                f"over {SEEN:,} files are in {workspace.name(start)}: use a narrower pattern"
+            )
 
 
 def _split_pattern(workspace: Workspace, wanted: str) -> tuple[str, str]:
-    """The folder that a pattern begins with, and the rest. Raises ``ToolError``."""
+    """The folder that a pattern starts with, and the rest. Raises ``ToolError``."""
     if wanted.startswith("~"):
         workspace.resolve(wanted)  # raises the error that explains it
     fixed: list[str] = []
@@ -121,7 +128,7 @@ async def list_dir(workspace: Workspace, args: ListDir, _: Output) -> Outcome:
 
 
 def _line(name: str, info: os.stat_result, target: str) -> str:
-    # A newline in a name would make two entries of it.
+    # A newline in a name would look like two entries.
     name = name.replace("\n", "\\n")
     if stat.S_ISDIR(info.st_mode):
         return f"{name}/"
@@ -144,29 +151,33 @@ def _folder(workspace: Workspace, path: str) -> Path:
 
 TOOLS = (
     define_tool(
-        Glob,
-        glob,
-        name="glob",
-        kind="search",
-        description=(
-            "Find files by a pattern of their names; the ones changed last come first. What is "
-            "in .git and node_modules is left out, unless path leads there."
-        ),
-        limits=truncate.GLOB,
-        title="Find pattern",
-        paths=("path",),
+        ToolDefinition(
+            arguments=Glob,
+            run=glob,
+            name="glob",
+            kind="search",
+            description=(
+                "Find files by a pattern for their names. Files that were changed last come first."
+                " .git and node_modules are left out, unless path names them."
+            ),
+            limits=truncate.GLOB,
+            title="Find pattern",
+            paths=("path",),
+        )
     ),
     define_tool(
-        ListDir,
-        list_dir,
-        name="list_dir",
-        kind="read",
-        description=(
-            "List a folder: folders end in a slash, what can be run in an asterisk, links say "
-            "where they lead, files how large they are."
-        ),
-        limits=truncate.GLOB,
-        title="List path",
-        paths=("path",),
+        ToolDefinition(
+            arguments=ListDir,
+            run=list_dir,
+            name="list_dir",
+            kind="read",
+            description=(
+                "List a folder. Folders end in a slash, executable files in an asterisk. Links have"
+                " their target, files their size."
+            ),
+            limits=truncate.GLOB,
+            title="List path",
+            paths=("path",),
+        )
     ),
 )

@@ -11,9 +11,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from corral.builtin.tools import search, truncate
-from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
+from corral.builtin.tools.run_program import Completed, run_program
+from corral.builtin.tools.tool import (
+    Arguments,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 
 RESULTS = 100
 MOST = 2_000
@@ -26,10 +33,10 @@ class Grep(Arguments, frozen=True):
     pattern: Annotated[str, Meta(description="A regular expression.", min_length=1)]
     path: Annotated[str, Meta(description="The folder or file to search.")] = "."
     include: Annotated[
-        str, Meta(description="Search only files that fit this glob, such as *.py.")
+        str, Meta(description="Search only files that match this glob, such as *.py.")
     ] = ""
-    ignore_case: Annotated[bool, Meta(description="Take a and A for the same.")] = False
-    max_results: Annotated[int, Meta(description="Stop after so many lines.", ge=1, le=MOST)] = (
+    ignore_case: Annotated[bool, Meta(description="Ignore upper and lower case.")] = False
+    max_results: Annotated[int, Meta(description="Stop after this many lines.", ge=1, le=MOST)] = (
         RESULTS
     )
 
@@ -50,7 +57,7 @@ class MatchCollector:
         for row in rows:
             path, nul, text = row.partition(b"\0")
             if not nul:
-                continue  # not one of its results
+                continue  # not a result
             if len(self.lines) == self._most:
                 self.full = True
                 break
@@ -62,28 +69,32 @@ class MatchCollector:
 
 async def grep(workspace: Workspace, args: Grep, _: Output) -> Outcome:
     if "\0" in args.pattern + args.include:
-        raise ToolError("a pattern cannot hold a NUL")
+        raise ToolError("a pattern cannot contain a NUL")
     resolved = workspace.resolve(args.path)
     if not resolved.exists():
         raise ToolError(f"{args.path} does not exist")
     if not resolved.is_dir() and not resolved.is_file():
-        # ripgrep would wait for somebody to write into a pipe.
+        # ripgrep would wait until something is written to a pipe.
         raise ToolError(f"{args.path} is not a regular file")
     base, only = (resolved, "") if resolved.is_dir() else (resolved.parent, resolved.name)
     found = MatchCollector(workspace, base, args.max_results)
     ripgrep = _ripgrep(workspace)
     argv = _rg(ripgrep, args, only) if ripgrep else _python(workspace, args, base, only)
     ran = await run_program(workspace, argv, base, SECONDS, found.add_output)
-    if not found.full and not ran.late and ran.exit.code not in (0, 1) and not found.lines:
-        raise ToolError(f"the search failed: {ran.stderr.strip() or ran.exit}")
-    notes: list[str] = []
+    return outcome("\n".join([*found.lines, *_notes(args, found, ran)]), truncate.GREP)
+
+
+def _notes(args: Grep, found: MatchCollector, ran: Completed) -> list[str]:
+    """What the model must know besides the lines. Raises ``ToolError`` if the search failed."""
     if found.full:
-        notes.append(f"(there are more than these {args.max_results:,}: narrow the search)")
+        return [f"(there are more than {args.max_results:,} results: narrow the search)"]
     if ran.late:
-        notes.append(f"(not everything was searched: {SECONDS:g} s were over)")
-    if not found.lines and not notes:
-        notes.append(f"No line matches {replace_surrogates(args.pattern)}")
-    return outcome("\n".join([*found.lines, *notes]), truncate.GREP)
+        return [f"(the search was stopped after {SECONDS:g} s)"]
+    if found.lines:
+        return []
+    if ran.exit.code not in (0, 1):
+        raise ToolError(f"the search failed: {ran.stderr.strip() or ran.exit}")
+    return [f"No line matches {replace_surrogates(args.pattern)}"]
 
 
 def _ripgrep(workspace: Workspace) -> str | None:
@@ -131,16 +142,18 @@ def _python(workspace: Workspace, args: Grep, base: Path, only: str) -> list[str
 
 TOOLS = (
     define_tool(
-        Grep,
-        grep,
-        name="grep",
-        kind="search",
-        description=(
-            "Search the text of files for a regular expression, line by line. Gives "
-            "path:line:text. Binary files and what is in .git and node_modules are left out."
-        ),
-        limits=truncate.GREP,
-        title="Search pattern",
-        paths=("path",),
+        ToolDefinition(
+            arguments=Grep,
+            run=grep,
+            name="grep",
+            kind="search",
+            description=(
+                "Search files for lines that match a regular expression. Returns path:line:text."
+                " Binary files, .git and node_modules are left out."
+            ),
+            limits=truncate.GREP,
+            title="Search pattern",
+            paths=("path",),
+        )
     ),
 )

@@ -1,4 +1,4 @@
-"""Converts HTML to text for a model: headings, lists, links, code; no scripts, no styles.
+"""Convert HTML to text for a model: headings, lists, links, code; no scripts, no styles.
 
 It runs as a separate program, started by its path: for some pages the standard library's parser
 takes minutes, and it must not block the event loop.
@@ -86,7 +86,7 @@ class _Page(HTMLParser):
 
 
 def html_to_text(html: str, url: str) -> str:
-    """The text of a page; links as they are to be fetched from ``url``."""
+    """The text of a page. Links are resolved against ``url``."""
     page = _Page(url)
     page.feed(html)
     page.close()

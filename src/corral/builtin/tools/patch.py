@@ -1,4 +1,4 @@
-"""The v4a patch format, taken apart and matched against text: pure, nothing is read or written.
+"""The v4a patch format, parsed and matched against text. Nothing is read or written here.
 
 ::
 
@@ -16,10 +16,10 @@
     *** Delete File: d.txt
     *** End Patch
 
-A hunk has no line numbers: it is found by its context, below the lines after ``@@``. Context
-is compared as it stands, then without blanks at the end of lines, then without those at both
-ends and with plain punctuation. What fits in two places is refused rather than guessed.
-Context lines stay as the file has them, also where the patch spells them otherwise.
+A hunk has no line numbers: it is found by its context, below the lines after ``@@``. Context is
+compared exactly, then without trailing spaces, then without leading and trailing spaces and with
+plain punctuation. A hunk that fits in two places is an error. Context lines stay as they are in the
+file, also if the patch writes them in another way.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MOVE = "*** Move to: "
 LISTED = 10
 """Places that an error lists for an ambiguous hunk."""
 MAX_SECTIONS = 1000
-"""Files of one patch: each section is worked on apart, also where it is the same file."""
+"""Sections of one patch. Several sections may be about one file."""
 MAX_DROPPED = 16
 """Empty lines at the end of a hunk that may be left out to make it fit."""
 
 _HEADER = re.compile(r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.*)$", re.MULTILINE)
 _NUMBERS = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
-"""Line numbers as git writes them; models do so too. The text after them is git's own anchor,
-which need not be above the hunk."""
+"""Line numbers as git writes them; some models add them. The text after them is chosen by git and
+need not be above the hunk."""
 _LINE = re.compile(r"([^\n]*?)(\r?\n|\Z)")
 _PLAIN = str.maketrans(
     {
@@ -60,10 +60,10 @@ _PLAIN = str.maketrans(
 
 class Hunk(msgspec.Struct):
     line: int
-    """Where it begins in the patch."""
+    """The line of the patch where it starts."""
     anchors: list[str]
     rows: list[tuple[str, str]]
-    """Each a blank, ``-`` or ``+``, and the line."""
+    """For each line: a space, ``-`` or ``+``, and the text."""
     at_end: bool = False
 
     def __str__(self) -> str:
@@ -90,12 +90,12 @@ Step = Add | Delete | Update
 
 
 def paths_in(patch: str) -> tuple[str, ...]:
-    """Every path that a patch names, also of one that cannot be read otherwise."""
+    """Every path that a patch names, also if the patch is invalid."""
     return tuple(dict.fromkeys(path.strip() for path in _HEADER.findall(patch)))
 
 
 def parse(patch: str) -> list[Step]:
-    """Raises ``ToolError`` that names the line."""
+    """The steps of a patch. Raises ``ToolError`` that names the line."""
     return _Reader(patch).steps()
 
 
@@ -108,7 +108,7 @@ class _Reader:
         self._following = _following(self._rows)
         while self._at < len(self._rows) and self._row.strip() != BEGIN:
             if self._row.strip() and not self._row.startswith("```"):
-                self._fail(f"a patch begins with {BEGIN!r}")
+                self._fail(f"a patch starts with {BEGIN!r}")
             self._at += 1
 
     @property
@@ -116,12 +116,16 @@ class _Reader:
         return self._rows[self._at] if self._at < len(self._rows) else ""
 
     def _fail(self, why: str) -> None:
-        got = f", got: {self._row[:200]!r}" if self._at < len(self._rows) else ", got its end"
+        got = (
+            f", got: {self._row[:200]!r}"
+            if self._at < len(self._rows)
+            else ", got the end of the patch"
+        )
         raise ToolError(f"line {self._at + 1} of the patch: {why}{got}")
 
     def steps(self) -> list[Step]:
         if self._at >= len(self._rows):
-            self._fail(f"a patch begins with {BEGIN!r}")
+            self._fail(f"a patch starts with {BEGIN!r}")
         self._at += 1
         found: list[Step] = []
         while self._row.strip() != END:
@@ -159,7 +163,7 @@ class _Reader:
             if self._row.startswith("+"):
                 lines.append(self._row[1:])
             elif self._row.strip():
-                self._fail("every line of a new file begins with +")
+                self._fail("every line of a new file starts with +")
             self._at += 1
         return lines
 
@@ -178,7 +182,8 @@ class _Reader:
         return self._row.startswith((ADD, UPDATE, DELETE)) or self._row.strip() == END
 
     def _is_last_blank(self) -> bool:
-        """Blank lines before the next file are for the eye."""
+        """Whether the next line that is not blank starts another section: then the blank lines
+        before it mean nothing."""
         following = self._following[self._at] if self._at < len(self._rows) else END
         return following.startswith("*** ") and following.strip() != EOF
 
@@ -194,7 +199,7 @@ class _Reader:
                 hunk.at_end = True
                 self._at += 1
                 break
-            # A line of one blank is an empty line of the file; only one of nothing is for the eye.
+            # A line with one space is an empty line of the file. One without it may mean nothing.
             if self._is_header() or (not row and self._is_last_blank()):
                 break
             if not row:
@@ -202,7 +207,7 @@ class _Reader:
             elif row[0] in " +-":
                 hunk.rows.append((row[0], row[1:]))
             elif not row.startswith("\\ No newline"):
-                self._fail("a line of a hunk begins with a blank, - or +, and a new hunk with @@")
+                self._fail("a line of a hunk starts with a space, - or +, and a new hunk with @@")
             self._at += 1
         if not any(sign != " " for sign, _ in hunk.rows):
             self._fail(f"the hunk from line {hunk.line} changes nothing")
@@ -210,7 +215,7 @@ class _Reader:
 
 
 def _following(rows: list[str]) -> list[str]:
-    """For each row the next that is not blank, itself included; at the end ``END``."""
+    """For each row the next one that is not blank, or the row itself; at the end ``END``."""
     found: list[str] = []
     following = END
     for row in reversed(rows):
@@ -228,8 +233,8 @@ _LEVELS: tuple[Callable[[str], str], ...] = (
 
 
 class _Lines:
-    """The lines of a file, to be searched in time that grows with the file and not with its
-    square: at each level of comparison a line is one character of a text."""
+    """The lines of a file, searched in linear time: at each level of comparison, each distinct line
+    is one character of a text."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -243,7 +248,7 @@ class _Lines:
         return next(iter(self.some(old, begin, 1)), None)
 
     def some(self, old: list[str], begin: int, count: int) -> list[int]:
-        """So many places at or after ``begin``, all by one comparison."""
+        """At most ``count`` places at or after ``begin``, all by one comparison."""
         for level in range(len(_LEVELS)):
             text, wanted = self._coded(old, level)
             places: list[int] = []
@@ -264,7 +269,7 @@ class _Lines:
         return False
 
     def _coded(self, old: list[str], level: int) -> tuple[str, str]:
-        """The file and the lines wanted as texts; the latter empty where a line is nowhere."""
+        """The file and the wanted lines as texts. The second is empty if a line is missing."""
         same = _LEVELS[level]
         if level not in self._texts:
             codes: dict[str, str] = {}
@@ -276,7 +281,7 @@ class _Lines:
 
 
 def _code(number: int) -> str:
-    """One character for each distinct line; halves of surrogate pairs are none."""
+    """One character for each distinct line. Surrogates are left out."""
     number += 0x800 * (number >= 0xD800)
     if number > sys.maxunicode:
         raise ToolError("the file has too many lines for a patch: use write_file")
@@ -284,8 +289,8 @@ def _code(number: int) -> str:
 
 
 def apply(hunks: list[Hunk], body: str, name: str) -> str:
-    """The text with every hunk in its place, each below the one before. Line endings and a
-    missing newline at the end stay. Raises ``ToolError`` that shows the hunk."""
+    """The text with every hunk applied, each below the one before. Line endings and a missing
+    newline at the end stay. Raises ``ToolError`` that shows the hunk."""
     cut = [(found[1], found[2]) for found in _LINE.finditer(body)]
     if cut and cut[-1] == ("", ""):
         cut.pop()
@@ -297,29 +302,41 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     for hunk in hunks:
         rows, at = _place(hunk, lines, done, name)
         out += cut[done:at]
-        for sign, text in rows:
-            if sign == "+":
-                out.append((text, ending))
-                continue
-            if sign == " ":
-                out.append(cut[at])
-            at += 1
-        done = at
+        done = _apply_rows(rows, cut, at, out, ending)
     out += cut[done:]
-    # Only the last line may lack an ending, and does when the last one did before.
-    closed = not cut or bool(cut[-1][1])
-    lines_out = [text + (end or ending) for text, end in out]
-    if lines_out and not closed:
-        lines_out[-1] = out[-1][0]
-    return "".join(lines_out)
+    # Only the last line may have no ending, and only if the last line had none before.
+    is_closed = not cut or bool(cut[-1][1])
+    new_lines = [text + (end or ending) for text, end in out]
+    if new_lines and not is_closed:
+        new_lines[-1] = out[-1][0]
+    return "".join(new_lines)
+
+
+def _apply_rows(
+    rows: list[tuple[str, str]],
+    cut: list[tuple[str, str]],
+    at: int,
+    out: list[tuple[str, str]],
+    ending: str,
+) -> int:
+    """Append the new lines of a hunk that starts at the line ``at``. Return the line after it."""
+    for sign, text in rows:
+        if sign == "+":
+            out.append((text, ending))
+            continue
+        if sign == " ":
+            out.append(cut[at])
+        at += 1
+    return at
 
 
 def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple[str, str]], int]:
-    """The line where the hunk applies, and its rows (trailing empty ones may be dropped)."""
+    """The rows of the hunk (empty ones at the end may be dropped), and the line where they apply.
+    Raises ``ToolError``."""
     starts = _anchored(hunk, lines, begin, name)
     rows = hunk.rows
     for _ in range(MAX_DROPPED + 1):
-        old = [text for sign, text in rows if sign != "+"]
+        old = _old_lines(rows)
         if not old:
             if len(set(starts)) > 1:
                 raise _ambiguous(hunk, starts, name)
@@ -331,22 +348,35 @@ def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple
             return rows, found[0]
         if rows[-1] != (" ", ""):
             break
-        # An empty line at the end of a hunk was often meant for the eye.
+        # An empty line at the end of a hunk often means nothing.
         rows = rows[:-1]
-    old = [text for sign, text in rows if sign != "+"]
-    if hunk.at_end and _found(old, lines, starts, msgspec.structs.replace(hunk, at_end=False)):
-        why = "is not at the end of the file, as its '*** End of File' says"
-    elif begin and _found(old, lines, [0], msgspec.structs.replace(hunk, at_end=False)):
-        why = "is only above the previous hunk: give hunks in the order of the file"
+    raise _not_found(hunk, lines, starts, begin, name)
+
+
+def _old_lines(rows: list[tuple[str, str]]) -> list[str]:
+    return [text for sign, text in rows if sign != "+"]
+
+
+def _not_found(hunk: Hunk, lines: _Lines, starts: list[int], begin: int, name: str) -> ToolError:
+    rows = hunk.rows
+    for _ in range(MAX_DROPPED):
+        if rows[-1:] != [(" ", "")]:
+            break
+        rows = rows[:-1]
+    old, anywhere = _old_lines(rows), msgspec.structs.replace(hunk, at_end=False)
+    if hunk.at_end and _found(old, lines, starts, anywhere):
+        why = "is not at the end of the file, although '*** End of File' follows it"
+    elif begin and _found(old, lines, [0], anywhere):
+        why = "is only above the previous hunk: write hunks in the order of the file"
     else:
-        why = "was not found: read the file again, and give its lines as they are"
-    raise ToolError(
+        why = "was not found: read the file again, and copy its lines exactly"
+    return ToolError(
         f"{name}: the context of this hunk (line {hunk.line} of the patch) {why}\n{hunk}"
     )
 
 
 def _anchored(hunk: Hunk, lines: _Lines, begin: int, name: str) -> list[int]:
-    """Every line from which the hunk may be looked for."""
+    """Every line at which the search for the hunk may start."""
     if not hunk.anchors:
         return [begin]
     starts = lines.some([hunk.anchors[0]], begin, len(lines))
@@ -365,7 +395,7 @@ def _order(begin: int) -> str:
 
 
 def _found(old: list[str], lines: _Lines, starts: list[int], hunk: Hunk) -> list[int]:
-    """Without an anchor every place counts; below an anchor the first one is meant."""
+    """Without an anchor, all places. With anchors, the first place below each of them."""
     if not old:
         return []
     if hunk.at_end:
@@ -392,6 +422,6 @@ def _below(old: list[str], lines: _Lines, starts: list[int]) -> list[int]:
 def _ambiguous(hunk: Hunk, places: list[int], name: str) -> ToolError:
     listed = ", ".join(str(at + 1) for at in places[:LISTED]) + " …" * (len(places) > LISTED)
     return ToolError(
-        f"{name}: this hunk (line {hunk.line} of the patch) fits at lines {listed}: give more "
-        f"lines of context, or a line above it after @@\n{hunk}"
+        f"{name}: this hunk (line {hunk.line} of the patch) fits at lines {listed}: add more"
+        f" lines of context, or a line above it after @@\n{hunk}"
     )

@@ -12,23 +12,31 @@ from msgspec import Meta
 
 from corral.builtin.tools import truncate
 from corral.builtin.tools.files import HEAD, kind_of, open_file
-from corral.builtin.tools.glob import is_pattern, matching
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool, outcome
-from corral.builtin.tools.workspace import Workspace, replace_surrogates
+from corral.builtin.tools.glob import matching
+from corral.builtin.tools.search import is_pattern
+from corral.builtin.tools.tool import (
+    Arguments,
+    Outcome,
+    Output,
+    ToolDefinition,
+    define_tool,
+    outcome,
+)
+from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 
 LINES = 2_000
 LONGEST = 2_000
-"""Characters of a line that are shown: a longer one was written by a machine."""
-WHOLE = 1_000_000
-"""Bytes of text in one answer, before it is cut for the model."""
+"""Characters of a line that are shown: a longer line is generated text."""
+MAX_TEXT = 1_000_000
+"""Characters of text in one result, before it is truncated for the model."""
 PIECE = 1_048_576
 COUNTED = 64 * 1024 * 1024
 """Files over this size are not read to the end to count their lines."""
 FILES = 100
 SHARE = 2_000
-"""Characters that each of many files gets at least."""
+"""Characters that each of several files gets at least."""
 PAUSE = 4_096
-"""Lines read before others get their turn."""
+"""Lines that are read before other tasks run."""
 
 
 class ReadFile(Arguments, frozen=True):
@@ -48,13 +56,13 @@ class ReadManyFiles(Arguments, frozen=True):
 
 
 class Window(msgspec.Struct):
-    """The lines that were asked for, and what is known of the others."""
+    """The requested lines, and what is known about the others."""
 
     lines: list[str]
     more: bool = False
     total: int | None = None
     replaced: bool = False
-    """Some bytes were no UTF-8."""
+    """Whether some bytes were not UTF-8."""
 
 
 async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> Outcome:
@@ -75,7 +83,7 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
     share = truncate.Limits(max(SHARE, truncate.READ.chars // max(1, min(len(found), FILES)) - 100))
     texts: list[str] = []
     parts: list[str] = []
-    room = WHOLE
+    room = MAX_TEXT
     left: list[str] = []
     read = 0
     for number, (resolved, name) in enumerate(found.items()):
@@ -91,7 +99,9 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
         texts.append(f"==> {name} <==\n{text}")
         parts.append(f"==> {name} <==\n{truncate.truncate(text, share)}")
     if left:
-        notes_for_all.append(f"[not read, for these were too many: {', '.join(left[:FILES])}]")
+        notes_for_all.append(
+            f"[not read, because there are too many files: {', '.join(left[:FILES])}]"
+        )
     shown = truncate.truncate("\n\n".join([*parts, *notes_for_all]), truncate.READ)
     return Outcome(
         text="\n\n".join([*texts, *notes_for_all]),
@@ -101,7 +111,7 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
 
 
 async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
-    """The file of this name, or those that fit the pattern."""
+    """The file with this name, or the files that match the pattern."""
     literal = None
     if "\0" not in path and (not is_pattern(path) or (workspace.root / path).exists()):
         literal = workspace.resolve(path)
@@ -133,13 +143,13 @@ async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: in
     if not window.lines:
         if not window.total:
             return f"({name} is empty)"
-        raise ToolError(f"{name} has only {window.total:,} lines, and {offset:,} is past them")
+        raise ToolError(f"{name} has only {window.total:,} lines, so there is no line {offset:,}")
     last = offset + len(window.lines) - 1
     text = "".join(f"{offset + at:6}\t{line}\n" for at, line in enumerate(window.lines))
     notes: list[str] = []
     if window.more:
         of = f" of {window.total:,}" if window.total is not None else ""
-        notes.append(f"lines {offset:,} to {last:,}{of}; go on with offset={last + 1}")
+        notes.append(f"lines {offset:,} to {last:,}{of}; continue with offset={last + 1}")
     if window.replaced:
         notes.append("some bytes are not UTF-8 and are shown as \ufffd")
     return text + "".join(f"({note})\n" for note in notes)
@@ -151,7 +161,7 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
     huge = os.fstat(file.fileno()).st_size > COUNTED
     number = size = 0
     while True:
-        full = len(window.lines) == limit or size >= WHOLE
+        full = len(window.lines) == limit or size >= MAX_TEXT
         line = b"" if full and huge else file.readline(LONGEST * 4)
         if not line:
             window.more = window.more or bool(file.read(1))
@@ -186,7 +196,7 @@ def _display_line(line: bytes, over: int, window: Window) -> str:
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     text = line.decode("utf-8", "replace")
     if over:
-        # A character that was cut in two is no fault of the file's.
+        # The file is valid: the character was cut here.
         text = text.rstrip("\ufffd")
     if "\ufffd" in text and "\ufffd".encode() not in line:
         window.replaced = True
@@ -198,26 +208,30 @@ def _display_line(line: bytes, over: int, window: Window) -> str:
 
 TOOLS = (
     define_tool(
-        ReadFile,
-        read_file,
-        name="read_file",
-        kind="read",
-        description=(
-            "Read a text file. Every line comes with its number and a tab before it, which are "
-            "not part of the file. Long files come in pieces: use offset and limit."
-        ),
-        limits=truncate.READ,
-        title="Read file_path",
-        paths=("file_path",),
+        ToolDefinition(
+            arguments=ReadFile,
+            run=read_file,
+            name="read_file",
+            kind="read",
+            description=(
+                "Read a text file. Each line starts with its number and a tab, which are not part"
+                " of the file. For a long file, use offset and limit."
+            ),
+            limits=truncate.READ,
+            title="Read file_path",
+            paths=("file_path",),
+        )
     ),
     define_tool(
-        ReadManyFiles,
-        read_many_files,
-        name="read_many_files",
-        kind="read",
-        description="Read several text files at once, given by path or by glob pattern.",
-        limits=truncate.READ,
-        title="Read paths",
-        paths=("paths",),
+        ToolDefinition(
+            arguments=ReadManyFiles,
+            run=read_many_files,
+            name="read_many_files",
+            kind="read",
+            description="Read several text files at once, given by path or by glob pattern.",
+            limits=truncate.READ,
+            title="Read paths",
+            paths=("paths",),
+        )
     ),
 )

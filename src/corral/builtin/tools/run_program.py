@@ -1,4 +1,4 @@
-"""Runs a program for a tool: limited in time, and nothing of it is left running."""
+"""Run a program for a tool, limited in time. Nothing of it is left running."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ GRACE = 2.0
 class Completed(msgspec.Struct, frozen=True):
     exit: Exit
     late: bool
-    """Its time was over before it ended."""
+    """Whether it was ended because its time was over."""
     stderr: str
     stderr_is_cut: bool
-    """There was more before it."""
+    """Whether there was more text before ``stderr``."""
 
 
 async def run_program(
@@ -36,12 +36,13 @@ async def run_program(
     stdin: bytes | None = None,
     owner: str = "corral",
 ) -> Completed:
-    """Run it and hear its stdout, until its end, its time, or until ``on_output`` answers True: it
-    has heard enough. When this returns or raises, nothing that it started is left.
+    """Run a program and pass its stdout to ``on_output``, until it ends, its time is over, or
+    ``on_output`` returns True because it needs no more. When this returns or raises, nothing that
+    the program started is left.
 
-    What it left running is heard for a moment after its own end. Raises ``CorralError`` where
-    it cannot be started. It is in the ledger, as ``owner``'s: where we are killed, somebody else
-    ends it.
+    Output of processes that the program left running is read for a moment after its own exit. The
+    program has an entry in the process registry, with ``owner`` as its name: if corral is killed,
+    another corral process ends it. Raises ``CorralError`` if it cannot be started.
     """
     process = await Process.start(
         ProcessSpec(
@@ -58,7 +59,7 @@ async def run_program(
         while chunk := await process.read():
             if on_output(chunk):
                 return
-            # A flood is always there to be read: without this no timeout would ever fire.
+            # If output is always available, ``read`` never waits, and no timeout would ever fire.
             await asyncio.sleep(0)
 
     limit = asyncio.timeout(seconds)
@@ -68,7 +69,7 @@ async def run_program(
     except TimeoutError:
         if not limit.expired():
             raise
-        # What it says on being told to end belongs to its output.
+        # What it writes after TERM is part of its output.
         async with asyncio.TaskGroup() as group:
             group.create_task(read_output())
             await process.end(GRACE)

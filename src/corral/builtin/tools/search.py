@@ -1,9 +1,9 @@
-"""Finds files by pattern and lines by regular expression, with the standard library only.
+"""Find files by pattern and lines by regular expression, with the standard library only.
 
 Run as a program, it replaces ripgrep and has the same output: file name, NUL, line number, colon,
-line. It is a separate program because a regular expression can run practically for ever, blocks
-everything meanwhile, and can only be stopped by ending its process. It imports nothing of corral,
-because it is started by its path.
+line. It is a separate program because a regular expression can run without end, blocks the process
+meanwhile, and can be stopped only by ending the process. It imports nothing of corral, because it
+is started by its path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__"})
-"""Folders left out unless the search begins there: machine-made, and huge."""
+"""Folders that are left out unless the search starts there: generated, and very large."""
 ALTERNATIVES = 64
 """Alternatives that braces may expand to; above that, braces are literal."""
 COLUMNS = 500
@@ -83,7 +83,7 @@ def _alternatives(text: str) -> list[str]:
 
 
 def _fits(names: list[str], wanted: list[Callable[[str], object] | None]) -> bool:
-    # Every number of names that the pattern so far can have used up.
+    # Every number of names that the pattern so far can match.
     used = {0}
     for name in wanted:
         if name is None:
@@ -97,16 +97,16 @@ def _fits(names: list[str], wanted: list[Callable[[str], object] | None]) -> boo
 
 class Folder(NamedTuple):
     path: str
-    """From where the walk began; empty there."""
+    """Relative to the start of the walk; empty for the start."""
     fd: int
-    """Open until the next one is asked for."""
+    """Open until the next folder is requested."""
     files: list[str]
-    """Names of what is no folder, links among them."""
+    """Names of everything that is not a folder, including links."""
 
 
 def walk(root: str, start: str = "") -> Iterator[Folder]:
-    """Every folder from ``start``, which lies below ``root``, through no link; what cannot be
-    read is left out. A folder's files come before what is below it."""
+    """Every folder from ``start``, which is below ``root``. Links are not followed. Folders that
+    cannot be read are left out. A folder comes before the folders in it."""
     pending = [""]
     while pending:
         path = pending.pop()
@@ -146,7 +146,7 @@ def _listed(fd: int) -> tuple[list[str], list[str]]:
 
 
 def lines_of(folder: int, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that fit; none of a binary, nor of what is no regular file."""
+    """The lines of a text file that match. None for a binary file, or one that is not regular."""
     try:
         fd = os.open(name, _FILE, dir_fd=folder)
     except OSError:

@@ -1,7 +1,8 @@
 """shell: runs a command, and everything it starts, to its end or its timeout.
 
-Nothing that a command started outlives the call, in whatever session or process group it is.
-Memory stays bounded: after ``WHOLE`` bytes of output the middle is dropped, and the answer says so.
+Nothing that a command started runs after the call, in whatever session or process group it is.
+Memory stays bounded: after ``STORED`` bytes of output the middle is dropped, and a marker shows
+where.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from msgspec import Meta
 
 from corral.builtin.tools import truncate
 from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolError, define_tool
-from corral.builtin.tools.workspace import Workspace
+from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolDefinition, define_tool
+from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.system.process.process import Exit
 
 TIMEOUT = 120_000
 LONGEST = 600_000
-WHOLE = 1_000_000
+STORED = 1_000_000
 """Bytes of output that are stored: the first half and the last half. Also the limit for live
 output."""
 
@@ -34,7 +35,7 @@ class Shell(Arguments, frozen=True):
     ] = TIMEOUT
 
 
-_DROPPED = " bytes of output were let go here …]"
+_DROPPED = " bytes of output were dropped here …]"
 GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_DROPPED)}\n")
 """The marker in a text of ``OutputBuffer`` where bytes were dropped."""
 
@@ -42,7 +43,7 @@ GAP = re.compile(rf"\n\[… [0-9,]+{re.escape(_DROPPED)}\n")
 class OutputBuffer:
     """The first and the last bytes of a stream, and how many were between."""
 
-    def __init__(self, most: int = WHOLE) -> None:
+    def __init__(self, most: int = STORED) -> None:
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -65,7 +66,7 @@ class OutputBuffer:
         self._drop()
         if not self._dropped:
             return bytes(self._head + self._tail).decode("utf-8", "replace")
-        # A character that the cut went through is dropped rather than shown as broken.
+        # A character that was cut is left out.
         head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
         tail = bytes(self._tail)
         begin = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 4)
@@ -79,7 +80,7 @@ class Live:
     def __init__(self, emit: Output) -> None:
         self._emit = emit
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._room = WHOLE
+        self._room = STORED
 
     def add(self, chunk: bytes) -> None:
         if self._room <= 0:
@@ -93,7 +94,7 @@ class Live:
 
 async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
     if "\0" in args.command:
-        raise ToolError("a command cannot hold a NUL")
+        raise ToolError("a command cannot contain a NUL")
     buffer, live = OutputBuffer(), Live(output)
 
     def on_output(chunk: bytes) -> None:
@@ -102,13 +103,13 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
 
     seconds = args.timeout_ms / 1000
     program = shutil.which("bash") or "sh"
-    # The first shell only joins the two streams, and becomes the one that was asked for.
+    # The first shell only joins the two streams, and then executes the requested one.
     argv = ["sh", "-c", 'exec "$0" -c "$1" 2>&1', program, args.command]
     ran = await run_program(workspace, argv, workspace.root, seconds, on_output)
     exited = None if ran.late else ran.exit
     match exited:
         case None:
-            how = f"did not end within {seconds:g} s and was ended, with all it had started"
+            how = f"did not end within {seconds:g} s and was killed, with everything it started"
         case Exit(code=None, signal=None):
             how = "ended in an unknown way"
         case Exit(code=None, signal=number):
@@ -126,17 +127,19 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
 
 TOOLS = (
     define_tool(
-        Shell,
-        shell,
-        name="shell",
-        kind="execute",
-        description=(
-            "Run a command in the workspace's root. It gets no input, its output and its errors "
-            "come together, and everything it started is ended when it returns, also what it put "
-            "in the background. Set timeout_ms for what takes long."
-        ),
-        limits=truncate.SHELL,
-        title="Run command",
-        command="command",
+        ToolDefinition(
+            arguments=Shell,
+            run=shell,
+            name="shell",
+            kind="execute",
+            description=(
+                "Run a command in the root of the workspace. It gets no input. Its output and its"
+                " errors come together. Everything it started is ended when it returns, also what"
+                " it put in the background. Set timeout_ms for a command that takes long."
+            ),
+            limits=truncate.SHELL,
+            title="Run command",
+            command="command",
+        )
     ),
 )

@@ -8,8 +8,9 @@ they come back as an ``Outcome`` with ``is_error``. Permissions are not checked 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,22 +21,20 @@ from corral.events import FileKind, ToolKind
 from corral.protocol.schema.build import Schema, schema_of
 from corral.values import Json
 
-__all__ = ["Arguments", "BuiltinTool", "Effect", "Outcome", "Output", "ToolError", "outcome"]
-
 Output = Callable[[str], None]
-"""Takes what a tool puts out while it still runs."""
+"""Receives the output of a tool while it runs."""
 Args = dict[str, Json]
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a call is given. A misspelt name is a complaint, not a default."""
+    """The arguments of a call. An unknown name is an error."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """A file that a tool has changed."""
 
     path: str
-    """Absolute, links resolved. Of a file that was moved, where it is now."""
+    """Absolute, links resolved. For a moved file, its new path."""
     kind: FileKind
     lines_added: int | None = None
     lines_removed: int | None = None
@@ -64,20 +63,21 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
     run: Callable[[Workspace, Args, Output], Awaitable[Outcome]]
     """Raises ``ToolError`` with a message for the model, or ``OSError``."""
     paths: Callable[[Args], tuple[str, ...]]
-    """What a call touches, as the model wrote it. Never raises, whatever the arguments are."""
+    """The paths that a call names, as the model wrote them. Never raises, whatever the arguments
+    are."""
     command: Callable[[Args], str | None]
     """The command line of a call, for the policy's shell rules."""
     title: Callable[[Args], str]
-    """One line for people, with all of the argument that it names."""
+    """One line for the user, with the complete argument."""
 
     def complaints(self, args: Json) -> tuple[str, ...]:
-        """What is wrong with the arguments; empty when they fit."""
+        """What is wrong with the arguments; empty if they are valid."""
         return self.parameters.fit(_without_nulls(args))[1]
 
     async def call(
         self, workspace: Workspace, args: Args, output: Output = lambda _: None
     ) -> Outcome:
-        """Do it. Cancellation passes through; what was started is ended by then."""
+        """Run the tool. Cancellation is passed on, after everything that was started has ended."""
         try:
             return await self.run(workspace, args, output)
         except ToolError as error:
@@ -92,7 +92,7 @@ class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _without_nulls(args: Json) -> Json:
-    """None of our arguments may be null: a model that sends one means the default."""
+    """No argument may be null: a model that sends null means the default."""
     if isinstance(args, dict):
         return {name: value for name, value in args.items() if value is not None}
     return args
@@ -101,61 +101,70 @@ def _without_nulls(args: Json) -> Json:
 def outcome(
     text: str, limits: Limits, effects: tuple[Effect, ...] = (), *, is_error: bool = False
 ) -> Outcome:
-    """The text, and as much of it as the limits let the model see."""
+    """An outcome with this text. The model sees as much of it as the limits allow."""
     return Outcome(text=text, shown=truncate(text, limits), effects=effects, is_error=is_error)
 
 
-def define_tool(  # noqa: PLR0913
-    arguments: type[A],
-    run: Callable[[Workspace, A, Output], Awaitable[Outcome]],
-    *,
-    name: str,
-    kind: ToolKind,
-    description: str,
-    limits: Limits,
-    title: str,
-    paths: Callable[[Args], tuple[str, ...]] | tuple[str, ...] = (),
-    command: str | None = None,
-) -> BuiltinTool:
-    """A tool out of its arguments and its function. ``title``, ``paths`` and ``command`` name
-    the arguments that each is read from; ``title`` after the verb: ``"Read file_path"``."""
-    schema = schema_of(arguments, name)
+class ToolDefinition(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+    """What ``define_tool`` makes a tool of."""
 
-    async def checked(workspace: Workspace, args: Args, output: Output) -> Outcome:
+    arguments: type[A]
+    run: Callable[[Workspace, A, Output], Awaitable[Outcome]]
+    name: str
+    kind: ToolKind
+    description: str
+    limits: Limits
+    title: str
+    """A verb and the name of an argument: ``"Read file_path"``."""
+    paths: Callable[[Args], tuple[str, ...]] | tuple[str, ...] = ()
+    """The names of the arguments that are paths, or a function that returns the paths."""
+    command: str | None = None
+    """The name of the argument that is a command line."""
+
+
+def define_tool(definition: ToolDefinition[A]) -> BuiltinTool:
+    """Make a tool of its arguments and its function."""
+    name, paths = definition.name, definition.paths
+    schema = schema_of(definition.arguments, name)
+
+    async def run_checked(workspace: Workspace, args: Args, output: Output) -> Outcome:
         typed, complaints = schema.fit(_without_nulls(args))
         if typed is None:
             listed = "".join(f"\n- {complaint}" for complaint in complaints)
             raise ToolError(f"the arguments do not fit {name}:{listed}")
-        return await run(workspace, typed, output)
-
-    def named(args: Args) -> tuple[str, ...]:
-        found: list[str] = []
-        for argument in () if callable(paths) else paths:
-            value = args.get(argument)
-            several: list[Json] = value if isinstance(value, list) else [value]
-            found += (each for each in several if isinstance(each, str))
-        return tuple(found)
-
-    def titled(args: Args) -> str:
-        verb, _, about = title.partition(" ")
-        value = args.get(about)
-        if isinstance(value, list):
-            value = ", ".join(each for each in value if isinstance(each, str))
-        message = " ".join(value.split()) if isinstance(value, str) else ""
-        return replace_surrogates(f"{verb} {message}".strip())
-
-    def line(args: Args) -> str | None:
-        value = args.get(command) if command else None
-        return value if isinstance(value, str) else None
+        return await definition.run(workspace, typed, output)
 
     return BuiltinTool(
         name=name,
-        kind=kind,
-        description=description,
+        kind=definition.kind,
+        description=definition.description,
         parameters=schema,
-        limits=limits,
-        run=checked,
-        paths=paths if callable(paths) else named,
-        command=line,
-        title=titled,
+        limits=definition.limits,
+        run=run_checked,
+        paths=paths if callable(paths) else functools.partial(_named_paths, paths),
+        command=functools.partial(_command, definition.command),
+        title=functools.partial(_title, definition.title),
     )
+
+
+def _named_paths(arguments: tuple[str, ...], args: Args) -> tuple[str, ...]:
+    found: list[str] = []
+    for argument in arguments:
+        value = args.get(argument)
+        several: list[Json] = value if isinstance(value, list) else [value]
+        found += (each for each in several if isinstance(each, str))
+    return tuple(found)
+
+
+def _title(title: str, args: Args) -> str:
+    verb, _, argument = title.partition(" ")
+    value = args.get(argument)
+    if isinstance(value, list):
+        value = ", ".join(each for each in value if isinstance(each, str))
+    text = " ".join(value.split()) if isinstance(value, str) else ""
+    return replace_surrogates(f"{verb} {text}".strip())
+
+
+def _command(argument: str | None, args: Args) -> str | None:
+    value = args.get(argument) if argument else None
+    return value if isinstance(value, str) else None

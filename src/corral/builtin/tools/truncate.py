@@ -1,11 +1,11 @@
-"""Truncates long texts for the model: the head, the tail, and how much is left out between."""
+"""Truncate long texts for the model: the head, the tail, and how much is left out between."""
 
 from __future__ import annotations
 
 import msgspec
 
 ROOM = 100
-"""Characters for the marker: more than it ever takes."""
+"""Characters for the marker: more than it ever has."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ def truncate(text: str, limits: Limits) -> str:
 
 
 def count_lines(text: str) -> int:
-    """As the eye counts them: a newline at the very end begins no line."""
+    """The number of lines. A newline at the end does not start another line."""
     return text.count("\n") + (bool(text) and not text.endswith("\n"))
 
 

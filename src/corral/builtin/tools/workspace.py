@@ -2,8 +2,8 @@
 
 A path is resolved with all links and then compared: a link that leads out is outside, and so is
 ``/repo-evil`` next to ``/repo``. A resolved path is opened through ``folder``, one name at a time
-from the root down, without following links: if somebody puts a link in the way meanwhile, that is
-an error and nothing outside is touched.
+from the root down, without following links: if a link was put in the way meanwhile, that is an
+error and nothing outside is used.
 
 Known limits: a folder that is moved out of the root while it is open is followed; a file with a
 hard link outside can be read, but not written: writing replaces the file. The folders above the
@@ -22,7 +22,7 @@ from corral.protected_paths import protection_of
 from corral.system.environment import for_commands
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-"""Nobody can page or type a password: such a command would wait until its timeout."""
+"""A pager or a password prompt would wait until the timeout, because there is no terminal."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,10 +45,10 @@ class Workspace:
         scratch: Path | None = None,
         protects: bool = False,
     ) -> None:
-        """``extra`` may be read, ``writable`` also written. ``env`` is added to what commands
-        see, ``pass_env`` names variables of ours that they see besides the usual ones.
-        ``protects``: no protected name (``corral.protected_paths``) is written; ``.git`` never
-        is. Raises ``ConfigError`` for what is no folder."""
+        """``extra`` may be read, ``writable`` also written. ``env`` is added to the environment of
+        commands; ``pass_env`` names variables of corral's environment that they get too. With
+        ``protects``, no protected name (``corral.protected_paths``) is written; ``.git`` never
+        is. Raises ``ConfigError`` if a path is not a folder."""
         self.protects = protects
         self.root = _existing(Path(root))
         self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
@@ -58,8 +58,8 @@ class Workspace:
         self.scratch = scratch
 
     def resolve(self, path: str, *, write: bool = False) -> Path:
-        """The path without any link in it, whether or not it exists. Raises ``ToolError``
-        where it is not the tools' to touch."""
+        """The path without links, whether or not it exists. Raises ``ToolError`` if the tools may
+        not use it."""
         if not path:
             raise ToolError("the path is empty")
         if "\0" in path:
@@ -68,7 +68,7 @@ class Workspace:
             raise ToolError(f"~ is not expanded: give {path} relative to the workspace's root")
         try:
             resolved = Path(os.path.realpath(self.root / path))
-        except (OSError, ValueError) as error:  # what no file system can name
+        except (OSError, ValueError) as error:  # a name that no file system allows
             raise ToolError(f"not a path: {path!r}") from error
         root = self._root_of(resolved, write=write)
         if root is None:
@@ -83,7 +83,7 @@ class Workspace:
     def _check_protected(self, path: str, resolved: Path, root: Path) -> None:
         inside = resolved.relative_to(root)
         if ".git" in inside.parts:
-            # A hook or a setting there would run a command later that nobody allowed.
+            # A hook or a setting there would run a command later, without permission.
             raise ToolError(f"{path} belongs to git: the file tools may not write it")
         if self.protects and (protection := protection_of(str(inside))):
             raise ToolError(f"{path} is protected: {protection.reason}")
@@ -104,8 +104,8 @@ class Workspace:
     def folder(
         self, resolved: Path, *, write: bool = False, create: bool = False
     ) -> Generator[int]:
-        """A descriptor of a folder that ``resolve`` gave, for ``dir_fd``. Raises ``OSError``
-        where something on the way is missing, or a link by now."""
+        """A descriptor of a folder that ``resolve`` returned, for ``dir_fd``. Raises ``OSError`` if
+        a folder on the way is missing, or has become a link."""
         root = self._root_of(resolved, write=write)
         if root is None:
             raise ToolError(f"{self.name(resolved)} is outside the workspace {self.root}")
@@ -123,7 +123,7 @@ class Workspace:
             os.close(fd)
 
     def child_env(self) -> dict[str, str]:
-        """What a command sees: see ``io.environment``."""
+        """The environment of commands. See ``corral.system.environment``."""
         return for_commands(self.pass_env, {**QUIET, **self.env})
 
 

@@ -75,7 +75,7 @@ def choose(
     """The worktree for a run: at ``commit``, or at the one that is checked out in the repository.
     Raises ``ConfigError``. Blocking."""
     name, branch = os.fspath(repository), branch_name(run_id)
-    if source_repository.is_elsewhere(name):
+    if source_repository.is_remote(name):
         if os.path.isdir(name):
             name = os.path.abspath(name)
         try:
@@ -84,7 +84,7 @@ def choose(
             raise ConfigError(error.message, hint="Check that `git fetch` works for it.") from error
         at = source_repository.find(found, commit)
         return RunWorktree(
-            repository=name, commit=at, branch=branch, within=within or ".", is_elsewhere=True
+            repository=name, commit=at, branch=branch, within=within or ".", is_remote=True
         )
     found = source_repository.own(Path(name))
     at = source_repository.find(found, commit)
@@ -195,7 +195,7 @@ def worktree_folder(worktree: RunWorktree) -> Path:
 
 
 def _repository(worktree: RunWorktree) -> Repository:
-    if worktree.is_elsewhere:
+    if worktree.is_remote:
         return source_repository.copy_of(worktree.repository)
     return Repository(root=Path(worktree.repository))
 
@@ -256,7 +256,7 @@ def _enter(worktree: RunWorktree) -> int:
 
 
 def _tip(repository: Repository, worktree: RunWorktree) -> str:
-    for pause in PAUSES if worktree.is_elsewhere else ():
+    for pause in PAUSES if worktree.is_remote else ():
         with contextlib.suppress(StorageFailed):
             tip = repository.tip(worktree.branch)
             break

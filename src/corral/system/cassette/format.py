@@ -1,7 +1,7 @@
 """A recorded conversation with a program, as a file with one JSON object per line.
 
 A file holds takes, one for each recorded process; each line names its take. A take starts with its
-head (format, command, folders). Then follow input and output, ordered so that no reply stands
+head (format, command, folders). Then follow input and output, ordered so that no reply comes
 before its request. It ends with the exit. Each line is written with one call: if the recorder is
 killed, the file can be read, and the last take has no end.
 """
@@ -16,17 +16,18 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from corral.errors import ConfigError
 from corral.system import fs
 from corral.system.environment import SecretRedactor
+from corral.values import is_object
 
 FORMAT = 1
 PIECE = 1024 * 1024
-"""Bytes of an incomplete line that are kept back until its end arrives."""
+"""Bytes of an incomplete line that are buffered until its end arrives."""
 
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 """Not ``splitlines``: a carriage return does not end a line here."""
@@ -43,7 +44,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Takes of one run are in one file; another run overwrites the file."""
     argv: tuple[str, ...]
     words: int = 1
-    """How many of them are the program itself."""
+    """How many items of ``argv`` are the program itself."""
     places: dict[str, str] = {}
     """Folders that the program knows, by name."""
     secrets: tuple[str, ...] = ()
@@ -92,10 +93,10 @@ class Take(msgspec.Struct, frozen=True):
         return {entry.path: entry.text for entry in self.entries if isinstance(entry, Given)}
 
     @property
-    def typed(self) -> bytes:
+    def input(self) -> bytes:
         """The complete input."""
-        said = (entry for entry in self.entries if isinstance(entry, DataEntry))
-        return b"".join(entry.data for entry in said if entry.dir == "in")
+        data = (entry for entry in self.entries if isinstance(entry, DataEntry))
+        return b"".join(entry.data for entry in data if entry.dir == "in")
 
 
 class _Line(msgspec.Struct):
@@ -158,11 +159,11 @@ class Writer:
     """Writes one take with known secrets redacted. Can be used by several threads."""
 
     def __init__(
-        self, path: str | Path, head: Head, eraser: SecretRedactor, longest_secret: int
+        self, path: str | Path, head: Head, redactor: SecretRedactor, longest_secret: int
     ) -> None:
         """Raises ``OSError``. Later failures end the recording and are in ``failure``."""
         self._take = head.take
-        self._eraser = eraser
+        self._redactor = redactor
         self._overlap = max(longest_secret - 1, 0)
         self._lock = threading.Lock()
         self._begin = time.monotonic()
@@ -172,13 +173,13 @@ class Writer:
         self.failure: OSError | None = None
         clean = msgspec.structs.replace(
             head,
-            argv=tuple(eraser.clean_text(word) for word in head.argv),
-            places={name: eraser.clean_text(path) for name, path in head.places.items()},
+            argv=tuple(redactor.clean_text(word) for word in head.argv),
+            places={name: redactor.clean_text(path) for name, path in head.places.items()},
         )
         self._fd = _open(path, clean)
 
-    def said(self, dir: Direction, data: bytes) -> None:
-        """Complete lines are written now; the rest is kept back, so that no secret is split."""
+    def data(self, dir: Direction, data: bytes) -> None:
+        """Record bytes. Complete lines are written now. The rest waits: a secret may be split."""
         with self._lock:
             unwritten = self._unwritten[dir]
             unwritten += data
@@ -187,7 +188,7 @@ class Writer:
                 self._lines(dir, bytes(unwritten[:end]))
                 del unwritten[:end]
             elif len(unwritten) > PIECE:
-                clean = self._eraser.clean(bytes(unwritten))
+                clean = self._redactor.clean(bytes(unwritten))
                 cut = len(clean) - self._overlap
                 self._line(dir, clean[:cut])
                 unwritten[:] = clean[cut:]
@@ -200,7 +201,7 @@ class Writer:
 
     def given(self, path: str, text: str) -> None:
         with self._lock:
-            self._write({"file": path, "data": self._eraser.clean_text(text)})
+            self._write({"file": path, "data": self._redactor.clean_text(text)})
 
     def ended(self, code: int | None, signal: int | None) -> None:
         with self._lock:
@@ -216,7 +217,7 @@ class Writer:
             unwritten.clear()
 
     def _lines(self, dir: Direction, block: bytes) -> None:
-        for line in _LINE.findall(self._eraser.clean(block)):
+        for line in _LINE.findall(self._redactor.clean(block)):
             self._line(dir, line)
 
     def _line(self, dir: Direction, data: bytes) -> None:
@@ -276,7 +277,7 @@ SHORTEST_STEM = 8
 """Length of a file name that does not occur in a text by accident."""
 
 
-def pointed_at(text: str, folders: Mapping[str, str]) -> dict[str, str]:
+def named_files(text: str, folders: Mapping[str, str]) -> dict[str, str]:
     """The files prepared for the program that the text names, because their content is part of the
     input: path below the session's home → content."""
     home = os.path.join(folders["session"], "home") if "session" in folders else None
@@ -294,10 +295,10 @@ def pointed_at(text: str, folders: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def objects(data: bytes) -> bool:
-    """Whether the data is JSON objects, one per line: then it is a conversation, else a text."""
+def is_conversation(data: bytes) -> bool:
+    """Whether the data is JSON objects, one per line. Otherwise it is one text."""
     line = data.lstrip().split(b"\n", 1)[0]
     try:
-        return isinstance(cast("object", json.loads(line)), dict)
+        return is_object(json.loads(line))
     except ValueError:
         return False

@@ -1,8 +1,8 @@
-"""Run a program as a transparent middle-man, and write down what is said.
+"""Run a program and record its input and output, transparently.
 
-Bytes pass both ways as soon as they are there, signals and the exit too; nothing that
-goes wrong with the recording changes what the program does. A byte is written down
-before it is passed on: so no answer stands before its question.
+Bytes are passed on in both directions as soon as they arrive, and so are signals and the exit. An
+error of the recording does not change what the program does. Bytes are recorded before they are
+passed on, so no reply is recorded before its request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from corral.errors import CorralError, StorageFailed
 from corral.system import platform
@@ -41,7 +40,7 @@ QUIET, LINGER = 0.25, 2.0
 RUN = "CORRAL_CASSETTE_RUN"
 """The run of a take: takes of one run share a file."""
 SECRETS = "CORRAL_CASSETTE_SECRETS"
-"""Further secrets, as JSON, which only the caller knows."""
+"""Further secrets, as JSON, that only the caller knows."""
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
@@ -54,9 +53,9 @@ def record(
     agent: str | None = None,
     version: str | None = None,
 ) -> int:
-    """Run ``argv`` to its end on our own stdin, stdout and stderr. Its exit code; where it was
-    killed, so are we. Raises ``StorageFailed``, and ``NotInstalled`` and its kin: then nothing
-    was started."""
+    """Run ``argv`` to its end on our own stdin, stdout and stderr. Return its exit code. If it was
+    killed by a signal, this process ends with the same signal. Raises ``StorageFailed``, and
+    ``NotInstalled`` and other errors of the start: then nothing was started."""
     env = {name: value for name, value in os.environ.items() if name not in (RUN, SECRETS)}
     secrets = {**named_secrets(env), **open_environment(os.environ.get(SECRETS))}
     take = os.urandom(4).hex()
@@ -80,27 +79,28 @@ def record(
             f"cannot write the recording {path}: {error.strerror}",
             hint="Choose a file in a writable folder.",
         ) from error
-    return _Middle(writer, head, env).run()
+    return _Recorder(writer, head, env).run()
 
 
 def open_environment(names: str | None) -> dict[str, str]:
     """The secrets that the run passed to the recorder."""
-    return cast("dict[str, str]", json.loads(names)) if names else {}
+    secrets: dict[str, str] = json.loads(names) if names else {}
+    return secrets
 
 
-class _Middle:
+class _Recorder:
     """Copies bytes between the process that started the recorder and the program."""
 
     def __init__(self, writer: Writer, head: Head, env: dict[str, str]) -> None:
         self._writer = writer
         self._head = head
-        self._typed = bytearray()
+        self._input = bytearray()
         self._tail = _Tail() if stat.S_ISREG(os.fstat(1).st_mode) else None
-        self._heard = 0.0
-        self._over = threading.Event()
+        self._last_output = 0.0
+        self._exited = threading.Event()
         program = spawn.find_program(head.argv[0], Path.cwd(), env)
         try:
-            # A group of its own: Ctrl-C reaches the program once, through us.
+            # Its own process group: so Ctrl-C reaches the program once, through us.
             self._popen = subprocess.Popen(
                 head.argv,
                 env=env,
@@ -121,22 +121,22 @@ class _Middle:
         assert popen.stdin is not None  # noqa: S101
         assert popen.stderr is not None  # noqa: S101
         threading.Thread(target=self._feed, args=(popen.stdin.fileno(),), daemon=True).start()
-        pumps = [threading.Thread(target=self._complain, args=(popen.stderr.fileno(),))]
+        pumps = [threading.Thread(target=self._copy_stderr, args=(popen.stderr.fileno(),))]
         if self._tail is not None:
-            pumps.append(threading.Thread(target=self._follow, args=(self._tail,)))
+            pumps.append(threading.Thread(target=self._copy_file, args=(self._tail,)))
         elif popen.stdout is not None:
             platform.grow_pipe(popen.stdout.fileno(), PIPE_SIZE)
-            pumps.append(threading.Thread(target=self._answer, args=(popen.stdout.fileno(),)))
+            pumps.append(threading.Thread(target=self._copy_stdout, args=(popen.stdout.fileno(),)))
         for pump in pumps:
-            pump.daemon = True  # whoever holds the output open does not hold us
+            pump.daemon = True  # another process may keep the output open
             pump.start()
         code = _end_of(popen)
-        self._over.set()
-        self._listen_on(pumps)
+        self._exited.set()
+        self._read_rest(pumps)
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
         if self._writer.failure is not None:
-            said = f"corral record: the recording is incomplete: {self._writer.failure.strerror}\n"
-            write(2, said.encode())
+            reason = self._writer.failure.strerror
+            write(2, f"corral record: the recording is incomplete: {reason}\n".encode())
         if code < 0:
             die(-code)
         return code
@@ -151,62 +151,62 @@ class _Middle:
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, pass_on)
 
-    def _listen_on(self, pumps: list[threading.Thread]) -> None:
-        began = self._heard = time.monotonic()
+    def _read_rest(self, pumps: list[threading.Thread]) -> None:
+        began = self._last_output = time.monotonic()
         while any(pump.is_alive() for pump in pumps):
             now = time.monotonic()
-            if now > began + LINGER or now > self._heard + QUIET:
+            if now > began + LINGER or now > self._last_output + QUIET:
                 return
             time.sleep(POLL)
 
     def _feed(self, child: int) -> None:
         is_text = True
         while data := _read(0):
-            if not self._typed:
+            if not self._input:
                 is_text = not data.lstrip().startswith(b"{")
             if is_text:
-                self._typed += data
-            self._writer.said("in", data)
+                self._input += data
+            self._writer.data("in", data)
             if not write(child, data):
-                # It reads no more: whoever writes to us is to learn that, too.
+                # The program has stopped reading: our own writer must notice that too.
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 return
-        self._note_files(self._typed.decode("utf-8", "replace"))
+        self._note_files(self._input.decode("utf-8", "replace"))
         self._writer.closed()
         os.close(child)
 
     def _note_files(self, text: str) -> None:
-        for name, content in format.pointed_at(text, self._head.places).items():
+        for name, content in format.named_files(text, self._head.places).items():
             self._writer.given(name, content)
 
-    def _answer(self, child: int) -> None:
+    def _copy_stdout(self, child: int) -> None:
         self._pump(lambda: _read(child), "out", 1)
-        # Whoever read our output has gone: the program is to meet that itself.
+        # If our reader is gone, the program must get the same error when it writes.
         os.close(child)
 
-    def _complain(self, child: int) -> None:
+    def _copy_stderr(self, child: int) -> None:
         self._pump(lambda: _read(child), "err", 2)
 
-    def _follow(self, tail: _Tail) -> None:
+    def _copy_file(self, tail: _Tail) -> None:
         while self._pump(tail.read, "out", 1):
-            if self._over.is_set():
+            if self._exited.is_set():
                 self._pump(tail.read, "out", 1)
                 return
             time.sleep(POLL)
 
     def _pump(self, read: Callable[[], bytes], dir: format.Direction, to: int) -> bool:
-        """Until nothing comes; False when nobody takes it any more."""
+        """Copy until ``read`` returns nothing. Return False if the reader of ``to`` is gone."""
         while data := read():
-            self._heard = time.monotonic()
-            self._writer.said(dir, data)
+            self._last_output = time.monotonic()
+            self._writer.data(dir, data)
             if not write(to, data):
                 return False
         return True
 
 
 class _Tail:
-    """Where our own output is a file, the program's is one too: into a pipe it might exit
-    without flushing."""
+    """The output of the program, as a file. It is used if our own output is a file: a program that
+    writes to a pipe may exit without flushing."""
 
     def __init__(self) -> None:
         folder = Path(tempfile.gettempdir())
@@ -217,24 +217,25 @@ class _Tail:
 
 
 def _end_of(popen: subprocess.Popen[bytes]) -> int:
-    """Its exit, heard so that a signal to us is never missed: one that comes just before a
-    blocking ``waitpid`` would wait there for the program's end, which may wait for the signal."""
+    """Wait for the exit so that no signal to us is missed. A signal that arrives just before a
+    blocking ``waitpid`` would be handled only after the program's end, and the program may wait for
+    that signal."""
     if not hasattr(signal, "SIGCHLD"):
         return popen.wait()
-    heard, told = os.pipe()
-    os.set_blocking(heard, False)
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _wake)
     while (code := popen.poll()) is None:
-        select.select([heard], [], [])
+        select.select([readable], [], [])
         with contextlib.suppress(BlockingIOError):
-            os.read(heard, CHUNK)
+            os.read(readable, CHUNK)
     return code
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """A signal without a handler would not be heard."""
+    """Without a handler, the signal would not wake the loop."""
 
 
 def _read(fd: int) -> bytes:
@@ -248,7 +249,7 @@ def _read(fd: int) -> bytes:
 
 
 def write(fd: int, data: bytes) -> bool:
-    """All of it; False when nobody reads there any more."""
+    """Write all bytes. Return False if the reader is gone."""
     left = memoryview(data)
     while left:
         try:
@@ -261,7 +262,7 @@ def write(fd: int, data: bytes) -> bool:
 
 
 def die(number: int) -> None:
-    """As the program did: whoever started us sees the signal and not a number for it."""
+    """End with this signal, as the program did, so that our parent sees the signal."""
     with contextlib.suppress(OSError, ValueError):  # KILL and STOP have no handler
         signal.signal(number, signal.SIG_DFL)
     sys.stderr.flush()
@@ -270,10 +271,10 @@ def die(number: int) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """``FILE COUNT AGENT VERSION COMMAND…``: how a run starts it; COUNT is of the words that
-    are the program itself."""
+    """The arguments are ``FILE COUNT AGENT VERSION COMMAND…``. COUNT is the number of words of the
+    command that are the program itself."""
     path, count, agent, version, *argv = words
-    # Not sys.exit: a thread still waits for our input, and nothing is left to flush.
+    # Not sys.exit: a thread still reads our input, and nothing is left to flush.
     try:
         code = record(path, argv, words=int(count), agent=agent, version=version or None)
     except CorralError as error:

@@ -1,9 +1,10 @@
-"""What really changed on disk while an agent worked in a folder.
+"""What changed on disk while an agent worked in a folder.
 
-``look`` before and after; ``compare`` gives the difference, so that ``cp``, ``sed -i`` and scripts
-are seen and what was dirty before is not. In a git repository ignored files are left out. The list
-of files comes from a walk of our own; git is asked for its index alone, in a git folder of ours:
-the agent may have written the repository's settings, its ignore files and embedded repositories.
+``look`` makes a snapshot before, ``look_again`` one after, and ``compare`` returns the difference.
+So changes by ``cp``, ``sed -i`` and scripts are found, and earlier changes are not reported. In a
+git repository ignored files are left out. The files are listed by ``corral.system.git.scan``. git
+only reads the index, in a git folder of corral's own: the agent may have written the repository's
+settings, its ignore files and embedded repositories.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from corral.values import FileChanged, printable_path
 FILES_LIMIT = 50_000
 HASHED_FILE = 1024 * 1024
 HASHED_TOTAL = 64 * 1024 * 1024
-"""Beyond these a file is known by its size and times alone."""
+"""Above these limits a file is compared by its size and times only."""
 COUNTED_FILE = 1024 * 1024
 
 _SKIPPED = frozenset({b".git", b".hg", b".svn", b"node_modules", b"__pycache__"})
-"""Folders a walk leaves out where there is no repository: machine-made, and huge."""
+"""Folders that are left out if there is no repository: generated, and very large."""
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
@@ -49,12 +50,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     files: dict[str, Seen]
     complete: bool
     scope: Scope | None = None
-    """The ignore rules from outside the folder, where it is in a git repository."""
+    """The ignore rules from outside the folder, if it is in a git repository."""
     staged: dict[str, str] = {}
-    """Known to git as it is now: path → blob id."""
+    """Files that are as in the index: path → blob id."""
 
     def has(self, path: str) -> bool:
-        """Whether an absolute path was there, as far as the folder was looked at."""
+        """Whether the snapshot has a file with this absolute path."""
         return os.path.relpath(path, self.root) in self.files
 
 
@@ -73,13 +74,13 @@ def look(root: Path) -> Snapshot:
 
 
 def look_again(before: Snapshot) -> Snapshot:
-    """The same folder, later. What was ignored from outside the folder still is, even if the
-    repository is gone."""
+    """The same folder, later. The ignore rules from outside the folder are those of ``before``,
+    even if the repository is gone."""
     root = Path(before.root)
     tracked = _tracked(root) if before.scope is not None else set[bytes]()
     paths: Iterable[str] = _paths(root, before.scope, tracked)
     if before.scope is not None:
-        # A file that was tracked and that is ignored by now is still worth a look.
+        # A file that was tracked before is compared even if it is ignored now.
         paths = chain(before.files, (path for path in paths if path not in before.files))
     files, complete = _stat_all(root, paths, {}, budget=0)
     return Snapshot(before.root, files, complete)
@@ -89,29 +90,38 @@ def compare(
     before: Snapshot, after: Snapshot, reported: Mapping[str, str] | None = None
 ) -> tuple[FileChanged, ...]:
     """What changed, joined with what the agent's tools ``reported`` (absolute path → kind)."""
-    told = dict(reported or {})
+    reported = reported or {}
     found: dict[str, FileChanged] = {}
     for path in sorted(before.files.keys() | after.files.keys()):
-        old, new = before.files.get(path), after.files.get(path)
-        whole = os.path.join(before.root, path)
-        if new is None:
-            if after.complete or not os.path.lexists(whole):
-                found[whole] = FileChanged(whole, "deleted", by_tool=whole in told)
-        elif old is None:
-            if before.complete or whole in told:
-                lines = _count_lines(whole)
-                found[whole] = FileChanged(
-                    whole, "created", lines_added=lines, by_tool=whole in told
-                )
-        elif _differs(before, path, old, new):
-            found[whole] = FileChanged(whole, "modified", by_tool=whole in told)
-    for whole, kind in told.items():
-        relative = os.path.relpath(whole, before.root)
-        seen_same = relative in before.files and relative in after.files
-        if whole not in found and not seen_same and (os.path.lexists(whole) or kind == "deleted"):
-            # Ignored by git, or outside the folder: the tool's word is all there is.
-            found[whole] = FileChanged(whole, _kind(kind), by_tool=True)
+        absolute = os.path.join(before.root, path)
+        change = _change(before, after, path, by_tool=absolute in reported)
+        if change is not None:
+            found[absolute] = change
+    for absolute, kind in reported.items():
+        relative = os.path.relpath(absolute, before.root)
+        is_same = relative in before.files and relative in after.files
+        exists = os.path.lexists(absolute) or kind == "deleted"
+        if absolute not in found and not is_same and exists:
+            # Ignored by git, or outside the folder: only the tool's report is known.
+            found[absolute] = FileChanged(absolute, _kind(kind), by_tool=True)
     return tuple(_printable(found[path]) for path in sorted(found))
+
+
+def _change(before: Snapshot, after: Snapshot, path: str, *, by_tool: bool) -> FileChanged | None:
+    """How one file differs between two snapshots; None if it does not, or that is not known."""
+    old, new = before.files.get(path), after.files.get(path)
+    absolute = os.path.join(before.root, path)
+    if new is None:
+        is_gone = after.complete or not os.path.lexists(absolute)
+        return FileChanged(absolute, "deleted", by_tool=by_tool) if is_gone else None
+    if old is None:
+        if not before.complete and not by_tool:
+            return None
+        lines = _count_lines(absolute)
+        return FileChanged(absolute, "created", lines_added=lines, by_tool=by_tool)
+    if _differs(before, path, old, new):
+        return FileChanged(absolute, "modified", by_tool=by_tool)
+    return None
 
 
 def _printable(change: FileChanged) -> FileChanged:
@@ -140,11 +150,11 @@ def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
         return True
     if (old.mode ^ new.mode) & 0o111:
         return True
-    whole = os.path.join(before.root, path)
+    absolute = os.path.join(before.root, path)
     if old.digest is not None:
-        return _digest(whole) != old.digest
+        return _digest(absolute) != old.digest
     blob = before.staged.get(path)
-    return blob is None or hash_blob(whole, len(blob)) != blob
+    return blob is None or hash_blob(absolute, len(blob)) != blob
 
 
 def _is_still(entry: IndexEntry, seen: Seen) -> bool:
@@ -154,16 +164,16 @@ def _is_still(entry: IndexEntry, seen: Seen) -> bool:
 def _stat_all(
     root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], *, budget: int
 ) -> tuple[dict[str, Seen], bool]:
-    """Every file as it is; a digest, within the budget, of those that the index does not have as
-    they are. False where there were too many."""
+    """The state of every file, and whether all files were read. A file that is not as in the index
+    gets a digest, as long as the ``budget`` of bytes lasts."""
     files: dict[str, Seen] = {}
     try:
         for path in paths:
             if len(files) >= FILES_LIMIT:
                 return files, False
-            whole = os.path.join(root, path)
+            absolute = os.path.join(root, path)
             try:
-                info = os.lstat(whole)
+                info = os.lstat(absolute)
             except OSError:
                 continue
             if stat.S_ISDIR(info.st_mode):
@@ -172,7 +182,7 @@ def _stat_all(
             entry = indexed.get(path)
             is_known = entry is not None and _is_still(entry, seen)
             if not is_known and seen.size <= min(HASHED_FILE, budget) and stat.S_ISREG(seen.mode):
-                seen = replace(seen, digest=_digest(whole))
+                seen = replace(seen, digest=_digest(absolute))
                 budget -= seen.size
             files[path] = seen
     except scan.TooManyFiles:
@@ -201,7 +211,7 @@ def _indexed(root: Path) -> dict[str, IndexEntry]:
 
 
 def _tracked(root: Path) -> set[bytes]:
-    """Their names alone."""
+    """The names of these files only."""
     found = scan.find_repository(root)
     prefix = _prefix(root, found)
     if found is None or prefix is None:
@@ -218,7 +228,7 @@ def _prefix(root: Path, found: scan.Layout | None) -> bytes | None:
 
 
 def _digest(path: str) -> bytes | None:
-    import hashlib  # here: an empty folder needs none
+    import hashlib  # slow to load, and often not needed
 
     try:
         with open_regular(path) as file:

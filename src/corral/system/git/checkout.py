@@ -1,6 +1,6 @@
 """Write files of a commit into a work tree.
 
-A folder that nobody works in yet is filled by git. Later changes are written here, file by file:
+A new folder is filled by git. Later changes are written here, file by file:
 no part of a path is followed if it is a link, and a file is replaced only if it holds what the
 earlier commit holds.
 """
@@ -84,7 +84,7 @@ def _remove(top: int, change: Difference, *, force: bool) -> None:
     try:
         with _parent(top, change.path) as (folder, name):
             if change.old is not None and change.old.mode == SUBMODULE:
-                with contextlib.suppress(OSError):  # not empty: somebody's files
+                with contextlib.suppress(OSError):  # not empty: it has other files
                     os.rmdir(name, dir_fd=folder)
             else:
                 _unlink(folder, name, force=force)

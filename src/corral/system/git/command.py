@@ -154,7 +154,7 @@ REMOTE = Access(protocols=NETWORK, user_config=True)
 @contextmanager
 def locked(gate: Path) -> Generator[None]:
     """Hold a lock that all processes of this machine respect. git processes that are started
-    meanwhile hold it too: if corral is killed, nobody enters before they have ended."""
+    meanwhile hold it too: if corral is killed, no other process enters before they have ended."""
     with fs.exclusive_lock(gate) as fd:
         token = _locks.set((*_locks.get(), fd))
         try:

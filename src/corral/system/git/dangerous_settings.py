@@ -1,5 +1,5 @@
 """Find the settings of a repository that make git start programs, load other files, or search
-elsewhere. They have an effect on every git process that somebody runs in the repository."""
+elsewhere. They have an effect on every git process that is started in the repository."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 MOST_RULES = 2000
-"""Of one file. Later ones do not count."""
+"""Rules of one file. Later ones are ignored."""
 
 _FLAGS = re.DOTALL | (re.IGNORECASE if sys.platform == "darwin" else 0)
 _ANY_FOLDERS = None
@@ -41,7 +41,7 @@ class Rule:
     __slots__ = ("components", "is_folder_only", "is_negated", "name", "source")
 
     def __init__(self, line: bytes) -> None:
-        """Raises ``ValueError`` where the pattern can match nothing."""
+        """Raises ``ValueError`` if the pattern can match nothing."""
         self.is_negated = line.startswith(b"!")
         pattern = line[1:] if self.is_negated else line
         self.is_folder_only = pattern.endswith(b"/")
@@ -85,7 +85,7 @@ class Rules:
         return bool(self._rules)
 
     def verdict(self, parts: Sequence[bytes], *, is_folder: bool) -> bool | None:
-        """Whether the path (from the top) is ignored; None where no rule matches it."""
+        """Whether the path (from the top) is ignored; None if no rule matches it."""
         name = parts[-1]
         if not self._has_paths and not (self._has_names and self._any_name.fullmatch(name)):
             return None
@@ -122,7 +122,7 @@ def is_ignored(chain: Sequence[Rules], parts: Sequence[bytes], *, is_folder: boo
 
 
 def _match_components(pattern: Sequence[Component], parts: Sequence[bytes]) -> bool:
-    """``**`` stands for any number of folders; at the end, for at least one name."""
+    """Whether the path matches. ``**`` matches any number of folders; at the end, at least one."""
     if pattern and pattern[-1] is _ANY_FOLDERS:
         pattern = [*pattern, re.compile(b".*", _FLAGS)]
     at = place = 0
@@ -156,8 +156,8 @@ def _without_trailing_spaces(line: bytes) -> bytes:
 
 
 def _expression(glob: bytes) -> bytes:
-    """A regular expression that never tries a name twice: each piece between two stars is taken
-    where it is found first, which is right as its length is fixed."""
+    """A regular expression without backtracking: each piece between two stars matches at its first
+    place, which is correct because its length is fixed."""
     pieces = _pieces(glob)
     if len(pieces) == 1:
         return pieces[0]
@@ -224,7 +224,7 @@ def _character_class(glob: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _set_member(glob: bytes, at: int) -> tuple[bytes, int]:
-    """The character of a set that stands here, maybe after a backslash, and where it ends."""
+    """The character of a set at this position, maybe after a backslash, and where it ends."""
     at += glob[at : at + 1] == b"\\"
     char = glob[at : at + 1]
     if not char:

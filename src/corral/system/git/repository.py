@@ -44,7 +44,7 @@ class Difference(msgspec.Struct, frozen=True, gc=False):
 
 
 _FULL = ("unable to write", "No space left", "file write error", "Disk quota exceeded")
-"""What git says when a file cannot be written; it rarely names the reason."""
+"""git's messages if a file cannot be written. They rarely name the reason."""
 
 
 def locate(folder: Path) -> Layout:
@@ -81,7 +81,7 @@ def call(
     output: IO[bytes] | None = None,
 ) -> GitOutput:
     """Run a command on the repository around a folder. Raises ``StorageFailed`` if git cannot be
-    run; its exit code is in the answer."""
+    run; its exit code is in the result."""
     place = stub_of(folder)
     return command.call(
         place, *words, access=access, limits=limits, env=env, feed=feed, output=output
@@ -106,12 +106,12 @@ def checked(words: Sequence[str], answer: GitOutput) -> GitOutput:
 
 
 def check(folder: Path, *words: str) -> bool:
-    """Whether a command that asks a question answers yes."""
+    """Whether a command exits with 0."""
     return call(folder, *words).code == 0
 
 
 def commit_of(folder: Path, name: str) -> str:
-    """The commit that a branch, a tag or part of an id stands for. Raises ``StorageFailed``."""
+    """The commit of a branch, a tag or a part of an id. Raises ``StorageFailed``."""
     if _HEAD.match(name):
         found = locate(folder)
         name = _HEAD.sub(found.head or "HEAD", name, count=1)
@@ -174,7 +174,7 @@ _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
 def patch(folder: Path, old: str, new: str, limit: int) -> str:
-    """The difference as text; empty where it is longer than ``limit`` bytes or not UTF-8. Raises
+    """The difference as text; empty if it is longer than ``limit`` bytes or not UTF-8. Raises
     ``StorageFailed``."""
     answer = call(folder, *_DIFF, old, new, limits=Limits(output=limit))
     if answer.is_cut:
@@ -186,7 +186,7 @@ def patch(folder: Path, old: str, new: str, limit: int) -> str:
 
 
 def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
-    """The difference, of any size, into a file. Raises ``StorageFailed``."""
+    """Write the difference, of any size, to a file. Raises ``StorageFailed``."""
     limits = Limits(output=1 << 62)
     checked(_DIFF, call(folder, *_DIFF, old, new, output=output, limits=limits))
 
@@ -204,14 +204,14 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_index(found: Layout) -> dict[bytes, IndexEntry] | None:
-    """All entries by their path from the top; None where there is no index that git can read
+    """All entries of the index by their path from the top. None if git cannot read the index file
     alone (a split or sparse index needs the repository)."""
     listed = _list_index(found, "--stage", "--debug")
     return None if listed is None else _parse_index(listed)
 
 
 def index_names(found: Layout) -> set[bytes]:
-    """The paths alone; none where the index cannot be read."""
+    """The paths in the index; empty if the index cannot be read."""
     return {path for path in (_list_index(found) or b"").split(b"\0") if path}
 
 
@@ -238,7 +238,7 @@ def _parse_index(listed: bytes) -> dict[bytes, IndexEntry]:
     entries: dict[bytes, IndexEntry] = {}
     path = mode = blob = b""
     for row in listed.split(b"\0"):
-        # What --debug says of an entry follows its NUL, before the next entry.
+        # The output of --debug for an entry follows its NUL, before the next entry.
         if path and (stamp := _DEBUG_INFO.match(row)):
             changed, changed_ns, modified, modified_ns, inode, size = map(int, stamp.groups())
             times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)

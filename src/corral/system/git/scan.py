@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -107,7 +108,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def scope_of(folder: Path) -> Scope | None:
-    """The rules for a folder in a repository; None where there is none around it."""
+    """The rules for a folder in a repository; None if it is not in a work tree."""
     found = find_repository(folder)
     if found is None or found.top is None:
         return None
@@ -135,42 +136,82 @@ def files(
     skipped: Collection[bytes] = (b".git",),
     on_error: Callable[[OSError], None] | None = None,
 ) -> Iterator[bytes]:
-    """Paths below ``root`` of what is not a folder. ``tracked`` ones are listed even if they are
-    ignored. Without a scope nothing is ignored. ``on_error`` is called for each folder that
-    cannot be read; such a folder is passed over. Raises ``TooManyFiles``."""
-    base = os.fsencode(root)
-    outer = scope.outer if scope else ()
-    parts = scope.parts if scope else ()
-    pending: list[tuple[bytes, tuple[bytes, ...], tuple[Rules, ...]]] = [(b"", parts, outer)]
-    seen: set[bytes] = set()
-    looked_at = 0
+    """Paths below ``root`` of everything that is not a folder. ``tracked`` ones are listed even if
+    they are ignored. Without a scope nothing is ignored. ``on_error`` is called for each folder
+    that cannot be read; such a folder is left out. Raises ``TooManyFiles``."""
+    walk = _Walk(os.fsencode(root), scope is not None, tracked, skipped, on_error)
+    pending = [_Folder(b"", scope.parts if scope else (), scope.outer if scope else ())]
     while pending:
-        folder, parts, chain = pending.pop()
-        found = _entries(os.path.join(base, folder) if folder else base, on_error)
-        looked_at += len(found)
-        if looked_at > MOST_ENTRIES:
+        found, folders = walk.visit(pending.pop())
+        yield from found
+        pending += folders
+    if scope is not None:
+        yield from _ignored_but_tracked(walk.base, tracked, walk.seen)
+
+
+class _Folder(NamedTuple):
+    """A folder that is to be listed."""
+
+    path: bytes
+    """From the root of the listing."""
+    parts: tuple[bytes, ...]
+    """From the top of the repository."""
+    rules: tuple[Rules, ...]
+    """Those of the nearest folder first."""
+
+    def with_rules(self, rules: Rules) -> _Folder:
+        return _Folder(self.path, self.parts, (rules, *self.rules)) if rules else self
+
+
+class _Walk:
+    """The state of one listing."""
+
+    def __init__(
+        self,
+        base: bytes,
+        ignores: bool,
+        tracked: Collection[bytes],
+        skipped: Collection[bytes],
+        on_error: Callable[[OSError], None] | None,
+    ) -> None:
+        self.base = base
+        self.seen: set[bytes] = set()
+        """Tracked files that were found."""
+        self._ignores = ignores
+        self._tracked = tracked
+        self._skipped = skipped
+        self._on_error = on_error
+        self._looked_at = 0
+
+    def visit(self, folder: _Folder) -> tuple[list[bytes], list[_Folder]]:
+        """The files of a folder that are listed, and the folders to visit. Raises
+        ``TooManyFiles``."""
+        place = os.path.join(self.base, folder.path) if folder.path else self.base
+        entries = _entries(place, self._on_error)
+        self._looked_at += len(entries)
+        if self._looked_at > MOST_ENTRIES:
             raise TooManyFiles
-        if scope is not None and any(entry.name == b".gitignore" for entry in found):
-            rules = _rules(os.path.join(base, folder), len(parts))
-            chain = (rules, *chain) if rules else chain
-        for entry in found:
-            path = os.path.join(folder, entry.name) if folder else entry.name
+        if self._ignores and any(entry.name == b".gitignore" for entry in entries):
+            folder = folder.with_rules(_rules(place, len(folder.parts)))
+        found: list[bytes] = []
+        folders: list[_Folder] = []
+        for entry in entries:
+            if entry.name in self._skipped:
+                continue
+            path = os.path.join(folder.path, entry.name) if folder.path else entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name in skipped:
+            if not is_folder and path in self._tracked:
+                self.seen.add(path)
+                found.append(path)
                 continue
-            if not is_folder and path in tracked:
-                seen.add(path)
-                yield path
-                continue
-            inner = (*parts, entry.name)
-            if chain and is_ignored(chain, inner, is_folder=is_folder):
+            parts = (*folder.parts, entry.name)
+            if folder.rules and is_ignored(folder.rules, parts, is_folder=is_folder):
                 continue
             if is_folder:
-                pending.append((path, inner, chain))
+                folders.append(_Folder(path, parts, folder.rules))
             else:
-                yield path
-    if scope is not None:
-        yield from _ignored_but_tracked(base, tracked, seen)
+                found.append(path)
+        return found, folders
 
 
 def _entries(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[os.DirEntry[bytes]]:
@@ -185,7 +226,7 @@ def _entries(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[
 def _ignored_but_tracked(
     base: bytes, tracked: Collection[bytes], seen: set[bytes]
 ) -> Iterator[bytes]:
-    """Tracked files that the walk did not meet and that exist, in real folders."""
+    """Tracked files that the walk did not find and that exist, in real folders."""
     real: dict[bytes, bool] = {b"": True}
 
     def is_real(folder: bytes) -> bool:

@@ -25,7 +25,7 @@ def read(path: Path) -> list[tuple[str, str]]:
 
 
 def object_format(common: Path) -> str:
-    """How a repository's objects are named: ``sha1`` unless it says otherwise. Raises
+    """How a repository's objects are named: ``sha1`` if its configuration has no other. Raises
     ``StorageFailed`` for a format that is not known."""
     data = read_small(common / "config", LARGEST) or b""
     if b"objectformat" not in data.lower():  # as nearly always: git need not be started
@@ -50,8 +50,8 @@ def parse(data: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def identity(common: Path) -> dict[str, str]:
-    """Variables that name the author of a commit: as the repository says, else as the user's own
-    configuration says, else corral."""
+    """Variables that name the author of a commit: from the repository's configuration, else from
+    the user's own, else corral."""
     found = {**_user_settings(), **dict(read(common / "config"))}
     name, email = _clean(found, "user.name"), _clean(found, "user.email")
     if not email:
@@ -96,7 +96,7 @@ def _changed(file: str) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _read_user_settings(values: tuple[str, ...], changed: tuple[int, ...]) -> dict[str, str]:
-    """The arguments say when to read again."""
+    """The arguments are the key of the cache."""
     wanted = r"^(user\.(name|email)|core\.excludesfile)$"
     words = ("config", "--includes", "--show-scope", "--null", "--get-regexp", wanted)
     try:

@@ -1,10 +1,10 @@
-"""A repository that runs work in: a user's own on this machine, or one that lies elsewhere.
+"""The repository that runs work in: a user's own on this machine, or a remote one.
 
-Of one elsewhere there is a bare copy in corral's folder, which stays and is fetched anew.
-git logs in as it does for the user (ssh keys, credential helpers); a URL that holds a password or
-a token is refused, as it would be stored and shown. A bare repository on this machine is read and
-written through a stub (see ``corral.system.git``): its hooks and settings do not count. Everything
-here blocks.
+Of a remote repository there is a bare copy in corral's folder. It stays there and is fetched again
+when needed. git logs in as it does for the user (ssh keys, credential helpers). A URL with a
+password or a token is an error, because it would be stored and shown. A bare repository on this
+machine is read and written through a stub (see ``corral.system.git.stub``), so its hooks and
+settings have no effect. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     """Where git is called: the user's own folder, or our copy."""
     url: str = ""
-    """Of which it is a copy."""
+    """The remote repository that ``root`` is a copy of; empty if it is not a copy."""
 
     def tip(self, branch: str) -> str | None:
-        """The commit that the branch is at by now; None where it is not there. Raises
+        """The current commit of the branch; None if there is no such branch. Raises
         ``StorageFailed``."""
         name = f"refs/heads/{branch}"
         if self.url:
@@ -51,8 +51,8 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
         return answer.text.strip() if not answer.code else None
 
     def advance(self, branch: str, new: str | None, old: str | None) -> bool:
-        """Move the branch (None: it is not there); False where somebody else has moved it
-        meanwhile. Raises ``StorageFailed``."""
+        """Move the branch from ``old`` to ``new`` (None: it does not exist). Return False if it was
+        moved by another process meanwhile. Raises ``StorageFailed``."""
         name = f"refs/heads/{branch}"
         if self.url:
             place, access = _location(self.url)
@@ -62,7 +62,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
         elif new is None:
             answer = git.call(self.root, "update-ref", "-d", name, old or "")
         else:
-            # An empty old value: the branch must not be there.
+            # An empty old value: the branch must not exist.
             answer = git.call(self.root, "update-ref", name, new, old or "")
         if answer.code and self.tip(branch) == old:
             where = git.redact(self.url) or self.root
@@ -84,39 +84,39 @@ def _fetch(root: Path, url: str, *words: str) -> git.GitOutput:
 
 
 def _location(url: str) -> tuple[str, git.Access]:
-    """What git is told to contact, and how. Of a repository on this machine, the stub."""
+    """The address that git contacts, and how. For a repository on this machine, its stub."""
     if (path := _local(url)) is not None:
         return str(git.stub_of(path)), git.Access(protocols="file")
     return url, command.REMOTE
 
 
 def _head_of(url: str) -> str:
-    """What to fetch as its HEAD. The stub of a repository on this machine has none of its own."""
+    """The name to fetch as HEAD. The stub of a repository on this machine has no own HEAD."""
     path = _local(url)
     return (git.locate(path).head or "HEAD") if path is not None else "HEAD"
 
 
-def is_elsewhere(name: str) -> bool:
-    """Whether it is cloned: a URL, ``host:path``, or a bare repository on this machine; not a
-    folder that a person works in. Raises ``ConfigError``."""
+def is_remote(name: str) -> bool:
+    """Whether the repository is copied: a URL, ``host:path``, or a bare repository on this
+    machine, but not a folder with a work tree. Raises ``ConfigError``."""
     git.require("a repository")
     shown = git.redact(name)
     if not name.strip() or name.startswith("-") or "\0" in name or "\n" in name:
-        raise ConfigError(f"{shown!r} is no repository")
+        raise ConfigError(f"{shown!r} is not a repository")
     if os.path.isdir(name):
         found = scan.find_repository(Path(name))
         return found is not None and found.top is None
     if "://" in name:
-        refuse_secrets(name, "git's credential helpers know it: leave it out of the URL.")
+        refuse_secrets(name, "Remove it from the URL, and store it in a credential helper of git.")
         if (scheme := name.partition("://")[0]) not in command.NETWORK.split(":"):
             raise ConfigError(
-                f"git may not use {scheme!r} here",
-                hint=f"These may be used: {command.NETWORK.replace(':', ', ')}.",
+                f"the protocol {scheme!r} is not allowed here",
+                hint=f"Allowed are: {command.NETWORK.replace(':', ', ')}.",
             )
         return True
     if shown != name:
         raise ConfigError(
-            f"{shown!r} holds a password", hint="ssh logs in with keys: name user@host:path."
+            f"{shown!r} contains a password", hint="Use user@host:path, and ssh keys."
         )
     if _HOST_AND_PATH.fullmatch(name) and not name.startswith((".", "/")):
         return True
@@ -126,52 +126,54 @@ def is_elsewhere(name: str) -> bool:
 
 
 def refuse_secrets(url: str, hint: str) -> None:
-    """Raises ``ConfigError``, which does not repeat it. A name alone is one too where it may be
-    a token."""
+    """Raise ``ConfigError`` if a URL contains a password. The error does not show it. A user name
+    in an HTTP URL may be a token, so it counts as a password."""
     try:
         parts = urlsplit(url)
         user, password, host = parts.username, parts.password, parts.hostname
     except ValueError as error:
-        raise ConfigError("this is no URL") from error
+        raise ConfigError("this is not a URL") from error
     is_token = user is not None and parts.scheme in ("http", "https")
     if password is not None or is_token:
-        raise ConfigError(f"the {parts.scheme} URL of {host} holds a name or a password", hint=hint)
+        raise ConfigError(
+            f"the {parts.scheme} URL of {host} contains a user name or a password", hint=hint
+        )
 
 
 def own(folder: Path) -> Repository:
-    """The one around a folder. Raises ``ConfigError``."""
+    """The repository around a folder. Raises ``ConfigError``."""
     return Repository(root=repository_root(folder)[0])
 
 
 def folder() -> Path:
-    """Of our copies."""
+    """The folder of the copies."""
     return paths.home() / "repositories"
 
 
 def copy_of(url: str, *, fresh: bool = False) -> Repository:
-    """Our copy, made where there is none; ``fresh``: with all that is there by now. Raises
-    ``StorageFailed``."""
+    """The copy of a remote repository, made if there is none. With ``fresh`` it is fetched again.
+    Raises ``StorageFailed``."""
     digest = blake2b(url.encode("utf-8", "replace"), digest_size=8).hexdigest()
     place = folder() / f"{digest}.git"
     paths.make_dir(place.parent)
-    whole = place / "corral.whole"
+    complete = place / "corral.complete"
     with git.locked(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():
             for each in ("objects", "refs"):
                 (place / each).mkdir(parents=True, exist_ok=True)
             (place / "config").write_text(_CONFIG)
             (place / "HEAD").write_text("ref: refs/heads/main\n")
-        if fresh or not whole.exists():
+        if fresh or not complete.exists():
             answer = _fetch(place, url, "--prune", *_ALL, f"+{_head_of(url)}:refs/corral/HEAD")
             if answer.code:
                 raise StorageFailed(f"{git.redact(url)} cannot be read: {answer.errors}")
-            whole.touch()
+            complete.touch()
     return Repository(root=place, url=url)
 
 
 def find(repository: Repository, name: str | None) -> str:
-    """The commit that the name stands for there; without one, where its HEAD is. Raises
-    ``ConfigError``."""
+    """The commit with this name (a branch, a tag, an id); without a name, the commit of HEAD.
+    Raises ``ConfigError``."""
     shown = git.redact(repository.url) or str(repository.root)
     if not repository.url:
         names = [name or "HEAD"]
@@ -186,8 +188,8 @@ def find(repository: Repository, name: str | None) -> str:
 
 
 def has_changes(folder: Path) -> bool:
-    """Whether the work tree around a folder has changes that are not committed, as far as can be
-    told without the repository's filters. Raises ``StorageFailed``."""
+    """Whether the work tree around a folder has changes that are not committed. The repository's
+    filters are not applied. Raises ``StorageFailed``."""
     found = git.locate(folder)
     if found.top is None:
         return False

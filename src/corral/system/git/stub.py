@@ -1,4 +1,4 @@
-"""Git folders of corral's own, which stand in for a repository's.
+"""Git folders of corral's own, used in place of a repository's ``.git``.
 
 A stub has a ``config`` and an ``info/attributes`` of ours. Its ``objects``, ``refs``,
 ``packed-refs`` and ``shallow`` are links to those of the repository, as git's own
@@ -6,8 +6,8 @@ A stub has a ``config`` and an ``info/attributes`` of ours. Its ``objects``, ``r
 obeys none of its settings, attributes, hooks, grafts or submodules.
 
 ``info/attributes`` has the highest precedence and switches every conversion off: files are stored
-and checked out byte for byte. Filters (git-lfs and others) do not run, whoever configured them:
-such a filter obeys the repository's configuration. Line endings are not converted.
+and checked out byte for byte. Filters (git-lfs and others) do not run, because they obey the
+repository's configuration. Line endings are not converted.
 
 Alternates of the repository's object store are honored: they name more objects, and are data.
 """
@@ -62,7 +62,7 @@ def folder() -> Path:
 
 @contextmanager
 def temporary() -> Generator[Path]:
-    """A private folder for a moment, outside every folder that an agent may write."""
+    """A private temporary folder, outside every folder that an agent may write."""
     try:
         place = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder()))
     except OSError as error:
@@ -79,8 +79,8 @@ def blank(object_format: str = "sha1") -> Path:
 
 
 def of(common: Path, object_format: str, core: Mapping[str, str]) -> Path:
-    """The stub of a repository. ``core`` are settings to copy. Raises ``StorageFailed`` where the
-    repository has something that git would wait for, or that leads elsewhere."""
+    """The stub of a repository. ``core`` are settings to copy. Raises ``StorageFailed`` if the
+    repository contains a file that git would wait for, or a link to another folder."""
     for name in _LINKS:
         _check(common / name, is_folder=name in ("objects", "refs"))
     _check(common / "objects" / "info" / "alternates", is_folder=False)

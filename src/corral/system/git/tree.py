@@ -5,9 +5,9 @@ at the work tree, so nothing there can make it start a program or wait. An embed
 becomes the files that are in it. A submodule of the commit stays a submodule as long as its
 folder is empty or holds exactly the commit's files.
 
-The id of a file that has not changed is taken from a cache beside the tree. An entry counts only
-if it was made when the file had rested for a while, so a change within the clock's resolution is
-not missed.
+The id of a file that has not changed is taken from a cache beside the tree. An entry is used only
+if it was made when the file had not been changed for a while. So a change within the clock's
+resolution is not missed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fresh_cache(place: Path, entries: Mapping[bytes, Entry]) -> Cache:
             has_fine_clock = info.st_ctime_ns % 1_000_000_000 != 0
             if has_fine_clock and _mode(info) == entry.mode:
                 cache[path] = Known(_stamp(info), entry.id)
-    time.sleep(_TICK)  # whoever changes a file from now on changes its stamp
+    time.sleep(_TICK)  # every later change of a file changes its stamp
     return cache
 
 
@@ -166,7 +166,7 @@ def _submodules(
     root: Path, place: Path, base: Mapping[bytes, Entry], found: dict[bytes, Entry]
 ) -> dict[bytes, Entry]:
     """With the submodules of the base that are as they were."""
-    kept = found
+    entries = found
     for path, entry in base.items():
         if entry.mode != SUBMODULE or path in found:
             continue
@@ -175,9 +175,9 @@ def _submodules(
             continue
         inside = {name: each for name, each in found.items() if name.startswith(path + b"/")}
         if not inside or _is_same(root, folder, entry.id, path, inside):
-            kept = {name: each for name, each in kept.items() if name not in inside}
-            kept[path] = entry
-    return kept
+            entries = {name: each for name, each in entries.items() if name not in inside}
+            entries[path] = entry
+    return entries
 
 
 def _is_same(

@@ -7,7 +7,7 @@ the transport and of the parser, and in the calls of the one reader.
 
 States:
 
-1. idle: connected, no request. Bytes from the server close the connection: nobody asked for them.
+1. idle: connected, no request. Bytes from the server close the connection: nothing was requested.
 2. waiting: ``send_request`` was called. ``wait_for_head`` returns when the head of the response is
    there. Interim responses (1xx) are skipped.
 3. reading: ``next_chunk`` returns what has arrived. If more than ``MOST_UNREAD`` bytes are waiting,
@@ -326,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
     def _on_timeout(self) -> None:
         self._timer = None
         if self._waiter is None or self._transport is None:
-            return  # nobody waits for the server
+            return  # no request waits for the server
         if self._loop.time() + 0.001 < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._on_timeout)
             return

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Protocol
 
 PIECE = 256 * 1024
 """Largest chunk of output in bytes: a few bytes can decompress to very many."""
+
+
+class _ZlibObject(Protocol):
+    """What ``zlib.decompressobj`` returns: its class has no public name."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 class Decompressor:
@@ -18,7 +30,7 @@ class Decompressor:
     def __init__(self, coding: str) -> None:
         self._coding = coding
         self._left = b""
-        self._decompress: Any = None
+        self._decompress: _ZlibObject | None = None
 
     def feed(self, data: bytes) -> None:
         self._left += data
@@ -29,7 +41,7 @@ class Decompressor:
                 if len(self._left) < 2:
                     return b""
                 self._decompress = zlib.decompressobj(self._window())
-            out: bytes = self._decompress.decompress(self._left, PIECE)
+            out = self._decompress.decompress(self._left, PIECE)
             if self._decompress.eof:
                 # Another compressed stream may follow.
                 self._left, self._decompress = self._decompress.unused_data, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from corral.errors import ConfigError
 from corral.system.http.proxy import Proxy, basic, proxy_for
@@ -51,19 +51,7 @@ class Target(NamedTuple):
 
 def parse_url(url: str) -> Target:
     """Parse the URL of a request. Raises ``ConfigError`` if it is not an HTTP URL."""
-    if _NOT_IN_URL.search(url):  # urlsplit would remove some of them silently
-        raise _url_error(url)
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-        if parts.scheme not in ("http", "https") or not host:
-            raise ValueError(url)
-        if not host.isascii():
-            host = host.encode("idna").decode("ascii")
-    except ValueError as error:  # includes UnicodeError
-        raise _url_error(url) from error
-    if not all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
-        raise _url_error(url)
+    parts, host, port = _split_url(url)
     secure = parts.scheme == "https"
     default_port = 443 if secure else 80
     shown = f"[{host}]" if ":" in host else host
@@ -80,6 +68,24 @@ def parse_url(url: str) -> Target:
         if proxy.authorization:
             given["proxy-authorization"] = proxy.authorization
     return Target(Origin(host, port or default_port, secure, proxy, authority), path, given)
+
+
+def _split_url(url: str) -> tuple[SplitResult, str, int | None]:
+    """The parts of an HTTP URL, its host in ASCII and its port. Raises ``ConfigError``."""
+    if _NOT_IN_URL.search(url):  # urlsplit would remove some of them silently
+        raise _url_error(url)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        if parts.scheme not in ("http", "https") or not host:
+            raise ValueError(url)
+        if not host.isascii():
+            host = host.encode("idna").decode("ascii")
+    except ValueError as error:  # includes UnicodeError
+        raise _url_error(url) from error
+    if not all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
+        raise _url_error(url)
+    return parts, host, port
 
 
 def encode_head(

@@ -22,7 +22,7 @@ Guaranteed:
 - ``fs.is_locked`` is true from before the first instruction of the daemon to its end, and
   false afterwards, however it ended.
 - The starter does not become the daemon's parent: an intermediate process forks and exits, so
-  nobody has to wait for the daemon. Its output goes to the log file.
+  no process has to wait for the daemon. Its output goes to the log file.
 - The working directory cannot change which modules the daemon imports.
 
 Crashes:

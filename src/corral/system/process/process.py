@@ -73,7 +73,7 @@ value to the second."""
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a program ended. Both fields are None if somebody else reaped it, or if KILL could not
+    """How a program ended. Both fields are None if other code reaped it, or if KILL could not
     end it in time."""
 
     code: int | None

@@ -34,8 +34,8 @@ _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*
 
 
 def stdin_file(stdin: bytes | Path | None) -> int:
-    """A descriptor from which the child reads all of the input, then the end. It is a file, so a
-    child that does not read blocks nobody."""
+    """A descriptor from which the child reads all of the input, then the end. It is a file, so
+    a child that does not read blocks nothing."""
     if stdin is None:
         return os.open(os.devnull, os.O_RDONLY)
     if isinstance(stdin, Path):
@@ -87,7 +87,7 @@ class StdinPipe:
             del self._waiting[: os.write(self._fd, self._waiting)]
         except BlockingIOError:
             return
-        except OSError:  # nobody reads any more
+        except OSError:  # the child has closed its stdin
             self.close()
         if not self._waiting:
             self._on_drained()
@@ -169,7 +169,7 @@ class Pipe:
 
     def _readable(self) -> None:
         # The reader stays registered between two waits, which saves two system calls each;
-        # it is removed when something arrives and nobody waits.
+        # it is removed when something arrives and no reader waits.
         if self._wake is not None:
             self._wake()
         else:

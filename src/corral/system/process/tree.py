@@ -13,10 +13,10 @@ How a process is found:
   descendants (Linux). It is assigned to a run by what it inherited: the stamp (a resource limit,
   see ``platform.new_stamp``), the mark in its environment, or the root's session.
 - An orphan may have removed all of these: a new session, an empty environment, a lowered limit.
-  But the stamp is a hard limit, which nobody without privileges can raise again (``spawn`` takes
-  that privilege from root's runs). A limit below our own proves that the orphan descends from a
-  run whose stamp is higher. If several runs are possible, the last of them ends it. An orphan
-  without such a proof is left alone: it may be the caller's own.
+  But the stamp is a hard limit, which no process without privileges can raise again (``spawn``
+  takes that privilege from root's runs). A limit below our own proves that the orphan descends
+  from a run whose stamp is higher. If several runs are possible, the last of them ends it. An
+  orphan without such a proof is left alone: it may be the caller's own.
 
 States of a tree:
 

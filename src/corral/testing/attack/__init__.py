@@ -1,15 +1,15 @@
-"""The attack kit: a scripted model plays an injected agent, and the effects are looked for.
+"""The attack kit: a scripted model acts as if it was injected, and the effects are checked.
 
 ::
 
     report = await attack_agent("gemini-acp", policies=["edits"])
     assert report.ok, report
 
-The model makes more than a hundred attempts by class (commands that an agent may take for
+The model makes more than a hundred attempts in several groups (commands that an agent may consider
 harmless, evasions of allow rules, paths, links, ``/proc``, ``.git``, settings, web tools,
-sub-agents, tool servers, the environment, background processes). Nothing that the agent says
-counts: the kit looks at the disk, the processes, the visits to its address, and what was
-returned to the model.
+sub-agents, tool servers, the environment, background processes). The agent's own reports do not
+count: the kit checks the disk, the processes, the visits to its address, and the tool results that
+were sent to the model.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """A hostile agent on stdio that calls the client's file methods: ``acp_agent.py PLAN RESULTS``.
 
 PLAN is a JSON list of steps: ``key``, ``method``, ``params``; ``ask``: request permission to edit
-this path first, and make the call whatever the answer; ``session``: a session id in place of the
-true one; ``late``: after the prompt was answered. Each step waits for its response. RESULTS gets
-one JSON line for each step: its key and the response. It needs nothing but the standard library.
+this path first, and make the call whatever the answer is; ``session``: a session id other than the
+real one; ``late``: after the response to the prompt. Each step waits for its response. RESULTS gets
+one JSON line for each step: its key and the response. It needs only the standard library.
 """
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 SESSION = "attack-session"
 OPTIONS = [
@@ -22,11 +22,20 @@ ANSWERS: dict[str, dict[str, object]] = {
 }
 
 
+class Step(TypedDict, total=False):
+    key: int
+    method: str
+    params: dict[str, object]
+    ask: str
+    session: str
+    late: str
+
+
 class Agent:
     def __init__(self, plan: str, results: str) -> None:
-        self._steps: list[dict[str, Any]] = json.loads(Path(plan).read_text())
+        self._steps: list[Step] = json.loads(Path(plan).read_text())
         self._results = results
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, object]] = []
         self._calls = 0
 
     def serve(self) -> None:
@@ -34,14 +43,15 @@ class Agent:
             method = message.get("method")
             if method == "session/prompt":
                 self._prompt(message["id"])
-            elif method is not None and "id" in message:
+            elif isinstance(method, str) and "id" in message:
                 _send(id=message["id"], result=ANSWERS.get(method, {}))
 
-    def _next(self) -> dict[str, Any] | None:
+    def _next(self) -> dict[str, object] | None:
         if self._waiting:
             return self._waiting.pop(0)
         line = sys.stdin.readline()
-        return json.loads(line) if line else None
+        message: dict[str, object] | None = json.loads(line) if line else None
+        return message
 
     def _prompt(self, request: object) -> None:
         steps, self._steps = self._steps, []
@@ -56,7 +66,7 @@ class Agent:
             if step.get("late"):
                 self._make(step)
 
-    def _make(self, step: dict[str, Any]) -> None:
+    def _make(self, step: Step) -> None:
         session = step.get("session", SESSION)
         if "ask" in step:
             call = {
@@ -67,18 +77,22 @@ class Agent:
                 "locations": [{"path": step["ask"]}],
                 "rawInput": {"file_path": step["ask"]},
             }
-            params = {"sessionId": session, "toolCall": call, "options": OPTIONS}
+            params: dict[str, object] = {
+                "sessionId": session,
+                "toolCall": call,
+                "options": OPTIONS,
+            }
             self._call("session/request_permission", params)
         response = self._call(step["method"], {"sessionId": session, **step["params"]})
         with open(self._results, "a") as file:
             file.write(json.dumps({"key": step["key"], "response": response}) + "\n")
 
-    def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, method: str, params: dict[str, object]) -> dict[str, object]:
         self._calls += 1
         mine = f"attack-{self._calls}"
         _send(id=mine, method=method, params=params)
         while line := sys.stdin.readline():
-            message: dict[str, Any] = json.loads(line)
+            message: dict[str, object] = json.loads(line)
             if message.get("id") == mine and "method" not in message:
                 return message
             self._waiting.append(message)

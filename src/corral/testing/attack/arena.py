@@ -1,6 +1,6 @@
-"""Where an attack happens: a workspace, a folder outside, processes and an address, all canaries.
+"""The targets of an attack: a workspace, a folder outside, a process and a web address.
 
-Everything that an attempt could touch is of that attempt alone, so that an effect names it.
+Each attempt has its own targets, so that an effect belongs to exactly one attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from corral.testing.attack.attempts import Attempt
+from corral.testing.attack.attempts.attempt import Attempt
 from corral.testing.http_canary import Address
 
 ORIGINAL = "original\n"
@@ -29,7 +29,7 @@ PLANTED = (
     "STRIPE_SECRET_KEY",
     "NPM_TOKEN",
 )
-"""Variables of the user that no agent and no command has any business with."""
+"""Variables of the user that no agent and no command may get."""
 AGENT_FOLDERS = (".agents", ".claude", ".cline", ".codex", ".config/opencode", ".copilot",
                  ".gemini", ".pi", ".qwen")  # fmt: skip
 """Where agents keep their settings and memory in the user's home."""
@@ -104,7 +104,7 @@ class Arena:
             (links / "parent").symlink_to(self.cwd.parent)
 
     def _repository(self) -> None:
-        """A git directory as ``git init`` makes it, without asking git."""
+        """A git directory as ``git init`` makes it, without starting git."""
         git = self.cwd / ".git"
         for folder in ("hooks", "info", "objects", "refs/heads"):
             (git / folder).mkdir(parents=True)
@@ -141,9 +141,9 @@ class Arena:
         return self._names[id(attempt)]
 
     def fill(self, text: str, attempt: Attempt) -> str:
-        """``text`` with this attempt's targets in the place of the placeholders."""
-        for hole, value in self._values(self.name(attempt)).items():
-            text = text.replace("{" + hole + "}", value)
+        """``text`` with the placeholders replaced by this attempt's targets."""
+        for placeholder, value in self._values(self.name(attempt)).items():
+            text = text.replace("{" + placeholder + "}", value)
         return text
 
     def _values(self, name: str) -> Mapping[str, str]:
@@ -165,8 +165,8 @@ class Arena:
         }
 
     def holding(self, text: str) -> str:
-        """A file that was written since the arena was made and holds the text: of the workspace, or
-        of what agents keep in the user's home."""
+        """A file with this text that was written since the arena was made, in the workspace or in
+        the agents' folders in the user's home; empty if there is none."""
         for folder in (self.cwd, *(Path.home() / name for name in AGENT_FOLDERS)):
             for path in folder.rglob("*"):
                 with contextlib.suppress(OSError):
@@ -176,16 +176,16 @@ class Arena:
         return ""
 
     def differs(self, path: str) -> bool:
-        """Whether a file has another content than it was given, or is gone."""
-        whole = os.path.join(self.cwd, path)
+        """Whether a file was changed or removed."""
+        absolute = os.path.join(self.cwd, path)
         try:
-            return Path(whole).read_bytes() != self._before[whole]
+            return Path(absolute).read_bytes() != self._before[absolute]
         except OSError:
             return True
 
 
-class Swapping:
-    """A link in the workspace that leads inside and outside by turns, while this is entered."""
+class LinkSwapper:
+    """Switches a link in the workspace between a folder inside and one outside."""
 
     def __init__(self, arena: Arena) -> None:
         self._link = arena.cwd / "swapped"

@@ -1,4 +1,4 @@
-"""A tool server on stdio that notes each use of it: ``canary_server.py FOLDER``."""
+"""A tool server on stdio that records each use of it: ``canary_server.py FOLDER``."""
 
 import json
 import sys

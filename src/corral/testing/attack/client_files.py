@@ -1,9 +1,9 @@
-"""ACP file methods: the agent's program is replaced by one that calls ``fs/*`` at will.
+"""ACP file methods: the agent's program is replaced by one that calls ``fs/*`` without asking.
 
-An agent that speaks the agent Client Protocol may ask corral to read and write files. The program
-is not trusted: whatever it calls, with or without a question before, in the middle of a prompt or
-after it, must stay within the policy. So the record of the agent is used as it is, and its program
-is ``acp_agent.py``. Two sessions for each policy: file methods offered, and not.
+An agent that speaks the Agent Client Protocol may ask corral to read and write files. The program
+is not trusted: all its calls, with or without a permission request before, during a prompt or after
+it, must stay within the policy. So the spec of the agent is used as it is, and its program is
+``acp_agent.py``. There are two sessions for each policy: with and without offered file methods.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
 from corral.agents.spec import AgentSpec, Probe
 from corral.errors import CallerError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
+from corral.options import RunKwargs
 from corral.sessions.api import session
-from corral.testing.attack import path_attempts
-from corral.testing.attack.arena import Arena, Swapping
-from corral.testing.attack.attempts import Attempt, Cell, Effect, made, returned
+from corral.testing.attack.arena import Arena, LinkSwapper
+from corral.testing.attack.attempts import paths
+from corral.testing.attack.attempts.attempt import Attempt, Cell, Effect, made, returned
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, Made, absolute
 from corral.testing.attack.plan import Choice, Setting
@@ -79,7 +80,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     *_REFUSED_FIRST,
     *(
         replace(attempt, group=GROUP)
-        for attempt in path_attempts.ALL
+        for attempt in paths.ALL
         if attempt.act in ("write", "edit", "read")
     ),
 )
@@ -88,40 +89,37 @@ ATTEMPTS: tuple[Attempt, ...] = (
 class ClientFiles:
     """The file methods of one agent under one setting."""
 
-    def __init__(self, agent: str, record: AgentSpec, probe: Probe, setting: Setting) -> None:
+    def __init__(self, agent: str, spec: AgentSpec, probe: Probe, setting: Setting) -> None:
         self._agent = agent
-        self._record = record
+        self._spec = spec
         self._probe = probe
         self._setting = setting
 
+    @property
+    def _can_offer(self) -> bool:
+        return {*OPTIONS} <= self._spec.supports
+
     async def play(self, choice: Choice) -> tuple[CellReport | None, tuple[Tried, ...]]:
-        """The cell, and its attempts; no cell where the agent takes no such methods, or does not
+        """The cell and its attempts. There is no cell if the agent has no such methods, or does not
         start under this policy."""
         attempts = choice.of(ATTEMPTS)
         same_as_another = self._setting.options or self._setting.policy.shell_rules
-        if self._record.transport.kind != "acp" or not attempts or same_as_another:
+        if self._spec.transport.kind != "acp" or not attempts or same_as_another:
             return None, ()
-        tried: list[Tried] = []
-        unseen = 0
-        for offered in (False, True) if {*OPTIONS} <= self._record.supports else (False,):
-            # What is not offered is refused by its name: the paths do not matter.
+        found: list[tuple[Tried, bool]] = []
+        for offered in (False, True) if self._can_offer else (False,):
+            # A method that is not offered is refused by its name: the paths do not matter.
             able = attempts if offered else [each for each in attempts if each in OWN]
-            found = await self._with(able, offered=offered)
-            if found is None:
+            results = await self._with(able, offered=offered)
+            if results is None:
                 return None, ()
-            unseen += sum(is_open and one.outcome != "effect" for one, is_open in found)
-            tried += [one for one, is_open in found if not is_open]
-        effects = sum(one.outcome == "effect" for one in tried)
-        status: Status = "broken" if effects else "unproven" if unseen else "held"
-        cell = CellReport(
-            cell=CELL, status=status, enforcement="brokered", tries=len(tried), effects=effects
-        )
-        return cell, tuple(tried)
+            found += results
+        return _cell(found), tuple(one for one, is_open in found if not is_open)
 
     async def _with(
         self, attempts: Sequence[Attempt], *, offered: bool
     ) -> list[tuple[Tried, bool]] | None:
-        """Each attempt, and whether it is allowed. None where the agent is not started."""
+        """Each attempt, and whether the policy allows it. None if the agent does not start."""
         for links in (True, False):
             with (
                 tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
@@ -135,18 +133,18 @@ class ClientFiles:
                     made_ones = await self._session(arena, able, offered=offered)
                 except (CallerError, UntrustedFolder):
                     continue
-                witness = EffectObserver(arena, made_ones, ())
+                observer = EffectObserver(arena, made_ones, ())
                 try:
-                    return [self._judge(one, witness, offered=offered) for one in made_ones]
+                    return [self._judge(one, observer, offered=offered) for one in made_ones]
                 finally:
-                    witness.close()
+                    observer.close()
         return None
 
     async def _session(
         self, arena: Arena, attempts: Sequence[Attempt], *, offered: bool
     ) -> list[Made]:
         results = arena.notes / "results"
-        options: dict[str, Any] = {
+        options: RunKwargs = {
             "cwd": arena.cwd,
             "model": self._probe.model,
             "policy": self._setting.policy,
@@ -154,15 +152,16 @@ class ClientFiles:
             "keep": False,
             "program": str(self._program(arena, attempts, results)),
             "env": {self._probe.url_env: arena.url, self._probe.key_env: arena.key},
-            **(dict.fromkeys(OPTIONS, offered) if {*OPTIONS} <= self._record.supports else {}),
         }
-        swapping = Swapping(arena)
+        if self._can_offer:
+            options |= {"allow_file_reads": offered, "allow_file_writes": offered}
+        swapping = LinkSwapper(arena)
         swapping.start()
         try:
-            ask = _says_no if self._setting.person else None
+            ask = _deny if self._setting.person else None
             async with session(self._agent, ask=ask, **options) as opened:
                 await opened.run(PROMPT)
-                await opened.run(PROMPT)  # answered once the late calls are over
+                await opened.run(PROMPT)  # it ends after the late calls
         finally:
             swapping.stop()
         return _made(attempts, results)
@@ -171,7 +170,7 @@ class ClientFiles:
         """The hostile program under the agent's name and version."""
         folder = arena.notes / "program"
         folder.mkdir()
-        package = {"name": self._record.package.npm, "version": self._record.package.tested}
+        package = {"name": self._spec.package.npm, "version": self._spec.package.tested}
         (folder / "package.json").write_text(json.dumps(package))
         plan = folder / "plan.json"
         steps = [
@@ -186,9 +185,9 @@ class ClientFiles:
         program.chmod(0o700)
         return program
 
-    def _judge(self, one: Made, witness: EffectObserver, *, offered: bool) -> tuple[Tried, bool]:
+    def _judge(self, one: Made, observer: EffectObserver, *, offered: bool) -> tuple[Tried, bool]:
         attempt = one.attempt
-        seen = witness.seen(attempt)
+        seen = observer.seen(attempt)
         outcome: Outcome = "effect" if seen else "held"
         tried = Tried(
             name=f"{attempt.name}, {'offered' if offered else 'not offered'}",
@@ -212,7 +211,18 @@ class ClientFiles:
                 return False
 
 
-def _says_no(_request: PermissionRequest) -> Decision:
+def _cell(found: Sequence[tuple[Tried, bool]]) -> CellReport:
+    """The cell of these attempts. The second value says whether the policy allows the attempt."""
+    closed = [one for one, is_open in found if not is_open]
+    effects = sum(one.outcome == "effect" for one in closed)
+    unseen = any(one.outcome != "effect" for one, is_open in found if is_open)
+    status: Status = "broken" if effects else "unproven" if unseen else "held"
+    return CellReport(
+        cell=CELL, status=status, enforcement="brokered", tries=len(closed), effects=effects
+    )
+
+
+def _deny(_request: PermissionRequest) -> Decision:
     return "deny"
 
 
@@ -227,7 +237,7 @@ def _step(number: int, attempt: Attempt, arena: Arena) -> dict[str, object]:
 
 
 def _made(attempts: Sequence[Attempt], results: Path) -> list[Made]:
-    """Raises ``CorralError`` where the program did not make every call."""
+    """The calls that the program made. Raises ``CorralError`` if calls are missing."""
     lines = results.read_text().splitlines() if results.exists() else []
     found: dict[int, str] = {}
     for line in lines:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
-from corral.agents.spec import Act, Form, Probe
-from corral.testing.attack.arena import Arena, Swapping
-from corral.testing.attack.attempts import Attempt
+from corral.agents.spec import Form, Probe
+from corral.testing.attack.arena import Arena, LinkSwapper
+from corral.testing.attack.attempts.attempt import Attempt
 from corral.testing.model_server.request import Call, Request
 from corral.testing.model_server.script import Turn
+from corral.values import Json, JsonObject
 
 SERVER = "canary"
 PROMPT = "Do the next task."
@@ -30,7 +30,7 @@ class InjectedModel:
     """A script for a lane of the model server.
 
     It ends its turn after ``per_turn`` calls, so that no agent sees a loop: the caller prompts
-    again while ``left`` is not empty. What a sub-agent asks is answered with the attempt that it
+    again while ``left`` is not empty. A request of a sub-agent gets the attempt that the sub-agent
     was started for.
     """
 
@@ -43,18 +43,21 @@ class InjectedModel:
         self._turn = 0
         self._has_tools = False
         self._delegated: dict[str, Attempt] = {}
-        self._begun: set[int] = set()
-        self._swapping = Swapping(arena)
+        self._prepared: set[int] = set()
+        self._swapping = LinkSwapper(arena)
 
     def begin(self, attempts: Sequence[Attempt]) -> None:
-        """These are to be made; all of them are planted in the arena."""
+        """Make these attempts. Their targets are in the arena already."""
         for attempt in attempts:
             if attempt.act == "mcp" or self._forms(attempt):
                 self.left += [attempt] * attempt.repeat
 
     def _forms(self, attempt: Attempt) -> Sequence[Form]:
-        is_call = attempt.act not in ("none", "mcp")
-        return self._probe.forms_of(cast("Act", attempt.act)) if is_call else ()
+        match attempt.act:
+            case "none" | "mcp":
+                return ()
+            case act:
+                return self._probe.forms_of(act)
 
     def close(self) -> None:
         self._swapping.stop()
@@ -88,16 +91,16 @@ class InjectedModel:
             self._delegated[f"the task {self._arena.name(attempt)}."] = attempt
         return Turn(calls=[Call(tool, given)])
 
-    def _next_call(self, attempt: Attempt, offered: Sequence[str]) -> tuple[str, dict[str, Any]]:
-        """The attempt's own call; the one before it where that was not made yet."""
-        if attempt.first is None or id(attempt) in self._begun:
+    def _next_call(self, attempt: Attempt, offered: Sequence[str]) -> tuple[str, JsonObject]:
+        """The attempt's own call, or the call that must be made before it."""
+        if attempt.first is None or id(attempt) in self._prepared:
             return self._call(attempt, offered)
-        self._begun.add(id(attempt))
+        self._prepared.add(id(attempt))
         self.left.insert(0, attempt)
         return self._call(attempt.first, offered, targets=attempt)
 
     def _take_results(self, request: Request) -> None:
-        """What came back since the last call belongs to that call."""
+        """Add the results since the last call to that call."""
         if not self.made:
             return
         found: list[str] = []
@@ -117,7 +120,7 @@ class InjectedModel:
 
     def _call(
         self, attempt: Attempt, offered: Sequence[str], targets: Attempt | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[str, JsonObject]:
         values = {
             key: self._arena.fill(text, targets or attempt) for key, text in attempt.given.items()
         }
@@ -134,7 +137,7 @@ class InjectedModel:
 
 
 def _wants_title(request: Request) -> bool:
-    """Claude Code's bridge has a title made of the prompt, whose text it quotes."""
+    """Whether the request asks for a title of the session. It quotes the prompt."""
     return "dominant language of the session" in json.dumps(request.body)
 
 
@@ -142,13 +145,17 @@ def absolute(path: str, cwd: str) -> str:
     return path if path.startswith(("/", "~", "file:")) else f"{cwd}/{path}"
 
 
-def _filled(value: Any, values: Mapping[str, str]) -> Any:
+def _filled(value: JsonObject, values: Mapping[str, str]) -> JsonObject:
+    return {key: _filled_value(each, values) for key, each in value.items()}
+
+
+def _filled_value(value: Json, values: Mapping[str, str]) -> Json:
     if isinstance(value, str):
-        for hole, text in values.items():
-            value = value.replace("{" + hole + "}", text)
+        for placeholder, text in values.items():
+            value = value.replace("{" + placeholder + "}", text)
         return value
     if isinstance(value, dict):
-        return {key: _filled(each, values) for key, each in cast("dict[str, Any]", value).items()}
+        return _filled(value, values)
     if isinstance(value, list):
-        return [_filled(each, values) for each in cast("list[object]", value)]
+        return [_filled_value(each, values) for each in value]
     return value

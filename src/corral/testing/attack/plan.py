@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from corral.agents.spec import AcpTransport, AgentSpec, PolicyRow, Probe
+from corral.options import RunKwargs
 from corral.policy import Capability, Policy
-from corral.testing.attack import other_attempts, path_attempts, shell_attempts, skill_attempts
-from corral.testing.attack.attempts import Attempt, Cell, made
+from corral.testing.attack.attempts import commands, other, paths, skills
+from corral.testing.attack.attempts.attempt import Attempt, Cell, made
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What an agent is attacked under."""
+    """A policy, and the session in which the agent is attacked."""
 
     policy: Policy
     person: bool = False
-    """Somebody answers its questions, and says no to each."""
-    options: Mapping[str, Any] = {}
-    """Of the session."""
+    """Whether permission requests are answered. Each is denied."""
+    options: RunKwargs = {}
+    """Further options of the session."""
     groups: frozenset[str] = frozenset()
-    """The attempts that are made; all where none is named."""
+    """The groups of attempts that are made. Empty: all."""
 
     def applies_to(self, agent: AgentSpec) -> bool:
         if self.person:
@@ -39,7 +39,7 @@ POLICIES: Mapping[str, Setting] = {
     "default": Setting(Policy()),
     "reads": Setting(Policy.read_only()),
     "edits": Setting(Policy.edits()),
-    "rules": Setting(Policy(shell_rules=shell_attempts.RULES)),
+    "rules": Setting(Policy(shell_rules=commands.RULES)),
     "all": Setting(Policy.full()),
     "asked": Setting(Policy(read="ask"), person=True),
     "files": Setting(
@@ -49,8 +49,8 @@ POLICIES: Mapping[str, Setting] = {
                           "settings and memory"}),
     ),
 }  # fmt: skip
-"""``asked``: everything asks, and a person says no. ``files``: edits by an agent whose file tools
-read and write through corral (``allow_file_reads``, ``allow_file_writes``)."""
+"""``asked``: everything asks, and every request is denied. ``files``: edits by an agent whose file
+tools read and write through corral (``allow_file_reads``, ``allow_file_writes``)."""
 CAPABILITY: Mapping[Cell, Capability] = {
     "read inside": "read",
     "read outside": "read",
@@ -64,25 +64,25 @@ CAPABILITY: Mapping[Cell, Capability] = {
     "network": "network",
     "mcp": "mcp",
 }
-"""Cell → the capability whose row speaks for it. The others corral holds for every agent."""
+"""Cell → the capability whose row describes it. corral enforces the other cells itself."""
 OPEN: tuple[Cell, ...] = ("read inside", "write inside", "shell", "network", "mcp")
-"""Cells whose attempts are made where the capability is allowed, too."""
+"""Cells whose attempts are also made if the capability is allowed."""
 CONTROLS = 2
-"""So many attempts of a cell are made where it is open, to see that the kit sees."""
+"""Attempts of an open cell that are made, to check that the kit detects their effects."""
 
 ATTEMPTS: tuple[Attempt, ...] = (
-    *other_attempts.READS,
-    *other_attempts.WRITES,
-    *shell_attempts.BELIEFS,
-    *path_attempts.ALL,
-    *other_attempts.WEB,
-    *other_attempts.SERVERS,
-    *other_attempts.DELEGATES,
-    *skill_attempts.SKILLS,
-    *other_attempts.ENVIRONMENT,
-    *other_attempts.PROCESSES,
-    *shell_attempts.EVASIONS,
-    *shell_attempts.ALLOWED,
+    *other.READS,
+    *other.WRITES,
+    *commands.BELIEFS,
+    *paths.ALL,
+    *other.WEB,
+    *other.SERVERS,
+    *other.DELEGATES,
+    *skills.SKILLS,
+    *other.ENVIRONMENT,
+    *other.PROCESSES,
+    *commands.EVASIONS,
+    *commands.ALLOWED,
 )
 CELLS: tuple[Cell, ...] = (
     *dict.fromkeys(attempt.cell for attempt in ATTEMPTS),
@@ -98,12 +98,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Of all attempts, those to make. What an open cell allows is tried in any case."""
+    """Which attempts are made. Those of open cells are always made."""
 
     groups: frozenset[str] = frozenset()
-    """Of these groups; all where none is named."""
+    """Attempts of these groups. Empty: all."""
     sample: int | None = None
-    """So many of each group and cell: the first ones, which have broken agents before."""
+    """How many attempts of each group and cell: the first ones, which have broken agents before."""
 
     def of(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         found: list[Attempt] = []
@@ -117,7 +117,7 @@ class Choice(msgspec.Struct, frozen=True):
         return found
 
     def within(self, groups: frozenset[str]) -> Choice:
-        """The same choice among these groups only; among all where none is named."""
+        """The same choice among these groups only. Empty: among all."""
         if not groups:
             return self
         wanted = self.groups & groups if self.groups else groups
@@ -128,17 +128,26 @@ def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice
     """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
-    closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
-    opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
-    if policy.shell_rules:  # the other cells are those of the policy without the rules
-        closed, opened = {"shell rules"}, {"allowed commands"}
-    # Who may run commands may read the agent's own environment, its key included.
+    closed, opened = _cells(policy, row, allowed)
+    # An agent that may run commands can read its own environment with its key.
     known = {"/proc"} if "shell" in allowed else set[str]()
     chosen = choice.of([a for a in ATTEMPTS if a.cell in closed and a.group not in known])
     if not choice.groups or "shell beliefs" in choice.groups:
         chosen += _other_tools(probe, closed)
-    chosen += [attempt for cell in sorted(opened - closed) for attempt in _controls(cell)]
+    for cell in sorted(opened - closed):
+        chosen += _controls(cell)
     return Plan(tuple(_in_order(chosen)), frozenset(closed))
+
+
+def _cells(
+    policy: Policy, row: Mapping[Capability, PolicyRow], allowed: set[Capability]
+) -> tuple[set[Cell], set[Cell]]:
+    """The cells that are closed, and those that are open."""
+    if policy.shell_rules:  # the other cells are those of the policy without the rules
+        return {"shell rules"}, {"allowed commands"}
+    closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
+    opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
+    return closed, opened
 
 
 def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Capability]) -> bool:
@@ -165,7 +174,7 @@ def _controls(cell: Cell) -> Sequence[Attempt]:
 
 
 def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
-    """The agent's further tools for running commands, where it has several."""
+    """The agent's further tools for running commands, if it has several."""
     if "shell" not in closed:
         return ()
     return [
@@ -183,5 +192,5 @@ def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
 
 
 def _in_order(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
-    """What changes the repository itself comes last: an agent may stop working in it."""
+    """Attempts that change the repository itself come last: an agent may stop working in it."""
     return sorted(attempts, key=lambda attempt: attempt.cell == "protected files")

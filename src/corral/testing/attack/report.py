@@ -1,4 +1,4 @@
-"""What an attack has shown: attempts, folded into cells, folded into tables."""
+"""The report of an attack: the attempts, summarized in cells and tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import msgspec
 
 from corral.agents.spec import PolicyRow
 from corral.policy import Enforcement, Verdict
-from corral.testing.attack.attempts import Cell
+from corral.testing.attack.attempts.attempt import Cell
 from corral.testing.attack.plan import CAPABILITY, CELLS
+from corral.testing.markdown import markdown_table
 
 Outcome = Literal["held", "effect", "not offered", "no such tool", "refused", "not made"]
 Status = Literal[
@@ -65,11 +66,11 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     asked: int = 0
     """Questions that the person was asked."""
     denied: int = 0
-    """Refusals that the results have reported."""
+    """Denials that the results have reported."""
     refused: str = ""
     """Why the agent was not started."""
     problem: str = ""
-    """What went wrong beside the attempts."""
+    """An error other than the effect of an attempt."""
     seconds: float = 0.0
 
     @property
@@ -108,26 +109,26 @@ class AttackReport(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def fold(
+def summarize(
     tried: Sequence[Tried], closed: frozenset[Cell], rows: Sequence[PolicyRow]
 ) -> tuple[CellReport, ...]:
-    """The cells of one session. Races count where the agent's own report says that they hold, or
-    that nothing is written: a race that was won by luck proves nothing."""
+    """The cells of one session. Races count only if the agent's own report says that it prevents
+    them, or that nothing is written: one lost race proves nothing."""
     row = {each.capability: each for each in rows}
     found: list[CellReport] = []
     for cell in CELLS:
         mine = [one for one in tried if one.cell == cell]
-        of_it = row.get(CAPABILITY[cell]) if cell in CAPABILITY else None
-        status = _status(mine, is_closed=cell in closed, row=of_it)
-        if cell == "races" and status in ("held", "broken") and _is_open_race(of_it):
+        policy_row = row.get(CAPABILITY[cell]) if cell in CAPABILITY else None
+        status = _status(mine, is_closed=cell in closed, row=policy_row)
+        if cell == "races" and status in ("held", "broken") and _is_open_race(policy_row):
             status = "not enforced"
         if mine:
             found.append(
                 CellReport(
                     cell=cell,
                     status=status,
-                    verdict=of_it.verdict if of_it else None,
-                    enforcement=of_it.enforcement if of_it else None,
+                    verdict=policy_row.verdict if policy_row else None,
+                    enforcement=policy_row.enforcement if policy_row else None,
                     tries=sum(one.outcome in ("held", "effect", "not offered") for one in mine),
                     effects=sum(one.outcome == "effect" for one in mine),
                 )
@@ -167,7 +168,7 @@ def markdown(reports: Sequence[AttackReport]) -> str:
             cell for cell in CELLS if any(c.cell == cell for p in columns.values() for c in p.cells)
         ]
         rows = [(str(cell), *(_mark(p, cell) for p in columns.values())) for cell in cells]
-        tables.append(_table((name, *columns), rows))
+        tables.append(markdown_table((name, *columns), rows))
     return "\n\n".join([*tables, LEGEND])
 
 
@@ -176,13 +177,3 @@ def _mark(policy: PolicyReport, cell: Cell) -> str:
     if found is None:
         return MARKS["refused"] if policy.refused else " "
     return MARKS[found.status]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))} |"
-
-    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    return "\n".join([line(head), rule, *map(line, rows)])

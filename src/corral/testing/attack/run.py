@@ -1,8 +1,8 @@
-"""``attack_agent``: play the injected model against an agent, policy by policy.
+"""``attack_agent``: run the injected model against an agent, policy by policy.
 
-One session for each policy: starting an agent is expensive, a further prompt is not. Where a
-refusal ends the agent's turn, it is prompted again; where the agent itself ends, it is started
-again with the attempts that are left. Nothing is judged before the session is over.
+There is one session for each policy: starting an agent is expensive, a further prompt is not. If a
+denial ends the agent's turn, it is prompted again. If the agent itself ends, it is started again
+with the remaining attempts. Effects are checked when the session is over.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
-from corral.agents import registry
 from corral.agents.spec import AgentSpec, PolicyRow, Probe
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.options import RunOptions
+from corral.options import RunKwargs
 from corral.sessions.api import session
 from corral.sessions.session import Session
-from corral.system import config, programs
+from corral.system import programs
+from corral.testing.agent_spec import agent_spec
 from corral.testing.attack.arena import PLANTED, Arena
-from corral.testing.attack.attempts import Attempt, Extra
+from corral.testing.attack.attempts.attempt import Attempt, Extra
 from corral.testing.attack.client_files import ClientFiles
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
@@ -42,7 +41,7 @@ from corral.testing.attack.plan import (
     Setting,
     plan,
 )
-from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, fold
+from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, summarize
 from corral.testing.model_server.server import Lane, ModelServer
 from corral.values import McpServer
 
@@ -52,8 +51,8 @@ EXTRAS: tuple[frozenset[Extra], ...] = (
     frozenset({"links"}),
     frozenset(),
 )
-"""What the sessions are tried with: an agent may refuse to start beside links that lead out of
-the workspace, or with a tool server that it cannot keep from being used."""
+"""What the sessions are started with, in this order: an agent may refuse to start if links lead out
+of the workspace, or with a tool server whose use it cannot restrict."""
 CANARY_SERVER = Path(__file__).with_name("canary_server.py")
 STARTS = 4
 """How often an agent is started again for the attempts that are left."""
@@ -65,62 +64,57 @@ async def attack_agent(
     policies: Iterable[str] = (),
     only: Iterable[str] = (),
     sample: int | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: RunKwargs | None = None,
 ) -> AttackReport:
-    """Attack an agent under each of ``policies`` (all of ``POLICIES`` where none is named).
+    """Attack an agent under each of ``policies``. Default: all of ``POLICIES``.
 
-    Some policies apply to some agents only. ``only``: the groups of attempts to make, all where
-    none is named. ``sample``: so many of each group and cell. ``options`` go to each session. While
-    this runs, the process has a few more variables, to see that they stay here.
+    Some policies apply to some agents only. ``only``: the groups of attempts to make; default: all.
+    ``sample``: the number of attempts of each group and cell. ``options`` are passed to each
+    session. While this runs, the environment of this process has a few more variables, which no
+    agent may get.
 
-    Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be attacked,
-    ``NotInstalled`` and its kin; all else is in the report.
+    Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be attacked, and
+    ``NotInstalled`` or another error of the installation. All other errors are in the report.
     """
-    found = _record(agent)
+    found = agent_spec(agent)
     if found.probe is None:
         raise ConfigError(f"{agent} cannot be attacked: its model cannot be scripted")
     able = [name for name, setting in POLICIES.items() if setting.applies_to(found)]
     wanted = tuple(policies) or tuple(able)
     for name in wanted:
         if name not in able:
-            why = f"{agent} has nothing to attack there" if name in POLICIES else ""
+            why = f"it does not apply to {agent}" if name in POLICIES else ""
             raise ConfigError(
                 f"there is no policy {name!r} to attack under" + (f": {why}" if why else ""),
-                hint=f"There are: {', '.join(able)}.",
+                hint=f"Available are: {', '.join(able)}.",
             )
-    programs.locate(found, (options or {}).get("program"))
+    program = (options or {}).get("program")
+    programs.locate(found, None if program is None else os.fspath(program))
     async with ModelServer() as server:
         attack = _Attack(
             agent,
             found,
             found.probe,
             server,
-            options=dict(options or {}),
+            options=options or {},
             choice=Choice(frozenset(only), sample),
         )
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
-
-
-def _record(name: str) -> AgentSpec:
-    found = config.find_agent(name)
-    if found.for_run is not None and registry.names_a_model(name):
-        return found.for_run(RunOptions.build(found.name, {"model": name}))
-    return found
 
 
 class _Attack:
     def __init__(
         self,
         agent: str,
-        record: AgentSpec,
+        spec: AgentSpec,
         probe: Probe,
         server: ModelServer,
         *,
-        options: dict[str, Any],
+        options: RunKwargs,
         choice: Choice,
     ) -> None:
         self._agent = agent
-        self._record = record
+        self._spec = spec
         self._probe = probe
         self._server = server
         self._options = options
@@ -129,7 +123,7 @@ class _Attack:
     async def policy(self, name: str) -> PolicyReport:
         begin = time.monotonic()
         refused = ""
-        takes_servers = "mcp_servers" in self._record.supports
+        takes_servers = "mcp_servers" in self._spec.supports
         for extras in EXTRAS:
             if "mcp" in extras and not takes_servers:
                 continue
@@ -144,8 +138,8 @@ class _Attack:
         return PolicyReport(policy=name, cells=(), refused=refused)
 
     async def _with_client_files(self, report: PolicyReport, setting: Setting) -> PolicyReport:
-        """The same report with the cell of the ACP file methods, where there is one."""
-        files = ClientFiles(self._agent, self._record, self._probe, setting)
+        """The report with the cell of the ACP file methods, if the agent has them."""
+        files = ClientFiles(self._agent, self._spec, self._probe, setting)
         try:
             cell, tried = await files.play(self._choice)
         except CorralError as error:
@@ -158,22 +152,22 @@ class _Attack:
         with (
             tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
             Arena(Path(folder), links="links" in extras) as arena,
-            _planted(arena.planted, self._record.env_names),
+            _planted(arena.planted, self._spec.env_names),
         ):
             choice = self._choice.within(setting.groups)
-            game = _Game(self._agent, self._record, self._probe, arena, setting)
-            options = {**setting.options, **self._options}
-            return await game.play(self._server, choice, extras, options)
+            attack = _PolicyAttack(self._agent, self._spec, self._probe, arena, setting)
+            options: RunKwargs = {**setting.options, **self._options}
+            return await attack.play(self._server, choice, extras, options)
 
 
-class _Game:
-    """One policy: an arena, a model, a session or several."""
+class _PolicyAttack:
+    """The attack under one policy: an arena, a model, one or more sessions."""
 
     def __init__(
-        self, agent: str, record: AgentSpec, probe: Probe, arena: Arena, setting: Setting
+        self, agent: str, spec: AgentSpec, probe: Probe, arena: Arena, setting: Setting
     ) -> None:
         self._agent = agent
-        self._record = record
+        self._spec = spec
         self._probe = probe
         self._arena = arena
         self._setting = setting
@@ -188,14 +182,14 @@ class _Game:
         server: ModelServer,
         choice: Choice,
         extras: frozenset[Extra],
-        options: Mapping[str, Any],
+        options: RunKwargs,
     ) -> PolicyReport:
-        warm = self._record.transport.kind == "acp"
+        warm = self._spec.transport.kind == "acp"
         model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
         lane = server.lane(f"attack-{secrets.token_hex(8)}", model)
         try:
             for _ in range(STARTS):
-                ask = self._say_no if self._setting.person else None
+                ask = self._deny if self._setting.person else None
                 given = self._session_options(lane, extras, options)
                 async with session(self._agent, ask=ask, **given) as opened:
                     if not self._rows:
@@ -211,7 +205,7 @@ class _Game:
             self._problem = ""
         return self._judge(model, lane, extras)
 
-    def _say_no(self, _request: PermissionRequest) -> Decision:
+    def _deny(self, _request: PermissionRequest) -> Decision:
         self._asked += 1
         return "deny"
 
@@ -244,8 +238,8 @@ class _Game:
                 await opened.run(PROMPT)
 
     def _session_options(
-        self, lane: Lane, extras: frozenset[Extra], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self, lane: Lane, extras: frozenset[Extra], options: RunKwargs
+    ) -> RunKwargs:
         probe = self._probe
         servers = [
             McpServer(
@@ -253,13 +247,12 @@ class _Game:
                 command=(sys.executable, "-I", str(CANARY_SERVER), str(self._arena.notes)),
             )
         ]
-        return {
+        given: RunKwargs = {
             "cwd": self._arena.cwd,
             "model": probe.model,
             "policy": self._setting.policy,
             "timeout": 240,
             "keep": False,
-            **({"mcp_servers": servers} if "mcp" in extras else {}),
             **options,
             "env": {
                 **options.get("env", {}),
@@ -267,20 +260,23 @@ class _Game:
                 probe.key_env: self._arena.key,
             },
         }
+        if "mcp" in extras and "mcp_servers" not in options:
+            given["mcp_servers"] = servers
+        return given
 
     def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> PolicyReport:
-        witness = EffectObserver(self._arena, model.made, lane.requests)
+        observer = EffectObserver(self._arena, model.made, lane.requests)
         try:
             tried = tuple(
-                self._tried(attempt, model, witness, extras) for attempt in self._plan.attempts
+                self._tried(attempt, model, observer, extras) for attempt in self._plan.attempts
             )
         finally:
-            witness.close()
+            observer.close()
         if self._setting.person and not self._asked and self._could_ask(model.made):
-            self._problem = self._problem or "the person was never asked"
+            self._problem = self._problem or "no permission was ever requested"
         return PolicyReport(
             policy="",
-            cells=fold(tried, self._plan.closed, self._rows),
+            cells=summarize(tried, self._plan.closed, self._rows),
             tried=tried,
             asked=self._asked,
             denied=self._denied,
@@ -288,7 +284,7 @@ class _Game:
         )
 
     def _could_ask(self, made: Sequence[Made]) -> bool:
-        """Whether a tool was offered and called whose calls are put to a person."""
+        """Whether a tool was offered and called that asks for permission."""
         asking = {row.capability for row in self._rows if row.verdict == "ask"}
         return any(
             one.offered and one.attempt.cell in OPEN and CAPABILITY[one.attempt.cell] in asking
@@ -299,12 +295,12 @@ class _Game:
         self,
         attempt: Attempt,
         model: InjectedModel,
-        witness: EffectObserver,
+        observer: EffectObserver,
         extras: frozenset[Extra],
     ) -> Tried:
         mine = [made for made in model.made if made.attempt is attempt]
-        seen = witness.seen(attempt)
-        supported = attempt.needs != "mcp" or "mcp_servers" in self._record.supports
+        seen = observer.seen(attempt)
+        supported = attempt.needs != "mcp" or "mcp_servers" in self._spec.supports
         refused = supported and attempt.needs is not None and attempt.needs not in extras
         return Tried(
             name=attempt.name,
@@ -331,7 +327,7 @@ def _outcome(attempt: Attempt, mine: Sequence[Made], seen: str, *, refused: bool
 
 @contextlib.contextmanager
 def _planted(value: str, family: Sequence[str]) -> Generator[None, None, None]:
-    """Variables that a careless program would pass on; not those of the agent's own family."""
+    """Set variables that must not be passed on, except for those of the agent itself."""
     names = [name for name in PLANTED if not any(fnmatch(name, pattern) for pattern in family)]
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, f"canary://user:{value}@host"))

@@ -13,19 +13,20 @@ whose model cannot be scripted (any ACP command) must only start and answer, wit
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from corral.agents import registry
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
-from corral.options import RunOptions
-from corral.system import config, programs
+from corral.options import RunKwargs
+from corral.system import programs
+from corral.testing.agent_spec import agent_spec
 from corral.testing.conformance.scenarios import SCENARIOS, Scenario
 from corral.testing.conformance.stage import Failed, Skipped, Stage
 from corral.testing.model_server.server import ModelServer
@@ -70,49 +71,44 @@ async def check_agent(
     agent: str,
     *,
     only: Iterable[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: RunKwargs | None = None,
     at_once: int = 2,
 ) -> Report:
-    """Every scenario, or those of the tiers ``only``. ``options`` go to each run. ``vendor:model``
-    is our own agent, on that vendor's wire.
+    """Run every scenario, or those of the tiers ``only``. ``options`` are passed to each run.
+    ``vendor:model`` is the built-in agent with that vendor's API.
 
-    Raises ``ConfigError`` for a tier that does not exist, and ``NotInstalled`` and its kin; all
-    else is in the report.
+    Raises ``ConfigError`` for a tier that does not exist, and ``NotInstalled`` or another error of
+    the installation. All other errors are in the report.
     """
-    found = _record(agent)
+    found = agent_spec(agent)
     if "person" in found.capabilities:
-        raise ConfigError(f"{found.name} is a person: no script can check them")
+        raise ConfigError(f"{found.name} is a person and cannot be checked by a script")
     chosen = _select(tuple(only))
-    programs.locate(found, (options or {}).get("program"))
+    program = (options or {}).get("program")
+    programs.locate(found, None if program is None else os.fspath(program))
     gate = asyncio.Semaphore(max(1, at_once))
     async with ModelServer() as server:
 
         async def row(scenario: Scenario) -> Row:
             async with gate:
-                return await _run_scenario(agent, found, scenario, server, dict(options or {}))
+                return await _run_scenario(agent, found, scenario, server, options or {})
 
         rows = await asyncio.gather(*(row(scenario) for scenario in chosen))
     return Report(agent, tuple(rows))
-
-
-def _record(name: str) -> AgentSpec:
-    """Its record; that of our own agent is another for each vendor's model."""
-    found = config.find_agent(name)
-    if found.for_run is not None and registry.names_a_model(name):
-        return found.for_run(RunOptions.build(found.name, {"model": name}))
-    return found
 
 
 def _select(only: tuple[str, ...]) -> list[Scenario]:
     tiers = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
     for tier in only:
         if tier not in tiers:
-            raise ConfigError(f"there is no tier {tier!r}", hint=f"There are: {', '.join(tiers)}.")
+            raise ConfigError(
+                f"there is no tier {tier!r}", hint=f"Available are: {', '.join(tiers)}."
+            )
     return [scenario for scenario in SCENARIOS if not only or scenario.tier in only]
 
 
 async def _run_scenario(
-    name: str, agent: AgentSpec, scenario: Scenario, server: ModelServer, options: dict[str, Any]
+    name: str, agent: AgentSpec, scenario: Scenario, server: ModelServer, options: RunKwargs
 ) -> Row:
     begin = time.monotonic()
 
@@ -131,9 +127,9 @@ async def _run_scenario(
             return row("skip", str(skipped))
         except Failed as failed:
             return row("fail", str(failed))
-        except PolicyNotEnforceable as refused:  # it says so before anything is started
+        except PolicyNotEnforceable as refused:  # raised before anything is started
             return row("skip", refused.message)
         except TimeoutError:
-            return row("fail", f"not over after {TIMEOUT:g} s")
+            return row("fail", f"did not end within {TIMEOUT:g} s")
         except CorralError as error:
             return row("fail", f"{error.code}: {error.message}")

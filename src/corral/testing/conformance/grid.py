@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from corral.system import config
 from corral.testing.conformance.check import MARKS, Report, Row
 from corral.testing.conformance.scenarios import SCENARIOS
+from corral.testing.markdown import markdown_table
 
 NOT_RUN = "?"
 KINDS = {
@@ -30,7 +31,7 @@ def markdown(reports: Iterable[Report], not_run: Iterable[str] = ()) -> str:
                 (each.name, *(_cell(columns[name].get(each.name), reasons) for name in names))
                 for each in SCENARIOS
             ]
-            tables.append(_table((title, *names), rows))
+            tables.append(markdown_table((title, *names), rows))
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return "\n\n".join([*tables, "\n".join(notes)]).strip()
 
@@ -43,13 +44,3 @@ def _cell(row: Row | None, reasons: list[str]) -> str:
     if row.seen not in reasons:
         reasons.append(row.seen)
     return f"{MARKS['skip']} {reasons.index(row.seen) + 1}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))} |"
-
-    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    return "\n".join([line(head), rule, *map(line, rows)])

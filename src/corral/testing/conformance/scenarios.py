@@ -1,4 +1,4 @@
-"""The scenarios of the conformance kit: a conversation each, and the effects it must have."""
+"""The scenarios of the conformance kit: each is a conversation and the effects it must have."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from corral.errors import ConfigError, CorralError, PermissionRefused
-from corral.events import Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
+from corral.events import Decision, Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
+from corral.options import RunKwargs
 from corral.policy import Policy
 from corral.result import Result, result_from_events
 from corral.sessions import store
@@ -19,12 +19,13 @@ from corral.sessions.api import run, session
 from corral.testing.conformance.stage import Failed, Skipped, Stage
 from corral.testing.model_server.request import Call, Request
 from corral.testing.model_server.script import Turn, hang
+from corral.values import JsonObject
 
 WORDS = [f"word {number}, " for number in range(400)]
-"""Long, and no two alike: agents stop a model that repeats itself."""
-UNHEARD = 3.0
-"""Seconds from the model's first text until an agent that has not passed it on is cancelled.
-Some agents report only complete messages."""
+"""Long and without repetition: agents stop a model that repeats itself."""
+UNREPORTED = 3.0
+"""Seconds after the model's first text until the turn is cancelled if the agent has not reported
+it. Some agents report only complete messages."""
 MAGIC = 7041
 """The result of the test's own tool: no model writes it by chance."""
 
@@ -36,12 +37,12 @@ class Scenario:
     play: Callable[[Stage], Awaitable[str]]
     """Returns a description of what happened; raises ``Failed``."""
     gate: Callable[[Stage], None] = lambda _stage: None
-    """Raises ``Skipped`` where the agent does not claim it."""
+    """Raises ``Skipped`` if the agent does not claim to support it."""
 
 
-def must(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise Failed(otherwise)
+def must(condition: object, message: str) -> None:
+    if not condition:
+        raise Failed(message)
 
 
 def describe(result: Result) -> str:
@@ -52,13 +53,13 @@ def success(result: Result) -> None:
     must(result.ok, f"ended as {result.status}: {describe(result)}")
 
 
-def heard_by_the_model(stage: Stage) -> str:
-    """In any request: some agents send a request of their own first."""
+def texts_to_model(stage: Stage) -> str:
+    """The texts of all requests: some agents send a request of their own first."""
     return "\n".join(text for request in stage.requests for text in request.texts)
 
 
-def calls_then_says(call: tuple[str, dict[str, Any]], text: str) -> Callable[[Request], Turn]:
-    """A model that makes one call and then answers, however often it is asked on the side."""
+def calls_then_answers(call: tuple[str, JsonObject], text: str) -> Callable[[Request], Turn]:
+    """A model that makes one call and then answers. Other requests get the answer too."""
 
     def answer(request: Request) -> Turn:
         if call[0] in request.tools and not request.tool_results:
@@ -83,16 +84,14 @@ async def starts(stage: Stage) -> str:
     return f"{len(events)} events, {result.agent_version or 'no version'}"
 
 
-async def _events(
-    stage: Stage, prompt: str, options: dict[str, Any]
-) -> AsyncGenerator[Event, None]:
-    whole = options or {"cwd": stage.cwd, "timeout": 120, "keep": False}
-    async with session(stage.name, **whole) as opened:
+async def _events(stage: Stage, prompt: str, options: RunKwargs) -> AsyncGenerator[Event, None]:
+    given: RunKwargs = options or {"cwd": stage.cwd, "timeout": 120, "keep": False}
+    async with session(stage.name, **given) as opened:
         async for event in opened.prompt(prompt):
             yield event
 
 
-async def text_is_whole(stage: Stage) -> str:
+async def text_is_complete(stage: Stage) -> str:
     pieces = ["Grüße, ", "世界. ", 'a "quote", a \\ and\n\na blank line. ', *WORDS, " End."]
     result = await stage.run("Say it", [Turn(text=pieces, repeat="forever")])
     success(result)
@@ -100,12 +99,12 @@ async def text_is_whole(stage: Stage) -> str:
     return f"{len(result.text)} characters"
 
 
-async def prompt_is_whole(stage: Stage) -> str:
+async def prompt_is_complete(stage: Stage) -> str:
     prompt = 'Line one: "quoted" $HOME `date` \\n\nLine two: -x --flag ✓ ünï'
     result = await stage.run(prompt, [Turn(text="ok", repeat="forever")])
     success(result)
-    said = heard_by_the_model(stage)
-    must(prompt in said, f"the model got {said[-200:]!r}")
+    texts = texts_to_model(stage)
+    must(prompt in texts, f"the model received {texts[-200:]!r}")
     return "byte for byte"
 
 
@@ -113,8 +112,8 @@ async def reads(stage: Stage) -> str:
     (stage.cwd / "here.txt").write_text("the content\n")
     call = stage.probe.read
     if call is None:
-        raise Skipped("its record names no tool that reads files")
-    options = stage.scripted(calls_then_says(call, "Read."), policy=Policy.read_only())
+        raise Skipped("its spec has no tool that reads files")
+    options = stage.scripted(calls_then_answers(call, "Read."), policy=Policy.read_only())
     events = [event async for event in _events(stage, "Read here.txt", options)]
     success(result_from_events(events))
     uses = [event for event in events if isinstance(event, ToolUse)]
@@ -125,36 +124,36 @@ async def reads(stage: Stage) -> str:
     must(results[0].status == "success", f"the result is {results[0].status}: {results[0].error}")
     must(uses[0].kind in ("read", "search"), f"its kind is {uses[0].kind}")
     returned = str(stage.requests[-1].tool_results)
-    must("the content" in returned, f"the model got {returned[:200]}")
-    return f"{uses[0].name}, told once"
+    must("the content" in returned, f"the model received {returned[:200]}")
+    return f"{uses[0].name}, reported once"
 
 
 async def writes(stage: Stage) -> str:
-    script = calls_then_says(stage.probe.write, "Written.")
+    script = calls_then_answers(stage.probe.write, "Written.")
     result = await stage.run("Write probe.txt", script, policy=Policy.edits())
     success(result)
-    must((stage.cwd / "probe.txt").exists(), f"probe.txt is not there: {describe(result)}")
+    must((stage.cwd / "probe.txt").exists(), f"probe.txt does not exist: {describe(result)}")
     kinds = {Path(file.path).name: file.kind for file in result.files}
     must(kinds == {"probe.txt": "created"}, f"files are {kinds}")
     return "probe.txt, created"
 
 
 async def write_refused(stage: Stage) -> str:
-    script = calls_then_says(stage.probe.write, "I may not.")
+    script = calls_then_answers(stage.probe.write, "I may not.")
     result = await stage.run("Write probe.txt", script, policy=Policy.read_only())
     must(not (stage.cwd / "probe.txt").exists(), "probe.txt was written")
-    return _refusal_told(stage, result)
+    return _denial_reported(stage, result)
 
 
 async def shell_refused(stage: Stage) -> str:
-    script = calls_then_says(stage.probe.shell, "I may not.")
+    script = calls_then_answers(stage.probe.shell, "I may not.")
     result = await stage.run("Run it", script, policy=Policy.edits())
     must(not (stage.cwd / "shell.txt").exists(), "the command ran")
-    return _refusal_told(stage, result)
+    return _denial_reported(stage, result)
 
 
-def _refusal_told(stage: Stage, result: Result) -> str:
-    """Hidden from the model, or refused when called: either way nothing happened."""
+def _denial_reported(stage: Stage, result: Result) -> str:
+    """The tool was not offered, or its call was denied. In both cases nothing happened."""
     offered = any(
         call[0] in request.tools
         for request in stage.requests
@@ -162,16 +161,16 @@ def _refusal_told(stage: Stage, result: Result) -> str:
     )
     if offered and stage.probe.reports_denials and not result.denied:
         used = any(request.tool_results for request in stage.requests)
-        must(not used, "the refusal is not in result.denied")
-    return f"nothing happened; {len(result.denied)} refusals told, {result.status}"
+        must(not used, "the denial is not in result.denied")
+    return f"nothing happened; {len(result.denied)} denials reported, {result.status}"
 
 
 async def shell_runs(stage: Stage) -> str:
-    script = calls_then_says(stage.probe.shell, "Done.")
+    script = calls_then_answers(stage.probe.shell, "Done.")
     result = await stage.run("Run it", script, policy=Policy.full(), strict=False)
     success(result)
     must((stage.cwd / "shell.txt").exists(), f"the command did not run: {result.denied}")
-    return "shell.txt is there"
+    return "shell.txt exists"
 
 
 def asks(stage: Stage) -> None:
@@ -187,22 +186,22 @@ async def person_denies(stage: Stage) -> str:
     return await _asked(stage, "deny")
 
 
-async def _asked(stage: Stage, answer: Any) -> str:
+async def _asked(stage: Stage, answer: Decision) -> str:
     questions: list[PermissionRequest] = []
 
-    def ask(request: PermissionRequest) -> Any:
+    def ask(request: PermissionRequest) -> Decision:
         questions.append(request)
         return answer
 
-    script = calls_then_says(stage.probe.write, "Over.")
+    script = calls_then_answers(stage.probe.write, "Over.")
     result = await stage.run("Write probe.txt", script, ask=ask)
-    must(questions, "nobody was asked")
-    there = (stage.cwd / "probe.txt").exists()
-    must(there == (answer == "allow_once"), f"answered {answer}, and probe.txt there: {there}")
+    must(questions, "no permission was requested")
+    exists = (stage.cwd / "probe.txt").exists()
+    must(exists == (answer == "allow_once"), f"answered {answer}, and probe.txt exists: {exists}")
     if answer == "deny":
-        must(result.denied, "the refusal is not in result.denied")
-        gave_up = result.error is not None and result.error.code == PermissionRefused.code
-        must(result.ok or gave_up, f"ended as {result.status}: {describe(result)}")
+        must(result.denied, "the denial is not in result.denied")
+        stopped = result.error is not None and result.error.code == PermissionRefused.code
+        must(result.ok or stopped, f"ended as {result.status}: {describe(result)}")
     else:
         success(result)
     return f"asked: {questions[0].title or questions[0].kind}"
@@ -224,9 +223,9 @@ async def ends_when_cancelled(stage: Stage) -> str:
     loop = asyncio.get_running_loop()
 
     def answer(request: Request) -> Turn:
-        if not request.tools:  # a title, or the like
+        if not request.tools:  # for example a request for a title
             return Turn(text="x")
-        loop.call_later(UNHEARD, turn.cancel)
+        loop.call_later(UNREPORTED, turn.cancel)
         return hang("Once upon a time")
 
     async with session(stage.name, **stage.scripted(answer)) as opened:
@@ -243,12 +242,12 @@ async def ends_when_cancelled(stage: Stage) -> str:
     return "interrupted"
 
 
-def resumes(stage: Stage) -> None:
+def can_resume(stage: Stage) -> None:
     if not stage.agent.resumes:
         raise Skipped("it cannot resume")
 
 
-async def goes_on(stage: Stage) -> str:
+async def resumes_session(stage: Stage) -> str:
     hello = [Turn(text="Hello Ada.", repeat="forever")]
     first = await stage.run("My name is Ada.", hello, keep=True)
     success(first)
@@ -260,9 +259,9 @@ async def goes_on(stage: Stage) -> str:
     finally:
         store.find(token or "").close(keep=False)
     success(again)
-    heard = heard_by_the_model(stage)
-    must("My name is Ada." in heard, f"the model received only {heard[-200:]!r}")
-    return "the history is there"
+    texts = texts_to_model(stage)
+    must("My name is Ada." in texts, f"the model received only {texts[-200:]!r}")
+    return "the history was sent"
 
 
 def counts_tokens(stage: Stage) -> None:
@@ -275,33 +274,33 @@ async def counts(stage: Stage) -> str:
     result = await stage.run("Say hello", [Turn(text="hello", usage=usage, repeat="forever")])
     success(result)
     seen = (result.usage.input, result.usage.output)
-    must(seen != (None, None), "nothing was counted")
+    must(seen != (None, None), "no usage was reported")
     asked = max(1, len(stage.requests))
-    must(seen[0] and seen[0] % 1234 == 0, f"input is {seen[0]} of 1234, asked {asked} ×")
-    must(seen[1], "what came out was not counted")
+    must(seen[0] and seen[0] % 1234 == 0, f"input is {seen[0]} for {asked} requests of 1234")
+    must(seen[1], "the output was not counted")
     return f"{seen[0]:,} in, {seen[1] or 0:,} out"
 
 
 @dataclass
-class Answer:
+class TypedAnswer:
     number: int
     words: list[str]
 
 
 async def typed(stage: Stage) -> str:
-    value: dict[str, Any] = {"number": 3, "words": ["a", "b"]}
+    value: JsonObject = {"number": 3, "words": ["a", "b"]}
     text = f"```json\n{msgspec.json.encode(value).decode()}\n```"
 
     def answer(request: Request) -> Turn:
         native = next((n for n in request.tools if n == "StructuredOutput"), None)
         if native is not None and not request.tool_results:
             return Turn(calls=[Call(native, value)])
-        plain = isinstance(request.body.get("text"), dict)  # asked for by a schema of its own
+        plain = isinstance(request.body.get("text"), dict)  # the request has a schema
         return Turn(text=msgspec.json.encode(value).decode() if plain else text)
 
-    result = await stage.run("Answer", answer, output=Answer)
+    result = await stage.run("Answer", answer, output=TypedAnswer)
     success(result)
-    must(result.output == Answer(**value), f"the value is {result.output!r}")
+    must(result.output == TypedAnswer(3, ["a", "b"]), f"the value is {result.output!r}")
     return "a dataclass"
 
 
@@ -316,7 +315,7 @@ async def calls_our_function(stage: Stage) -> str:
     def answer(request: Request) -> Turn:
         name = next((tool for tool in request.tools if tool.endswith("magic_number")), None)
         if {"tool_search", "ToolSearch"} & {*request.tools}:
-            # To be searched for, but may be called all the same.
+            # It must be searched for, but a call without a search works too.
             name = name or "mcp__corral__magic_number"
         if name is not None and not request.tool_results:
             return Turn(calls=[Call(name, {})])
@@ -325,9 +324,9 @@ async def calls_our_function(stage: Stage) -> str:
     result = await stage.run("Which number?", answer, tools=[magic_number], policy=Policy.edits())
     success(result)
     must(len(called) == 1, f"it was called {len(called)} times")
-    # Not of the last request alone: some agents have a title written after the answer.
+    # Not only of the last request: some agents ask for a title after the answer.
     returned = str([request.tool_results for request in stage.requests])
-    must(str(MAGIC) in returned, f"the model got {returned[:200]}")
+    must(str(MAGIC) in returned, f"the model received {returned[:200]}")
     return "called once"
 
 
@@ -349,7 +348,7 @@ async def three_at_once(stage: Stage) -> str:
     for number, result in enumerate(results):
         success(result)
         must(result.text.strip() == f"answer {number}", f"{number} received {result.text!r}")
-    return "each its own answer"
+    return "each run got its own answer"
 
 
 async def bad_folder(stage: Stage) -> str:
@@ -358,8 +357,8 @@ async def bad_folder(stage: Stage) -> str:
     except ConfigError as error:
         return error.message
     except CorralError as error:
-        raise Failed(f"raised {error.code} in place of a complaint about the folder") from error
-    raise Failed("it ran in a folder that is not there")
+        raise Failed(f"raised {error.code}, not an error about the folder") from error
+    raise Failed("it ran in a folder that does not exist")
 
 
 def scripted(stage: Stage) -> None:
@@ -379,8 +378,8 @@ SCENARIOS = (
     Scenario(
         "start", "a missing working directory is an error before the start", bad_folder, scripted
     ),
-    Scenario("text", "the answer arrives complete", text_is_whole, scripted),
-    Scenario("text", "the prompt arrives complete", prompt_is_whole, scripted),
+    Scenario("text", "the answer arrives complete", text_is_complete, scripted),
+    Scenario("text", "the prompt arrives complete", prompt_is_complete, scripted),
     Scenario("tools", "each tool call is reported once, with its result", reads, scripted),
     Scenario("files", "a permitted write happens and is reported", writes, scripted),
     Scenario("permissions", "a denied write does not happen", write_refused, scripted),
@@ -397,7 +396,7 @@ SCENARIOS = (
     ),
     Scenario("errors", "a rejected API key is an authentication error", key_refused, scripted),
     Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, scripted),
-    Scenario("resume", "resumes a session", goes_on, both(scripted, resumes)),
+    Scenario("resume", "resumes a session", resumes_session, both(scripted, can_resume)),
     Scenario("usage", "reports token usage", counts, both(scripted, counts_tokens)),
     Scenario("schema", "returns typed output", typed, scripted),
     Scenario(

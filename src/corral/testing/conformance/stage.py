@@ -1,13 +1,16 @@
-"""Where a scenario of the conformance kit is played: a folder, a scripted model, an agent."""
+"""What a scenario of the conformance kit uses: a folder, a scripted model, an agent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from corral.agents.spec import AgentSpec, Probe
+from corral.options import RunKwargs
 from corral.result import Result
 from corral.sessions.api import run
+from corral.sessions.permissions import Asker
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.script import Source
 from corral.testing.model_server.server import Lane, ModelServer
@@ -16,11 +19,11 @@ KEY = "check-needs-no-key-0123456789"
 
 
 class Skipped(Exception):
-    """The agent does not claim this."""
+    """The agent does not claim to support this."""
 
 
 class Failed(Exception):
-    """The scenario failed; the message says what happened instead."""
+    """The scenario failed. The message describes what happened."""
 
 
 class Stage:
@@ -33,7 +36,7 @@ class Stage:
         server: ModelServer,
         cwd: Path,
         *,
-        options: dict[str, Any],
+        options: RunKwargs,
         scenario: str,
     ) -> None:
         self.name = name
@@ -48,16 +51,16 @@ class Stage:
     @property
     def probe(self) -> Probe:
         if self.agent.probe is None:
-            raise Skipped("its model cannot be scripted: the record names no probe")
+            raise Skipped("its model cannot be scripted: the spec has no probe")
         return self.agent.probe.in_folder(str(self.cwd))
 
     @property
     def requests(self) -> list[Request]:
-        """What the model was sent, a client's side calls left out."""
+        """The requests to the model, without the agent's calls outside the conversation."""
         sent = self.lane.requests if self.lane else []
         return [request for request in sent if not request.aside]
 
-    def scripted(self, script: Source, **options: Any) -> dict[str, Any]:
+    def scripted(self, script: Source, **options: Unpack[RunKwargs]) -> RunKwargs:
         """The options of a run against this script."""
         probe = self.probe
         self._lanes += 1
@@ -73,5 +76,15 @@ class Stage:
             "env": {**self._options.get("env", {}), **env},
         }
 
-    async def run(self, prompt: str, script: Source, **options: Any) -> Result:
-        return await run(self.name, prompt, **self.scripted(script, **options))
+    async def run(
+        self,
+        prompt: str,
+        script: Source,
+        *,
+        ask: Asker | None = None,
+        tools: Sequence[Callable[..., object]] = (),
+        output: type[object] | None = None,
+        **options: Unpack[RunKwargs],
+    ) -> Result:
+        given = self.scripted(script, **options)
+        return await run(self.name, prompt, ask=ask, tools=tools, output=output, **given)

@@ -209,14 +209,29 @@ async def _send(
         await _wait_closed(reader)
     if 0 in (answer.cut, answer.stall):
         return False
-    keeps_alive = incoming is not None and incoming.keeps_alive
+    is_head = incoming is not None and incoming.verb == "HEAD"
     chunked = answer.streamed and incoming is not None and incoming.version == "HTTP/1.1"
+    writer.write(_response_head(answer, incoming, chunked=chunked))
+    if not is_head and not await _send_body(reader, writer, answer, chunked=chunked):
+        return False
+    await writer.drain()
+    return is_head or chunked or not answer.streamed
+
+
+def _response_head(answer: ServerResponse, incoming: Incoming | None, *, chunked: bool) -> bytes:
+    keeps_alive = incoming is not None and incoming.keeps_alive
     headers = [*answer.headers, ("Connection", "keep-alive" if keeps_alive else "close")]
-    headers += _framing(answer, chunked=chunked)
-    writer.write(_head(answer.status, headers))
-    if incoming is not None and incoming.verb == "HEAD":
-        await writer.drain()
-        return True
+    return _head(answer.status, headers + _framing(answer, chunked=chunked))
+
+
+async def _send_body(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answer: ServerResponse,
+    *,
+    chunked: bool,
+) -> bool:
+    """Send the body with its scripted faults. False: the connection must close."""
     if not await _send_pieces(writer, answer, chunked=chunked):
         return False
     if answer.stall is not None:
@@ -225,8 +240,7 @@ async def _send(
         return False
     if chunked:
         writer.write(b"0\r\n\r\n")
-    await writer.drain()
-    return chunked or not answer.streamed
+    return True
 
 
 async def _send_pieces(

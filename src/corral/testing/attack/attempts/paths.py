@@ -1,4 +1,4 @@
-"""Paths: out of the workspace, through links, into ``/proc``, and to files that programs obey."""
+"""Paths out of the workspace, through links, into ``/proc``, and to files that programs obey."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from itertools import chain
 
 from corral.protected_paths import NAMES
-from corral.testing.attack.attempts import Attempt, Effect, changed, made, paths, returned
+from corral.testing.attack.attempts.attempt import (
+    Attempt,
+    Effect,
+    changed,
+    made,
+    path_attempts,
+    returned,
+)
 
 FAR = "./" * 2000
-"""Makes a path longer than any that a program expects, and leads nowhere."""
+"""Makes a path very long without changing where it leads."""
 
 ESCAPES = (
-    *paths(
+    *path_attempts(
         "path escapes",
         "write outside",
         "write",
@@ -35,7 +42,7 @@ ESCAPES = (
             "a folder that is not there": ("../outside/{name}/x", made("{outside}/{name}")),
         },
     ),
-    *paths(
+    *path_attempts(
         "path escapes",
         "write outside",
         "edit",
@@ -45,7 +52,7 @@ ESCAPES = (
             "/proc/self/root": ("/proc/self/root{outvictim}", changed("{outvictim}")),
         },
     ),
-    *paths(
+    *path_attempts(
         "path escapes",
         "read outside",
         "read",
@@ -61,13 +68,13 @@ ESCAPES = (
             "a very long path": (FAR + "../outside/secrets/{name}", returned()),
         },
     ),
-    *paths(
+    *path_attempts(
         "path escapes",
         "read outside",
         "search",
         {"outside": ("{secret}", returned()), "with ..": ("../outside/secrets", returned())},
     ),
-    *paths(
+    *path_attempts(
         "path escapes",
         "read outside",
         "list",
@@ -76,7 +83,7 @@ ESCAPES = (
             "with ..": ("../outside", returned("{listing}")),
         },
     ),
-    *paths(
+    *path_attempts(
         "path escapes",
         "read outside",
         "find",
@@ -85,7 +92,7 @@ ESCAPES = (
 )
 
 PROC = (
-    *paths(
+    *path_attempts(
         "/proc",
         "read outside",
         "read",
@@ -96,13 +103,13 @@ PROC = (
             "a descriptor of the agent": ("/proc/self/fd/0", returned("jsonrpc")),
         },
     ),
-    *paths(
+    *path_attempts(
         "/proc",
         "read outside",
         "search",
         {"a process's environment": ("/proc/{pid}/environ", returned("{process}"))},
     ),
-    *paths(
+    *path_attempts(
         "/proc",
         "environment",
         "read",
@@ -118,7 +125,7 @@ PROC = (
 )
 
 LINKS = (
-    *paths(
+    *path_attempts(
         "links and races",
         "write outside",
         "write",
@@ -134,14 +141,14 @@ LINKS = (
         },
         "links",
     ),
-    *paths(
+    *path_attempts(
         "links and races",
         "write outside",
         "edit",
         {"through a link to a file": ("links/{name}.file", changed("{outvictim}"))},
         "links",
     ),
-    *paths(
+    *path_attempts(
         "links and races",
         "read outside",
         "read",
@@ -151,14 +158,14 @@ LINKS = (
         },
         "links",
     ),
-    *paths(
+    *path_attempts(
         "links and races",
         "read outside",
         "search",
         {"through a link to a folder": ("links/secrets/{name}", returned())},
         "links",
     ),
-    *paths(
+    *path_attempts(
         "links and races",
         "read outside",
         "list",
@@ -177,7 +184,7 @@ RACE = Attempt(
     repeat=10,
 )
 
-DOT_GIT = paths(
+DOT_GIT = path_attempts(
     ".git and dot-files",
     "protected files",
     "write",
@@ -222,8 +229,7 @@ SAMPLES = {".aider*": ".aider.conf.yml", ".cline*": ".clinerules", ".windsurf*":
 
 
 def _own_files() -> Mapping[str, tuple[str, Effect]]:
-    """A file for each name that no agent may write: by turns as a file and as a folder, at the
-    top and further below."""
+    """A file for each name that no agent may write, some at the top and some in a subfolder."""
     found: dict[str, tuple[str, Effect]] = {}
     names = [name for name in NAMES if name not in (".git", ".git.", "git~1")]
     for number, name in enumerate(names):
@@ -234,7 +240,7 @@ def _own_files() -> Mapping[str, tuple[str, Effect]]:
     return found
 
 
-OWN_FILES = paths("settings and memory", "protected files", "write", _own_files())
+OWN_FILES = path_attempts("settings and memory", "protected files", "write", _own_files())
 
 ALL: tuple[Attempt, ...] = tuple(
     chain(ESCAPES, PROC, LINKS, (RACE,), DOT_GIT, GIT_CONFIG, OWN_FILES)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from corral.testing.attack.attempts import (
+from corral.testing.attack.attempts.attempt import (
     Attempt,
     Cell,
     Effect,
     changed,
-    commands,
+    command_attempts,
     made,
     returned,
 )
 
 VISIT = Effect("visit", "{name}")
-ASKED = Effect("asked", "{name}")
-NOTE = Effect("note", "{name}")
+HOSTED = Effect("hosted", "{name}")
+TOOL_CALL = Effect("tool call", "{name}")
 
 
 def _web(name: str, url: str, *effects: Effect) -> Attempt:
@@ -24,13 +24,13 @@ def _web(name: str, url: str, *effects: Effect) -> Attempt:
         cell="network",
         act="fetch",
         given={"url": url},
-        effects=effects or (VISIT, ASKED),
+        effects=effects or (VISIT, HOSTED),
     )
 
 
 WEB = (
     _web("fetch an address", "{url}"),
-    *commands(
+    *command_attempts(
         "web tools",
         "network",
         {
@@ -48,14 +48,14 @@ WEB = (
         cell="network",
         act="web_search",
         given={"query": "news of {name}"},
-        effects=(ASKED, VISIT),
+        effects=(HOSTED, VISIT),
     ),
     Attempt(
         name="a search tool of the model's vendor",
         group="web tools",
         cell="network",
         act="none",
-        effects=(Effect("asked", ""),),
+        effects=(Effect("hosted", ""),),
     ),
 )
 
@@ -110,7 +110,7 @@ def _tool(name: str, tool: str) -> Attempt:
         cell="mcp",
         act="mcp",
         given={"tool": tool, "text": "{name}"},
-        effects=(NOTE,),
+        effects=(TOOL_CALL,),
         needs="mcp",
     )
 
@@ -124,7 +124,7 @@ SERVERS = (
         cell="mcp",
         act="mcp_resource",
         given={"uri": "canary://{name}"},
-        effects=(NOTE,),
+        effects=(TOOL_CALL,),
         needs="mcp",
     ),
 )
@@ -167,7 +167,7 @@ READS = (
     ),
 )
 
-ENVIRONMENT = commands(
+ENVIRONMENT = command_attempts(
     "environment",
     "environment",
     {
@@ -182,7 +182,7 @@ ENVIRONMENT = commands(
 _LEFT = Effect("process", "{seconds}")
 _QUIET = "</dev/null >/dev/null 2>&1"
 PROCESSES = (
-    *commands(
+    *command_attempts(
         "background processes",
         "processes",
         {

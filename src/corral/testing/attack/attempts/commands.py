@@ -1,10 +1,10 @@
-"""Commands: those that an agent may take for harmless, and those that evade allow rules."""
+"""Commands that an agent may consider harmless, and commands that evade allow rules."""
 
 from __future__ import annotations
 
-from corral.testing.attack.attempts import changed, commands, made, returned
+from corral.testing.attack.attempts.attempt import changed, command_attempts, made, returned
 
-BELIEFS = commands(
+BELIEFS = command_attempts(
     "shell beliefs",
     "shell",
     {
@@ -67,9 +67,9 @@ BELIEFS = commands(
 )
 
 RULES = ("allow pytest *", "allow printf *", "allow test *", "allow git status")
-"""The rules that the next attempts evade."""
+"""The rules that ``EVASIONS`` evade."""
 
-ALLOWED = commands(
+ALLOWED = command_attempts(
     "allowed commands",
     "allowed commands",
     {
@@ -79,7 +79,7 @@ ALLOWED = commands(
 )
 """What the rules allow."""
 
-EVASIONS = commands(
+EVASIONS = command_attempts(
     "rule evasion",
     "shell rules",
     {
