@@ -2,7 +2,7 @@
 
 To add an agent, write one module in this package that exports ``AGENTS``, a
 tuple of ``AgentSpec`` records; it is found by its names, there is no list to edit.
-What no field can express gets a field with a default that changes nobody:
+What no field can express gets a new field, whose default changes no other agent:
 never a subclass, never the agent's name outside its own file. Third parties do
 the same from their own package through the entry point group
 ``corral.agents``.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.values import Json
+from corral.values import Json, JsonObject
 
 Reach = Literal["workspace", "disk"]
 Act = Literal[
@@ -43,9 +43,9 @@ Act = Literal[
     "memory",
     "mcp_resource",
 ]
-"""What a model can try by a tool call, whatever the tool is called."""
-Form = tuple[str, dict[str, Any]]
-"""A tool's name and its arguments, with placeholders such as ``{path}`` in the texts."""
+"""What a model can try with a tool call, regardless of the tool's name."""
+Form = tuple[str, JsonObject]
+"""A tool's name and its arguments. Strings contain placeholders such as ``{path}``."""
 
 
 ACP_OPTIONS = frozenset(
@@ -73,11 +73,11 @@ class Package(msgspec.Struct, frozen=True):
 
     npm: str
     tested: str
-    """The version every fact was checked with; ``corral agents install`` pins it."""
+    """The version that the spec was checked with; ``corral agents install`` installs it."""
     minimum: str
     binaries: Mapping[str, str] = {}
-    """Where npm makes no link to the program: its place below ``node_modules``, for each machine
-    (``linux-x86_64``, ``linux-aarch64``) that it is made for."""
+    """Machine (``linux-x86_64``, ``linux-aarch64``) → path of the program below ``node_modules``,
+    for a program that npm makes no link to."""
 
 
 class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,8 +88,8 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
     enforcement: Enforcement
     note: str = ""
     reach: Reach = "workspace"
-    """How far the tools of an allowed ``read`` or ``write`` go. The attack kit holds every row
-    that says ``workspace`` to it."""
+    """How far the tools of an allowed ``read`` or ``write`` go. The attack kit tests every row
+    that says ``workspace``."""
     races: Literal["held", "open"] = "held"
     """Whether a ``write`` stays in the workspace while another process swaps a link in its path."""
 
@@ -133,7 +133,7 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on this machine for one session."""
 
     program: tuple[str, ...]
-    """How to start it: the program, or its interpreter and the script."""
+    """How to start the agent: the program, or its interpreter and the script."""
     version: str | None
     compiled: CompiledPolicy
     """The run's policy, as ``compile_for`` made it."""
@@ -142,17 +142,17 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """The session's private home; ``files`` of a launch are written below it."""
     tmp: str
     images: str = ""
-    """Where the images of a prompt are put for the agent to read."""
+    """The folder for the images of a prompt."""
     env: Mapping[str, str] = {}
-    """The agent's own family of variables, as they stand in our environment."""
+    """The variables of ``AgentSpec.env_names`` that our environment has."""
     credentials: tuple[str, ...] = ()
-    """Of the agent's ``credential_files``, those that the real home holds."""
+    """The agent's ``credential_files`` that exist in the real home."""
     project_files: tuple[str, ...] = ()
-    """What of the repository's own would take effect, as absolute paths."""
+    """The repository's own files that would take effect, as absolute paths."""
     user_settings: Mapping[str, Json] = {}
-    """The user's own settings for the agent, where they are to take effect."""
+    """The user's own settings for the agent, if they are to take effect."""
     helpers: Mapping[str, str] = {}
-    """Of the agent's ``helpers``, those that were found: name → absolute path."""
+    """The agent's ``helpers`` that were found: name → absolute path."""
     links: Links = Links()
     """Links in the session's folders that lead to where it may not write, as found when the agent
     starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""
@@ -163,25 +163,25 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     env: dict[str, str]
-    """Added to what passes through; private paths and switches, no secrets."""
+    """Added to the variables that are passed on: private paths and switches, no secrets."""
     stdin: bytes
     files: dict[str, str] = {}
     """Relative to the private home."""
     hidden_env: frozenset[str] = frozenset()
-    """Of the family, what must not reach this launch after all."""
+    """Variables of ``AgentSpec.env_names`` that are not passed on to this launch."""
     cwd: str | None = None
-    """Where a persistent program is started, where not in the working directory of its sessions:
-    for one that obeys files of the folder that it is started in."""
+    """The folder in which a persistent program is started, if not the working directory of its
+    sessions: for a program that obeys files of the folder that it is started in."""
     session_id: str | None = None
-    """The vendor's, where it is chosen here and not by the agent."""
+    """The vendor's session id, if it is chosen here and not by the agent."""
     report: str | None = None
-    """A file that the agent writes at its end, for ``read_report``."""
+    """A file that the agent writes before it exits, for ``read_report``."""
     session_meta: Mapping[str, Json] = {}
     """Sent as ``_meta`` with each request to open a session (ACP)."""
     notes: tuple[str, ...] = ()
-    """What was chosen on the caller's behalf, in a sentence each."""
+    """Choices that were made for the caller, one sentence each."""
     path_folders: tuple[str, ...] = ()
-    """Folders that are searched for programs after those of PATH."""
+    """Folders that are appended to PATH."""
 
 
 RACES = "not against another process that swaps a link between the check and the write"
@@ -189,9 +189,11 @@ RACES = "not against another process that swaps a link between the check and the
 
 
 def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
-    """The policy of a run in the agent's controls. Its report says where races are open: wherever
-    a program opens the path itself, after it was checked. The file tools of our own agent follow
-    no link. With a free shell there is no workspace to stay in."""
+    """The policy of a run in the agent's controls.
+
+    The report says where races are open: wherever a program opens a path itself, after the path
+    was checked. The file tools of our own agent follow no link. A free shell can write anywhere,
+    so there races do not matter."""
     policy = _without_denied_names(run.policy, agent.tools)
     compiled = agent.compile(policy, run)
     free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
@@ -234,12 +236,12 @@ def _with_race(row: PolicyRow) -> PolicyRow:
 
 
 def image_name(number: int, path: str) -> str:
-    """What a prompt's image is called in the folder that the agent reads it from."""
+    """The name of a prompt's image in the folder that the agent reads it from."""
     return f"{number}-{os.path.basename(path)}"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended, for the agent's file to explain."""
+    """How a turn ended: the input of ``AgentSpec.explain``."""
 
     code: int | None
     signal: int | None
@@ -250,28 +252,28 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """How ``doctor`` proves that a headless tool call works: two calls for the scripted model
-    to make, and the variables that lead the agent to it."""
+    """How ``doctor`` checks that a headless tool call works: two calls for the scripted model
+    to make, and the variables that connect the agent to that model."""
 
-    write: tuple[str, dict[str, Any]]
+    write: Form
     """A tool call that writes ``probe.txt`` in the working directory."""
-    shell: tuple[str, dict[str, Any]]
-    """One that would write ``shell.txt`` if the policy did not refuse it."""
+    shell: Form
+    """A tool call that would write ``shell.txt`` if the policy did not deny it."""
     url_env: str
     key_env: str
     model: str
-    read: tuple[str, dict[str, Any]] | None = None
-    """One that reads ``here.txt``."""
+    read: Form | None = None
+    """A tool call that reads ``here.txt``."""
     reports_denials: bool = True
-    """Says of a call that it was refused; where not, only the disk shows it."""
+    """Whether the agent reports that a call was denied; if not, only the disk shows it."""
     forms: Mapping[Act, tuple[Form, ...]] = {}
-    """The tools that the attack kit calls, by what they do; several where an agent has several.
+    """The tools that the attack kit calls, by what they do; several if the agent has several.
     Placeholders: ``{command}``; ``{path}``, or ``{abspath}`` for a tool that takes absolute paths
     only; ``{text}`` (new content), ``{before}`` and ``{after}`` (an edit); ``{pattern}``;
-    ``{url}``; ``{query}``; ``{prompt}``; ``{skill}``; ``{server}`` and ``{uri}``. ``run``,
-    ``write`` and ``read`` are taken from the calls above where they are not given."""
+    ``{url}``; ``{query}``; ``{prompt}``; ``{skill}``; ``{server}`` and ``{uri}``. The default of
+    ``run``, ``write`` and ``read`` is made from the calls above."""
     mcp_name: str = "mcp__{server}__{tool}"
-    """What the model calls a tool of a tool server."""
+    """The model's name for a tool of an MCP server."""
 
     def forms_of(self, act: Act) -> tuple[Form, ...]:
         """The calls for one act; none where the agent has no such tool."""
@@ -283,12 +285,15 @@ class Probe(msgspec.Struct, frozen=True):
             "read": (self.read, "here.txt", "{path}"),
         }
         form, text, hole = known.get(act, (None, "", ""))
-        return () if form is None else ((form[0], _with(form[1], text, hole)),)
+        if form is None:
+            return ()
+        name, arguments = form
+        return ((name, {k: _with_placeholder(v, text, hole) for k, v in arguments.items()}),)
 
     def in_folder(self, cwd: str) -> Probe:
-        """The same in this folder: ``{cwd}`` stands for it where a program wants whole paths."""
+        """The same in this folder: ``{cwd}`` stands for it where a program needs absolute paths."""
 
-        def placed(call: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+        def placed(call: Form) -> Form:
             name, given = call
             return name, {
                 key: value.replace("{cwd}", cwd) if isinstance(value, str) else value
@@ -303,15 +308,14 @@ class Probe(msgspec.Struct, frozen=True):
         )
 
 
-def _with(value: Any, text: str, hole: str) -> Any:
+def _with_placeholder(value: Json, text: str, hole: str) -> Json:
     """The same arguments with a placeholder where ``text`` was, at any depth."""
     if isinstance(value, str):
         return value.replace("{cwd}/" + text, hole).replace(text, hole)
-    if isinstance(value, Mapping):
-        given = cast("Mapping[str, Any]", value)
-        return {key: _with(each, text, hole) for key, each in given.items()}
-    if isinstance(value, Sequence):
-        return [_with(each, text, hole) for each in cast("Sequence[object]", value)]
+    if isinstance(value, dict):
+        return {key: _with_placeholder(each, text, hole) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_placeholder(each, text, hole) for each in value]
     return value
 
 
@@ -319,7 +323,7 @@ class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     """One process per prompt. It writes one JSON object per line to stdout."""
 
     kind: ClassVar[Literal["stream"]] = "stream"
-    frames: Any
+    frames: object
     """The type that a line of its output decodes to."""
     translator: Callable[[], Translate]
     """Makes a new function from frames to events for each turn."""

@@ -1,16 +1,16 @@
-"""How Codex fails: the text of an error, or its end → one error each, with what to do."""
+"""Codex's failures: the text of an error, or how the process ended → one error each."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
 
 from corral import errors
 from corral.agents.shared import exit_errors
 from corral.agents.shared.api_errors import QUOTA, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
+from corral.values import Json, as_object
 
 IGNORED_STDERR = (
     "WARNING: proceeding, even though we could not create PATH aliases",
@@ -53,7 +53,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
     (("stream disconnected", "stream closed", "idle timeout"), errors.StreamBroken),
     (("invalid_request", "bad_request", "bad request"), errors.InvalidRequest),
 )
-"""What the text of an API error holds, and what it then is; the first that fits."""
+"""Parts of the text of an API error → the error. The first match counts."""
 
 _HINTS: dict[type[CorralError], str] = {
     errors.AuthenticationFailed: KEY_HINT,
@@ -77,7 +77,7 @@ def explain(ending: Ending) -> CorralError | None:
 
 
 def explain_acp(ending: Ending) -> CorralError | None:
-    """Of the bridge: what it says of an error, or its end."""
+    """For codex-acp: the error that it reported, or how its process ended."""
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
@@ -87,7 +87,7 @@ def explain_acp(ending: Ending) -> CorralError | None:
 
 
 def error_from_text(message: str) -> CorralError:
-    """Of an API error only the text is told; its JSON, where it is that."""
+    """Codex reports only the text of an API error; sometimes the text is the API's JSON."""
     text, low = _inner(message), message.lower()
     found = _STATUS.search(message)
     kind: type[CorralError] | None = None
@@ -100,19 +100,22 @@ def error_from_text(message: str) -> CorralError:
 
 
 def _inner(message: str) -> str:
+    """The message inside an API error that is JSON; any other text unchanged."""
     try:
-        body: Any = json.loads(message)
-        return str(cast("dict[str, Any]", body)["error"]["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        body: Json = json.loads(message)
+    except (ValueError, RecursionError):
         return message
+    return str(as_object(as_object(body).get("error")).get("message", message))
 
 
+_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex`."
 _STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
     (("input_too_large",), errors.InputRejected, "The prompt is too long: put it into files."),
     (("no rollout found", "thread/resume"), errors.ResumeLost, "Start a new session."),
-    (("MCP servers failed",), errors.ToolFailed, "A requested tool server did not start."),
+    (("MCP servers failed",), errors.ToolFailed, "A requested MCP server did not start."),
+    (("Error loading config", "feature flag"), errors.SettingsRejected, _OTHER_VERSION),
 )
-"""What stderr contains when Codex ends without a result, and the error that it then is."""
+"""Parts of stderr of a Codex that ended without a result → the error."""
 
 
 def _without_result(ending: Ending) -> CorralError:
@@ -123,11 +126,8 @@ def _without_result(ending: Ending) -> CorralError:
     for signs, kind, hint in _STDERR_SIGNS:
         if any(sign in stderr for sign in signs):
             return kind(stderr, hint=hint)
-    if "Error loading config" in stderr or "feature flag" in stderr or ending.code == 2:
-        return errors.SettingsRejected(
-            stderr or "Codex refused its arguments",
-            hint="corral knows Codex 0.166: install that with `corral agents install codex`.",
-        )
+    if ending.code == 2:
+        return errors.SettingsRejected(stderr or "Codex refused its arguments", hint=_OTHER_VERSION)
     if ending.code in (126, 127):
         return errors.BrokenInstall(
             stderr or "the program could not be run",

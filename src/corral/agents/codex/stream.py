@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,7 +24,7 @@ from corral.events import (
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying, warning
 from corral.protocol.tool_fields import joined_text
-from corral.values import Json, Usage, as_object, as_objects
+from corral.values import Json, JsonObject, Usage, as_object, as_objects, text_or_none
 
 
 class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
@@ -35,7 +35,7 @@ class TurnStarted(msgspec.Struct, gc=False, tag_field="type", tag="turn.started"
 
 
 class Items(msgspec.Struct):
-    item: dict[str, Any]
+    item: JsonObject
 
 
 class Tokens(msgspec.Struct):
@@ -63,6 +63,7 @@ class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
 
 
 _ITEMS = frame_types(Items, ("item.started", "item.updated", "item.completed"))
+Frame: TypeAlias = ThreadStarted | TurnStarted | Items | TurnCompleted | TurnFailed | ErrorLine
 Frames = union_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
 
 CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
@@ -73,19 +74,19 @@ def translator() -> Translate:
 
 
 class Conversation:
-    """One turn's frames → items."""
+    """The frames of one turn as events. Remembers which tool calls are open."""
 
     def __init__(self) -> None:
         self._open: set[str] = set()
 
-    def translate(self, frames: list[Any]) -> list[RawEvent]:
+    def translate(self, frames: list[Frame]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
             match frame:
                 case Items() if _ITEMS[type(frame)] == "item.completed":
                     self._completed(frame.item, items)
                 case Items():
-                    self._begun(frame.item, items)
+                    self._started(frame.item, items)
                 case ThreadStarted():
                     items.append(Init(session_id=frame.thread_id))
                 case ErrorLine():
@@ -98,22 +99,22 @@ class Conversation:
                     pass  # turn.started
         return items
 
-    def _begun(self, item: dict[str, Any], items: list[RawEvent]) -> None:
+    def _started(self, item: JsonObject, items: list[RawEvent]) -> None:
         use = tool_use(item)
         if use is None:
             if item.get("type") in ("agent_message", "reasoning"):
-                return  # they come whole in the end
+                return  # the completed item has the text
             items.append(plan(item) or Unknown(item))
         elif use.call_id not in self._open:
             self._open.add(use.call_id)
             items.append(use)
 
-    def _completed(self, item: dict[str, Any], items: list[RawEvent]) -> None:
+    def _completed(self, item: JsonObject, items: list[RawEvent]) -> None:
         match item:
             case {"type": "agent_message", "text": str(text)}:
-                items.append(Text(text, message_id=item.get("id")))
+                items.append(Text(text, message_id=text_or_none(item.get("id"))))
             case {"type": "reasoning", "text": str(text)}:
-                items.append(Thinking(text, message_id=item.get("id")))
+                items.append(Thinking(text, message_id=text_or_none(item.get("id"))))
             case {"type": "error", "message": str(message)}:
                 items += complaint(message)
             case _ if (use := tool_use(item)) is not None:
@@ -125,7 +126,7 @@ class Conversation:
                 items.append(plan(item) or Unknown(item))
 
 
-def tool_use(item: dict[str, Any]) -> ToolUse | None:
+def tool_use(item: JsonObject) -> ToolUse | None:
     match item:
         case {"type": "command_execution", "id": str(id), "command": str(command)}:
             given: Json = {"command": command}
@@ -146,14 +147,20 @@ def tool_use(item: dict[str, Any]) -> ToolUse | None:
             return None
 
 
-def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
-    """The end of a call, after what it changed."""
+def tool_result(item: JsonObject, call_id: str) -> list[RawEvent]:
+    """The files that a call changed, and its result."""
     ok = item.get("status", "completed") == "completed"
     match item:
         case {"type": "command_execution"}:
             code = item.get("exit_code")
-            error = None if ok else f"exit code {code}" if code is not None else "it did not end"
-            output = item.get("aggregated_output")
+            error = (
+                None
+                if ok
+                else f"exit code {code}"
+                if code is not None
+                else "the command did not end"
+            )
+            output = text_or_none(item.get("aggregated_output"))
             return [ToolResult(call_id, "success" if ok else "error", output=output, error=error)]
         case {"type": "file_change"} if ok:
             reported: list[RawEvent] = [
@@ -171,7 +178,7 @@ def tool_result(item: dict[str, Any], call_id: str) -> list[RawEvent]:
             return [ToolResult(call_id, "success" if ok else "error", error=_why(item))]
 
 
-def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
+def _mcp_result(item: JsonObject, call_id: str) -> ToolResult:
     output = joined_text(as_object(item.get("result")).get("content"))
     error = _why(item)
     if error is None:
@@ -180,17 +187,17 @@ def _mcp_result(item: dict[str, Any], call_id: str) -> ToolResult:
     return ToolResult(call_id, "denied" if refused else "error", output=output, error=error)
 
 
-def _why(item: dict[str, Any]) -> str | None:
+def _why(item: JsonObject) -> str | None:
     match item:
         case {"error": {"message": str(message)}}:
             return message
         case {"status": "failed"}:
-            return "it failed without a reason"
+            return "the call failed without a reason"
         case _:
             return None
 
 
-def plan(item: dict[str, Any]) -> Plan | None:
+def plan(item: JsonObject) -> Plan | None:
     if item.get("type") != "todo_list":
         return None
     entries = [
@@ -201,8 +208,8 @@ def plan(item: dict[str, Any]) -> Plan | None:
 
 
 def complaint(message: str) -> list[Error]:
-    """None of them is the end: that is told by the turn's own last line. That hooks run without
-    review is no news: the one hook is ours."""
+    """An error line does not end the turn. The warning about hooks without review is left out:
+    the only hook is ours."""
     if message.startswith("`--dangerously-bypass-hook-trust`"):
         return []
     if message.startswith("Reconnecting"):
@@ -211,7 +218,7 @@ def complaint(message: str) -> list[Error]:
 
 
 def usage(reported: Tokens | None) -> Usage:
-    """Zero throughout is how a model's silence on its tokens arrives here."""
+    """All counts are zero if the model reported none."""
     if reported is None or not (reported.input_tokens or reported.output_tokens):
         return Usage()
     return Usage(
@@ -232,7 +239,7 @@ _BLOCKED = re.compile(
 
 
 def read_stderr(line: str) -> RawEvent | None:
-    """A call that came to nothing, of which the events say nothing."""
+    """A failed or denied call, which Codex reports on stderr only."""
     found = REFUSED.match(line)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""How Copilot fails: the status or the text of an error, or its end → one error each."""
+"""Copilot's failures: the status or text of an error, or how the process ended → one error each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], int], ...] = (
 
 
 def explain(ending: Ending) -> CorralError | None:
-    """None for a success, which needs its last word *and* a clean exit."""
+    """None for a success, which needs a result *and* a clean exit."""
     return exit_errors.explain(ending, "Copilot", "copilot", _failed, _LOST, key_hint=KEY_HINT)
 
 

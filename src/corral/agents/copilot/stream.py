@@ -1,11 +1,9 @@
-"""What ``copilot --output-format json`` writes → items.
+"""What ``copilot --output-format json`` writes, as events.
 
-Text comes in pieces and again as a whole; tokens do not come at all (``copilot_report``).
+Text comes in pieces and once more complete. Token counts do not come at all (``usage_file``).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -26,6 +24,7 @@ from corral.events import (
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import build_tool_use, unavailable_message
+from corral.values import Json
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
@@ -37,7 +36,7 @@ class FileEdit(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Of a tool: what it gave back, or what went wrong."""
+    """A tool's output or error."""
 
     content: str | None = None
     message: str | None = None
@@ -53,7 +52,7 @@ class Data(msgspec.Struct, frozen=True, rename="camel"):
     parent_tool_call_id: str | None = None
     tool_call_id: str = ""
     tool_name: str = ""
-    arguments: Any = None
+    arguments: Json = None
     mcp_server_name: str | None = None
     text: str = ""
     success: bool = False
@@ -73,7 +72,7 @@ class Nothing(msgspec.Struct, frozen=True): ...
 class Frame(msgspec.Struct, frozen=True, rename="camel"):
     data: Data = Data()
     agent_id: str | None = None
-    """Set for whatever a sub-agent does."""
+    """Set in the frames of a sub-agent."""
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="type", tag="result", rename="camel"):
@@ -119,7 +118,7 @@ _SILENT = (
     "tool.execution_partial_result",
     "user.message",
 )
-"""Known, and nothing that the others do not tell. What is in neither list is ``unknown``."""
+"""Known frames without new information. A frame in neither list becomes ``unknown``."""
 
 _NAMES = frame_types(Frame, _KNOWN)
 Frames = union_of([Result], _NAMES, frame_types(Nothing, _SILENT))
@@ -130,18 +129,18 @@ def translator() -> Translate:
 
 
 class Conversation:
-    """One run's frames → items. Pure but for what it remembers of it."""
+    """The frames of one run as events. Remembers open calls, the failure and the model."""
 
     def __init__(self) -> None:
-        self._begun = False
-        self._told: set[str] = set()
+        self._started = False
+        self._streamed: set[str] = set()
         """Messages whose text came in pieces."""
         self._calls: dict[tuple[str | None, str], ToolUse] = {}
         self._failure: Data | None = None
         self._aborted = False
         self._model: str | None = None
 
-    def translate(self, frames: list[Any]) -> list[RawEvent]:
+    def translate(self, frames: list[Result | Frame | Nothing]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
             if isinstance(frame, Result):
@@ -152,8 +151,8 @@ class Conversation:
 
     def _take(self, name: str, frame: Frame, items: list[RawEvent]) -> None:
         data = frame.data
-        if name == "session.tools_updated" and not self._begun:
-            self._begun = True
+        if name == "session.tools_updated" and not self._started:
+            self._started = True
             items.append(Init(model=data.model))
         elif name.startswith("assistant."):
             self._say(name, data, items)
@@ -168,7 +167,7 @@ class Conversation:
         elif name == "session.error":
             self._failure = data
         elif name == "session.info" and data.info_type in ("model_retry", "file_created"):
-            pass  # told by assistant.turn_retry, and by the tool
+            pass  # reported by assistant.turn_retry and by the tool
         elif name in ("session.info", "session.warning"):
             items.append(Log(data.message, level=None if name == "session.info" else "warning"))
         elif name == "abort":
@@ -184,8 +183,8 @@ class Conversation:
         thinks = "reasoning" in name
         mine = data.reasoning_id if thinks else data.message_id
         if name.endswith("_delta"):
-            self._told.add(mine)
-        text = data.delta_content or ("" if mine in self._told else data.content)
+            self._streamed.add(mine)
+        text = data.delta_content or ("" if mine in self._streamed else data.content)
         if not text:
             return
         if thinks:
@@ -219,11 +218,11 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
     call_id, message, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
     if data.success:
         end = ToolResult(call_id, "success", output=data.result.content, parent=parent)
-        # The changes first: then nobody has to guess them from the tool's kind.
+        # Changes come first, so that they need not be inferred from the tool's kind.
         return [*(_change(edit, call_id) for edit in data.file_edits), end]
-    away = use is not None and use.kind != "other" and message.endswith(_MISSING)
-    status: ToolStatus = "denied" if away or data.error.code == "denied" else "error"
-    if away and use is not None:
+    unavailable = use is not None and use.kind != "other" and message.endswith(_MISSING)
+    status: ToolStatus = "denied" if unavailable or data.error.code == "denied" else "error"
+    if unavailable and use is not None:
         message = unavailable_message(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")
     return [ToolResult(call_id, status, error=message or None, parent=parent)]
 

@@ -1,4 +1,4 @@
-"""What Copilot spent: it is in a file that it writes at its end, and nowhere else."""
+"""Copilot's token counts, which it writes to a file before it exits and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
-    """The last word, with the tokens of the file that is written beside it."""
+    """The end of the turn with the token counts from the file."""
     try:
         metrics = msgspec.json.decode(content, type=Report).model_metrics
     except msgspec.MsgspecError:

@@ -1,10 +1,9 @@
-"""How the Gemini CLI fails: exit codes, messages, stderr → one error each, with what to do."""
+"""The Gemini CLI's failures: exit codes, messages and stderr → one error each."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
 
 import msgspec
 
@@ -14,6 +13,7 @@ from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.protocol.ndjson import RawEvent
 from corral.protocol.notices import retrying
+from corral.values import Json, as_object, as_objects, int_or_none, text_or_none
 
 LOOP = "Loop detected, stopping execution"
 
@@ -36,13 +36,13 @@ _KEY_HINT = (
     "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
     " `corral agents doctor gemini-cli` shows what was found."
 )
-# Texts: re compiles them when first needed, which most runs never do.
+# Strings: re compiles them when first needed, which most runs never do.
 _RETRY_AFTER = r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)"
 _ATTEMPT = r"^Attempt (\d+) failed"
 
 
 def read_stderr(line: str) -> RawEvent | None:
-    """The one thing on stderr worth an event: the CLI backs off, for up to half a minute."""
+    """The CLI reports on stderr that it waits before it calls the model again."""
     if not re.match(_ATTEMPT, line) or "Max attempts reached" in line:
         return None
     return retrying(line.split(" _ApiError", maxsplit=1)[0][:300])
@@ -110,7 +110,7 @@ def _is_of_model(message: str, stderr: str) -> bool:
 
 
 def _error_from_answer(message: str) -> CorralError | None:
-    """Answers that were none. The CLI exits 0 with these."""
+    """Messages that stand for a missing answer. The CLI exits with 0 after them."""
     if "empty response" in message or "no final response text" in message:
         return errors.EmptyAnswer(
             message, hint="Often transient: try again, or give the model something to answer."
@@ -128,10 +128,9 @@ def _error_from_api(message: str, ending: Ending) -> CorralError:
     if status is None and "ModelNotFoundError" in ending.stderr:
         status = 404  # the one API error that the CLI reports without its number
     low = text.lower()
-    if reason == "API_KEY_INVALID" or "api key not valid" in low or "default credentials" in low:
+    if reason == "API_KEY_INVALID" or any(sign in low for sign in _BAD_KEY):
         return errors.AuthenticationFailed(text, hint=_KEY_HINT)
-    is_too_long = "token count" in low or "context" in low or "exceeds the maximum" in low
-    if status == 413 or (status == 400 and is_too_long):
+    if status == 413 or (status == 400 and any(sign in low for sign in _TOO_LONG)):
         return _too_long(text)
     if status == 404:
         return _no_model(text, ending)
@@ -145,6 +144,8 @@ def _error_from_api(message: str, ending: Ending) -> CorralError:
     return _error_from_text(text, ending)
 
 
+_BAD_KEY = ("api key not valid", "default credentials")
+_TOO_LONG = ("token count", "context", "exceeds the maximum")
 _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
     400: (errors.InvalidRequest, None),
     401: (errors.AuthenticationFailed, _KEY_HINT),
@@ -154,7 +155,7 @@ _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
         "The key is known but not allowed this: check its project and model.",
     ),
 }
-"""HTTP statuses whose error needs nothing but the text."""
+"""HTTP statuses that decide the error alone."""
 
 
 def _error_from_text(text: str, ending: Ending) -> CorralError:
@@ -205,17 +206,21 @@ def _api_error(message: str) -> tuple[str, int | None, str | None]:
     text = message.strip().removeprefix("[API Error: ")
     text = text.split("]\n")[0].removesuffix("]").strip() or "no reason given"
     try:
-        body: Any = json.loads(text)
-        error = cast("dict[str, Any]", body["error"])
-        details = cast("list[dict[str, Any]]", error.get("details") or [])
-        reasons = [detail["reason"] for detail in details if "reason" in detail]
-        return str(error["message"]) or text, int(error["code"]), (reasons or [None])[0]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        body: Json = json.loads(text)
+    except (ValueError, RecursionError):
         return text, None, None
+    error = as_object(as_object(body).get("error"))
+    status = int_or_none(error.get("code"))
+    if status is None or "message" not in error:
+        return text, None, None
+    reasons = [
+        detail["reason"] for detail in as_objects(error.get("details")) if "reason" in detail
+    ]
+    return str(error["message"]) or text, status, text_or_none(next(iter(reasons), None))
 
 
 def _without_result(ending: Ending) -> CorralError:
-    """No result line: the exit code and stderr are all there is."""
+    """There is no result line: only the exit code and stderr are known."""
     stderr, code = _last_lines(ending.stderr), ending.code
     if ending.signal is not None:
         return errors.KilledBySignal(
@@ -232,7 +237,7 @@ def _without_result(ending: Ending) -> CorralError:
     if code == 42 and _session_lost(ending):
         return errors.ResumeLost(
             stderr or "the session no longer exists",
-            hint="Resume from the folder where it began, or start a new session.",
+            hint="Resume from the folder where it started, or start a new session.",
         )
     if code in _BY_EXIT_CODE:
         kind, message, hint = _BY_EXIT_CODE[code]
@@ -257,7 +262,7 @@ _BY_EXIT_CODE: dict[int, tuple[type[CorralError], str, str | None]] = {
         "sandbox=True needs docker or podman; without them leave it out.",
     ),
     52: (errors.SettingsRejected, "the CLI refused its settings", None),
-    54: (errors.ToolFailed, "a tool failed", "Is the disk full?"),
+    54: (errors.ToolFailed, "a tool failed", "A full disk is the usual cause."),
     55: (
         errors.UntrustedFolder,
         "the CLI does not trust the folder",

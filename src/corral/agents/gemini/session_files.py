@@ -1,8 +1,8 @@
-"""The files in which the Gemini CLI keeps conversations.
+"""The files in which the Gemini CLI stores conversations.
 
-They are named by the minute in which they were begun. A conversation that is loaded in that
-very minute is destroyed: the CLI writes a fresh beginning to the same name. So one is given
-the name of a minute before.
+Their names contain the minute in which the conversation started. A conversation that is loaded
+in the same minute is destroyed: the CLI writes a new, empty conversation to the same name. So
+its file is renamed to an earlier minute first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MINUTE = "session-%Y-%m-%dT%H-%M-"
 
 
 def rename_to_earlier(names: Sequence[str], session_id: str, now: float) -> dict[str, str]:
-    """Those of this conversation's files that may not be loaded now → another name for each."""
+    """Files of this conversation that must not be loaded now → a new name for each."""
     rest = f"{session_id[:8]}.jsonl"
     taken, renamed = {*names}, dict[str, str]()
     for name in names:

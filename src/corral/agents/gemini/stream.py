@@ -7,7 +7,7 @@ truncated output. A turn succeeded if the exit code is 0 *and* the last line is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.protocol.notices import warning
 from corral.protocol.tool_fields import build_tool_use, unavailable_message
-from corral.values import Usage
+from corral.values import JsonObject, Usage
 
 TOOLS = policy.KINDS
 
@@ -34,7 +34,7 @@ class MessageFrame(msgspec.Struct, gc=False, tag_field="type", tag="message"):
 class ToolUseFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_use"):
     tool_name: str
     tool_id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: JsonObject = {}
 
 
 class ToolError(msgspec.Struct):
@@ -71,10 +71,12 @@ class ResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="result"):
     error: ToolError | None = None
 
 
-Frames = InitFrame | MessageFrame | ToolUseFrame | ToolResultFrame | ErrorFrame | ResultFrame
+Frames: TypeAlias = (
+    InitFrame | MessageFrame | ToolUseFrame | ToolResultFrame | ErrorFrame | ResultFrame
+)
 
 REPEATED_TEXT = 4
-"""Characters below which an equal piece of text says nothing about a repetition."""
+"""A shorter piece of text that is equal to the first one is not taken for a repetition."""
 
 
 def translator() -> Translate:
@@ -82,7 +84,7 @@ def translator() -> Translate:
 
 
 class Conversation:
-    """One conversation's frames → items. Pure but for what it remembers of it."""
+    """The frames of one conversation as events. Remembers open calls and the last error."""
 
     def __init__(self) -> None:
         self._first_text = ""
@@ -91,11 +93,11 @@ class Conversation:
         self._searched = False
         self._tools: dict[str, str] = {}
 
-    def translate(self, frames: list[Any]) -> list[RawEvent]:
+    def translate(self, frames: list[Frames]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
             if type(frame) is not MessageFrame:
-                items.append(self._rarer(frame))
+                items.append(self._other_event(frame))
             elif frame.role == "assistant":  # else the prompt, echoed
                 text = frame.content
                 if not self._first_text:
@@ -106,7 +108,7 @@ class Conversation:
                 items.append(text)
         return items
 
-    def _rarer(self, frame: Any) -> RawEvent:
+    def _other_event(self, frame: Frames) -> RawEvent:
         match frame:
             case ToolUseFrame():
                 self._first_text = ""
@@ -128,8 +130,8 @@ class Conversation:
                 )
             case ResultFrame():
                 return finish(frame, self._complaint, searched=self._searched)
-            case _:
-                raise TypeError(f"not a frame of the Gemini CLI: {frame!r}")
+            case MessageFrame():
+                return frame.content
 
 
 def _repeated() -> Error:
@@ -150,25 +152,24 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     error = frame.error or ToolError()
     message = error.message or ""
     status: ToolStatus = "success" if frame.status == "success" else "error"
-    refused = (
-        error.type == "policy_violation"
-        or (error.type == "unhandled_exception" and "requires user confirmation" in message)
-        or (error.type == "tool_not_registered" and policy.is_agent_tool(name))
-        or (error.type == "invalid_tool_params" and message.startswith("Path not in workspace"))
-    )
-    blocked = status == "success" and (frame.output or "").startswith("Blocked: command")
-    if refused or blocked:
-        status = "denied"
-    if error.type == "tool_not_registered" and refused:
-        message = unavailable_message(name)
+    if status == "success" and (frame.output or "").startswith("Blocked: command"):
+        return ToolResult(frame.tool_id, "denied", output=frame.output, error=frame.output)
+    if error.type == "tool_not_registered" and policy.is_agent_tool(name):
+        status, message = "denied", unavailable_message(name)
         if name.startswith("mcp_"):
-            message += ", or its server did not come up"
-    return ToolResult(
-        frame.tool_id,
-        status,
-        output=frame.output,
-        error=(frame.output if blocked else message) or None if status != "success" else None,
-    )
+            message += ", or its server did not start"
+    elif (text := _DENIED.get(error.type or "")) is not None and text in message:
+        status = "denied"
+    failed = None if status == "success" else message or None
+    return ToolResult(frame.tool_id, status, output=frame.output, error=failed)
+
+
+_DENIED = {
+    "policy_violation": "",
+    "unhandled_exception": "requires user confirmation",
+    "invalid_tool_params": "Path not in workspace",
+}
+"""Types of a tool's error that mean a denial → what the message must contain."""
 
 
 def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False) -> TurnEnd:
@@ -189,9 +190,9 @@ def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False)
 
 
 def usage(stats: Tokens, *, searched: bool = False) -> Usage:
-    """Zero throughout is how the CLI writes *unknown*; thinking is in the total alone. So are
-    the prompts of the service's own web tools (``searched``): then the two cannot be told
-    apart, and neither is counted."""
+    """All counts are zero if they are unknown. Thinking is only in the total. So are the prompts of
+    the service's own web tools (``searched``): then the two cannot be told apart, and neither is
+    counted."""
     if not stats.total_tokens:
         return Usage()
     reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)
@@ -212,6 +213,6 @@ def usage(stats: Tokens, *, searched: bool = False) -> Usage:
 
 
 def model_used(models: dict[str, Tokens]) -> str | None:
-    """The one that wrote most: with ``auto`` a small router model is in the list too."""
+    """The model with the most output: with ``auto`` a small router model is in the list too."""
     ranked = sorted(models, key=lambda name: models[name].output_tokens)
     return ranked[-1] if ranked else None

@@ -1,4 +1,4 @@
-"""How OpenCode fails: the text of an error, or its end → one error each, with what to do."""
+"""OpenCode's failures: the text of an error, or how the process ended → one error each."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
         None,
     ),
 )
-"""What the text of an API error holds, and what it then is; the first that fits."""
+"""Parts of the text of an API error → the error. The first match counts."""
 
 
 def explain(ending: Ending) -> CorralError | None:
@@ -82,7 +82,7 @@ def explain(ending: Ending) -> CorralError | None:
             hint="Install it again: corral agents install opencode",
         )
     return unauthenticated(stderr, KEY_HINT) or errors.StreamBroken(
-        f"OpenCode ended by itself (exit {ending.code}): {stderr}".rstrip(": ")
+        f"OpenCode ended unexpectedly (exit {ending.code}): {stderr}".rstrip(": ")
     )
 
 
@@ -102,16 +102,16 @@ _BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
     "429": (errors.RateLimited, "Wait and try again."),
     "400": (errors.InvalidRequest, None),
 }
-"""Where the text tells no more than the status."""
+"""For a text that says no more than the status."""
 
 
 def explain_headless(ending: Ending) -> CorralError | None:
-    """Of one that was started for a prompt: success needs its last step *and* a clean exit."""
+    """For one process per prompt: success needs the last step *and* a clean exit."""
     finish = ending.finish
     if finish is None and ending.code == 0:
         return errors.StreamBroken(
             "OpenCode ended before its answer was complete",
-            hint="A question that nobody can answer ends its run: allow or deny what it wants.",
+            hint="A permission request ends its run: allow or deny what it asks for.",
         )
     if finish is None and "session not found" in ending.stderr.lower():
         return errors.ResumeLost("OpenCode no longer knows the session", hint="Start a new one.")

@@ -1,13 +1,10 @@
-"""What ``opencode run --format json`` writes → items.
+"""What ``opencode run --format json`` writes, as events.
 
-A tool comes once, when it is over: its call and its end are one line. There is no
-first line and no last: each carries the session's id, and a step that ends with
-anything but a call of tools is the end of the answer.
+A tool call is one line, written when the call has ended. There is no first and no last line: each
+line has the session's id, and a step that ends with anything but tool calls ends the answer.
 """
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 import msgspec
 
@@ -24,17 +21,17 @@ from corral.events import (
 )
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.tool_fields import build_tool_use, unavailable_message
-from corral.values import Cost, Usage, as_objects
+from corral.values import Cost, JsonObject, Usage, as_objects, text_or_none
 
 UNAVAILABLE = "invalid"
-"""The tool that takes the place of one that the model may not use."""
+"""The tool that OpenCode calls instead of one that the model may not use."""
 REFUSALS = (
     "The user has specified a rule which prevents",
     "The user rejected permission",
 )
 HIDDEN = "Model tried to call unavailable tool"
 _RULES = " Here are some of the relevant rules"
-"""From here on an error lists the policy back, in full."""
+"""From here on an error repeats the whole policy."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -46,7 +43,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 class State(msgspec.Struct, frozen=True):
     status: str = ""
-    input: dict[str, Any] = {}
+    input: JsonObject = {}
     output: str | None = None
     error: str | None = None
     time: dict[str, float] = {}
@@ -87,18 +84,18 @@ def translator() -> Translate:
 
 
 class Conversation:
-    """One run's frames → items. Pure but for what it adds up."""
+    """The frames of one run as events. Adds up tokens and cost."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._started = False
         self._usage = Usage()
         self._cost = Cost()
 
-    def translate(self, frames: list[Any]) -> list[RawEvent]:
+    def translate(self, frames: list[Frame]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
-            if not self._begun:
-                self._begun = True
+            if not self._started:
+                self._started = True
                 items.append(Init(session_id=frame.session))
             match _NAMES[type(frame)]:
                 case "text":
@@ -150,36 +147,40 @@ class Conversation:
 
 
 def tool(part: Part) -> list[RawEvent]:
-    """The call, its end, and the plan where the call was one."""
+    """The call, its result, and the plan if the call changed the plan."""
     state, name, given, error = part.state, part.tool, part.state.input, part.state.error or ""
-    if name == UNAVAILABLE and isinstance(given.get("tool"), str):
-        name, error, given = cast("str", given["tool"]), str(given.get("error", "")), {}
+    wanted = given.get("tool")
+    if name == UNAVAILABLE and isinstance(wanted, str):
+        name, error, given = wanted, str(given.get("error", "")), {}
     kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
     use = build_tool_use(part.call_id, name, given, kind=kind)
     took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
     if state.status == "completed" and not error:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
-        away = error.startswith(HIDDEN) and kind != "other"
-        status: ToolStatus = "denied" if away or error.startswith(REFUSALS) else "error"
-        why = unavailable_message(name) if away else error.split(_RULES)[0]
+        status, why = _failure(name, kind, error)
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     plan = _plan(given) if name == "todowrite" else None
     return [use, end] if plan is None else [use, end, plan]
 
 
-def _plan(given: dict[str, Any]) -> Plan | None:
+def _failure(name: str, kind: ToolKind, error: str) -> tuple[ToolStatus, str]:
+    """Whether a call that did not succeed was denied, and the reason."""
+    if error.startswith(HIDDEN) and kind != "other":
+        return "denied", unavailable_message(name)
+    return ("denied" if error.startswith(REFUSALS) else "error"), error.split(_RULES, maxsplit=1)[0]
+
+
+def _plan(given: JsonObject) -> Plan | None:
     if not isinstance(given.get("todos"), list):
         return None
-    return Plan(
-        tuple(
-            PlanEntry(str(todo["content"]), _text(todo, "status"), _text(todo, "priority"))
-            for todo in as_objects(given["todos"])
-            if "content" in todo
+    entries = (
+        PlanEntry(
+            str(todo["content"]),
+            text_or_none(todo.get("status")),
+            text_or_none(todo.get("priority")),
         )
+        for todo in as_objects(given["todos"])
+        if "content" in todo
     )
-
-
-def _text(todo: dict[str, Any], key: str) -> str | None:
-    value = todo.get(key)
-    return value if isinstance(value, str) else None
+    return Plan(tuple(entries))
