@@ -1,9 +1,8 @@
 """Any program that speaks the Agent Client Protocol, named by its command line.
 
-Nothing is known of it, so nothing is assumed: it gets a private folder for
-temporary files, every permission it asks for is put to the policy, and what it
-does without asking cannot be stopped. ``keyed_agent`` is for one of which more is
-known: the base of its record.
+Nothing is known about such a program. It gets a private folder for temporary files, the policy
+answers its permission requests, and what it does without asking cannot be prevented.
+``keyed_agent`` makes the base of a spec for a program about which more is known.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from corral import errors
-from corral.agents.shared import exit_errors, launch_checks
-from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
+from corral.agents.shared import exit_errors, launch_checks, report_notes
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -33,11 +31,11 @@ from corral.protocol.acp.quirks import AcpQuirks
 
 AGENTS = ()
 QUIRKS = AcpQuirks(late_updates=0.1)
-"""Some agents tell the end of a turn before their last words; of this one nothing is known."""
+"""Some agents report the end of a turn before their last updates; this one may do so too."""
 
 
 def agent_for(command: str) -> AgentSpec:
-    """The record of an agent that is nothing but its command. Raises ``ConfigError``."""
+    """The spec of an agent that is known by its command only. Raises ``ConfigError``."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -73,9 +71,9 @@ def keyed_agent(
     hint: str,
     private: Callable[[LaunchContext], tuple[dict[str, str], dict[str, str]]],
 ) -> AgentSpec:
-    """One that needs one of these ``keys`` (``hint`` says where to get them), lives in a home of
-    its own, and is not started where it would obey files of the repository's (its record's
-    ``project_files``). ``private`` gives the variables and the files of its home."""
+    """An agent that needs one of these ``keys`` (``hint`` says where to get them), has a private
+    home, and is not started if it would obey files of the repository (``project_files`` of its
+    spec). ``private`` returns the variables and the files of its home."""
     base = agent_for(command)
     program = base.programs[0]
 
@@ -113,8 +111,8 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     if verdict == "allow":
         return PolicyRow(capability, verdict, "brokered")
     if capability == "network" and verdict == "deny" and policy.shell == "allow":
-        return PolicyRow(capability, verdict, "impossible", SHELL_REACHES_NETWORK)
-    note = "only where it asks: what it does without asking cannot be stopped"
+        return PolicyRow(capability, verdict, "impossible", report_notes.SHELL_REACHES_NETWORK)
+    note = "only if it asks: what it does without asking cannot be prevented"
     return PolicyRow(capability, verdict, "brokered", note)
 
 
@@ -127,5 +125,5 @@ def explain(ending: Ending) -> CorralError | None:
     if ending.code in (126, 127):
         return errors.BrokenInstall(stderr or "the program could not be run")
     return errors.StreamBroken(
-        f"the agent ended by itself (exit {ending.code}): {stderr}".rstrip(": ")
+        f"the agent ended unexpectedly (exit {ending.code}): {stderr}".rstrip(": ")
     )

@@ -1,10 +1,11 @@
-"""Cline as a persistent agent. Facts hold for 3.0.65, each seen in a run of the real program.
+"""Cline as a persistent agent. Each fact was seen in a run of version 3.0.65.
 
-It asks before every call, reading included, but for those of a sub-agent (so there is none) and
-the hooks of a repository (so it is refused). Paths are judged when it asks: by itself it reads and
-writes anywhere. What the policy denies is not offered (``disabledTools``). It tells no tokens,
-takes no tool servers and drops images. Models of OpenAI get ``apply_patch``, whose question names
-no paths: it counts as a command. It gives up its turn after six refusals in a row.
+It asks before every call, reading included. Exceptions are the calls of a sub-agent (so there are
+no sub-agents) and the hooks of a repository (so such a repository is refused). Paths are judged
+when it asks: without that it reads and writes anywhere. What the policy denies is not offered
+(``disabledTools``). It reports no tokens, takes no MCP servers and drops images. OpenAI's models
+get ``apply_patch``, whose permission request names no paths: it counts as a command. It ends its
+turn after six denials in a row.
 """
 
 import json
@@ -12,7 +13,7 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
-from corral.agents.shared.tool_allowlist import SHELL_REACHES_NETWORK
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
     AcpTransport,
@@ -31,7 +32,7 @@ from corral.policy import CAPABILITIES, Capability, Policy, Verdict
 from corral.protocol.acp.quirks import AcpQuirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
-HINT = f"Set {KEY}: of the service at {URL} where that is set, else of Cline's own."
+HINT = f"Set {KEY}: the key of the service at {URL}, or of Cline's own service if {URL} is not set."
 SETTINGS = ".cline/data/settings/global-settings.json"
 NEVER = ("spawn_agent",)
 TOOLS_OF: dict[Capability, tuple[str, ...]] = {
@@ -76,7 +77,7 @@ def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def verdict_of(policy: Policy, capability: Capability, run: RunOptions) -> Verdict:
-    """With nobody to ask, what asks is denied; but rules may still allow single commands."""
+    """*ask* is *deny* if nobody can answer; but rules may still allow single commands."""
     if policy.allow_tools is not None and policy.mode != "native":
         tools = TOOLS_OF.get(capability, ())
         return "allow" if any(name in tools for name in policy.allow_tools) else "deny"
@@ -99,7 +100,7 @@ def disabled(policy: Policy, run: RunOptions) -> list[str]:
 
 
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """It asks us for every call of what is left."""
+    """It asks us before every call of the tools that are offered."""
     check_names(policy, KINDS, "Cline", lambda _name: False, strict=run.strict)
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
     files = {SETTINGS: json.dumps({**settings, "disabledTools": disabled(policy, run)})}
@@ -109,16 +110,16 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
     verdict = verdict_of(policy, capability, run)
     if capability == "mcp":
-        return PolicyRow(capability, "deny", "native", "it takes no tool servers")
+        return PolicyRow(capability, "deny", "native", report_notes.NO_SERVERS)
     if verdict == "deny":
         shell = policy.shell == "allow" or policy.allow_tools is not None
         free = shell and verdict_of(policy, "shell", run) == "allow"
         if capability == "network" and free and policy.network == "deny":
-            return PolicyRow(capability, verdict, "impossible", SHELL_REACHES_NETWORK)
-        return PolicyRow(capability, verdict, "native", "not offered to the model")
+            return PolicyRow(capability, verdict, "impossible", report_notes.SHELL_REACHES_NETWORK)
+        return PolicyRow(capability, verdict, "native", report_notes.NOT_OFFERED)
     where = {
-        "read": "outside the workspace, reading follows the rule for the shell",
-        "write": "in the workspace and the writable folders, except protected names",
+        "read": report_notes.READS_OUTSIDE,
+        "write": report_notes.WRITES_INSIDE,
     }.get(capability, "")
     return PolicyRow(capability, verdict, "brokered", "" if policy.is_unlimited else where)
 

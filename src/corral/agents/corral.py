@@ -1,4 +1,4 @@
-"""Our own agent: a model of any vendor, and the tools of this package.
+"""The spec of our own agent: a model of any vendor, with the tools of this package.
 
 It runs inside this process, so its policy is enforced here, call by call.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import Act, AgentSpec, CompiledPolicy, Form, InProcess, PolicyRow, Probe
 from corral.errors import ConfigError
@@ -15,7 +16,7 @@ from corral.models import registry
 from corral.models.families import family_of
 from corral.models.spec import Provider
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy
+from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy, Verdict
 
 TOOLS: dict[str, ToolKind] = {
     "read_file": "read",
@@ -34,7 +35,7 @@ TOOLS: dict[str, ToolKind] = {
     "close_agent": "think",
 }
 REPORTS = ("submit_result", "report_outcome")
-"""Tools that a run with a typed output, or a pipeline's node, adds by itself."""
+"""Tools that are added for a typed output, or for a node of a pipeline."""
 
 
 PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
@@ -78,7 +79,7 @@ PATCH_FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 def for_run(run: RunOptions) -> AgentSpec:
-    """The record for the vendor of the model that is asked for. Raises ``ConfigError``."""
+    """The spec for the vendor of the requested model. Raises ``ConfigError``."""
     if run.model is None:
         raise ConfigError(
             "the built-in agent needs a model", hint=f"As in model='{registry.EXAMPLE}' (--model)."
@@ -96,33 +97,40 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
     check_names(policy, known, "the built-in agent", lambda _: False, strict=run.strict)
-    auto = run.permission_mode == "auto"
-    return CompiledPolicy(tuple(_row(policy, capability, auto=auto) for capability in CAPABILITIES))
-
-
-def _row(policy: Policy, capability: Capability, *, auto: bool) -> PolicyRow:
-    verdict = policy.verdict(capability)
-    enforcement: Enforcement = "native"
-    notes: list[str] = []
-    if policy.allow_tools is not None:
-        of_it = [n for n in policy.allow_tools if CAPABILITY_OF[TOOLS.get(n, "mcp")] == capability]
-        verdict = "allow" if of_it else "deny"
-        notes.append(f"allow_tools: {', '.join(of_it) or 'not listed'}")
-    elif verdict == "ask":
-        enforcement = "brokered"
-        notes.append("decided by whoever answers; denied if nobody does")
-    free_shell = policy.verdict("shell") in (("allow", "ask") if auto else ("allow",))
+    free = ("allow", "ask") if run.permission_mode == "auto" else ("allow",)
+    free_shell = policy.verdict("shell") in free
     if policy.allow_tools is not None:
         free_shell = "shell" in policy.allow_tools
-    denied = policy.network == "deny" and verdict != "allow"
-    if free_shell and capability == "network" and denied:
+    rows = (_row(policy, capability, free_shell=free_shell) for capability in CAPABILITIES)
+    return CompiledPolicy(tuple(rows))
+
+
+def _row(policy: Policy, capability: Capability, *, free_shell: bool) -> PolicyRow:
+    verdict, enforcement, note = _verdict(policy, capability)
+    reached = free_shell and verdict != "allow"
+    unlimited = reached and capability == "network" and policy.network == "deny"
+    if unlimited:
         enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: nothing restricts it")
-    elif free_shell and capability in ("write", "read") and verdict != "allow":
-        notes.append("its own tools; a permitted shell reaches further")
-    if capability == "shell" and verdict == "allow":
-        notes.append("commands are not confined to the workspace")
+    is_free = capability == "shell" and verdict == "allow"
+    notes = report_notes.applying(
+        (
+            (note, note),
+            (unlimited, report_notes.SHELL_REACHES_NETWORK),
+            (reached and capability in ("read", "write"), report_notes.shell_can(capability)),
+            (is_free, "commands are not confined to the workspace"),
+        )
+    )
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+
+def _verdict(policy: Policy, capability: Capability) -> tuple[Verdict, Enforcement, str]:
+    verdict = policy.verdict(capability)
+    if policy.allow_tools is not None:
+        names = [n for n in policy.allow_tools if CAPABILITY_OF[TOOLS.get(n, "mcp")] == capability]
+        return ("allow" if names else "deny"), "native", report_notes.listed(names)
+    if verdict == "ask":
+        return verdict, "brokered", f"{report_notes.ASKED}; without an answer it is denied"
+    return verdict, "native", ""
 
 
 def _probe(provider: Provider, model: str) -> Probe:

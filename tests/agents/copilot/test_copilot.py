@@ -213,7 +213,7 @@ def test_with_somebody_to_ask_writes_are_asked_and_commands_only_where_nothing_i
     assert not [flag for flag in loose.flags if "shell" in flag]
     row = next(row for row in loose.report if row.capability == "shell")
     assert (row.verdict, row.enforcement) == ("ask", "advisory")
-    assert "without a question" in row.note
+    assert "without asking" in row.note
 
 
 @pytest.mark.parametrize(("capability", "flag"), [("read", "read"), ("mcp", "notes")])
@@ -257,7 +257,7 @@ def test_the_report_says_what_becomes_of_a_question() -> None:
     for agent in (ALONE, PEER):
         row = rows(agent, Policy())["write"]
         assert (row.verdict, row.enforcement) == ("deny", "native")
-        assert "nobody to ask" in row.note
+        assert "nobody can answer" in row.note
     assert rows(PEER, Policy.edits())["write"].enforcement == "brokered"
     assert rows(ALONE, Policy.edits())["write"].enforcement == "impossible"
     assert rows(ALONE, Policy.full())["write"].enforcement == "native"

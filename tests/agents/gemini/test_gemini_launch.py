@@ -179,7 +179,7 @@ def test_images_are_named_to_the_cli_by_their_copies() -> None:
 
 @pytest.mark.parametrize("prompt", ["{{args}}", "!{ls}", "@{x}"])
 def test_images_with_a_prompt_that_would_be_acted_on_are_refused(prompt: str) -> None:
-    with pytest.raises(ConfigError, match="with images the prompt may not hold"):
+    with pytest.raises(ConfigError, match="with images the prompt may not contain"):
         launch(prompt, images=["a.png"])
 
 

@@ -1,6 +1,8 @@
-"""How Claude Code fails: its own word for it, its message, its end → one error each."""
+"""Claude Code's failures: its own code, its message, or how the process ended → one error each."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
@@ -28,7 +30,7 @@ _KINDS: dict[str, tuple[type[CorralError], str | None]] = {
         " CLAUDE_CODE_MAX_OUTPUT_TOKENS.",
     ),
 }
-"""Its own names for what the API said."""
+"""Claude Code's own codes for API errors."""
 
 _CONNECTION = (
     "unable to connect",
@@ -41,7 +43,8 @@ _CONNECTION = (
     "socket",
 )
 
-_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
+_Sign: TypeAlias = tuple[tuple[str, ...], type[CorralError], str | None]
+_SIGNS: tuple[_Sign, ...] = (
     (("no conversation found", "session id"), errors.ResumeLost, "Start a new session."),
     (("not logged in", "/login", "invalid api key", "oauth token"), errors.AuthenticationFailed,
      KEY_HINT),
@@ -56,7 +59,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (("403", "forbidden", "permission"), errors.AccessDenied, None),
     (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed, _AGAIN),
 )  # fmt: skip
-"""What its text holds, where it has no name of its own; the first that fits."""
+"""Parts of the text of an error without a code → the error. The first match counts."""
 
 
 def explain(ending: Ending) -> CorralError | None:
@@ -126,14 +129,11 @@ def _error_from_api(message: str, kind: str, reason: str) -> CorralError:
     if kind in _KINDS:
         error, hint = _KINDS[kind]
         return error(message, hint=hint)
-    for signs, error, hint in _SIGNS:
-        if any(sign in low for sign in signs):
-            return error(message, hint=hint)
-    return errors.ProcessFailed(message)
+    return _by_sign(message, _SIGNS) or errors.ProcessFailed(message)
 
 
 def _without_result(ending: Ending) -> CorralError:
-    """No result line: the exit code and stderr are all there is."""
+    """There is no result line: only the exit code and stderr are known."""
     stderr = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if ending.signal is not None or ending.code == 143:
         return errors.KilledBySignal(
@@ -150,11 +150,16 @@ def _without_result(ending: Ending) -> CorralError:
             "Claude Code exited without a result: the answer may be cut short",
             hint="It was stopped from outside, or crashed; changes made so far remain.",
         )
-    low = stderr.lower()
-    if "unknown option" in low or low.startswith("error: "):
+    if "unknown option" in stderr.lower() or stderr.lower().startswith("error: "):
         return errors.InputRejected(stderr)
-    for signs, error, hint in _SIGNS[:2]:
+    failed = errors.ProcessFailed(f"failed (exit {ending.code}): {stderr or 'no reason given'}")
+    return _by_sign(stderr, _SIGNS[:2]) or unauthenticated(stderr, KEY_HINT) or failed
+
+
+def _by_sign(text: str, table: tuple[_Sign, ...]) -> CorralError | None:
+    """The error of the first row of the table that has a part of the text."""
+    low = text.lower()
+    for signs, error, hint in table:
         if any(sign in low for sign in signs):
-            return error(stderr, hint=hint)
-    failed = f"failed (exit {ending.code}): {stderr or 'no reason given'}"
-    return unauthenticated(stderr, KEY_HINT) or errors.ProcessFailed(failed)
+            return error(text, hint=hint)
+    return None

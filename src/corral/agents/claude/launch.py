@@ -1,14 +1,13 @@
-"""Starting Claude Code: arguments, settings, environment, and how the prompt reaches it.
+"""Starting Claude Code: arguments, settings, environment, and how the prompt is passed.
 
-The prompt goes in as text and as nothing else: a leading ``/`` would be taken for a command,
-so an invisible character stands before it, and files behind ``@`` are not inlined.
+The prompt is passed as plain text. A leading ``/`` would be taken for a command, so an invisible
+character is put before it. Files after ``@`` are not inlined.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import cast
 
 from corral.agents.claude.policy import SETTINGS_FILE
 from corral.agents.shared import mcp_config
@@ -16,10 +15,10 @@ from corral.agents.shared.launch_checks import check_effort
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed
 from corral.options import RunOptions
-from corral.values import Json
+from corral.values import Json, as_object
 
 PROMPT_LIMIT = 9 * 1024 * 1024
-"""Over 10 MB it refuses."""
+"""It refuses more than 10 MB."""
 MODEL_ALIASES = frozenset({"default", "opus", "sonnet", "haiku", "fable", "best", "opusplan"})
 
 SUPPORTS = frozenset(
@@ -42,7 +41,7 @@ SUPPORTS = frozenset(
     }
 )
 SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode", "audio"}) | {"retries"}
-"""A mode of its own, such as the one that edits in silence, would undo the policy."""
+"""Without ``session_mode``: a mode that edits without asking would bypass the policy."""
 
 SECRET_ENV = (
     "ANTHROPIC_API_KEY",
@@ -73,7 +72,8 @@ CONDITIONAL_ENV = {
     ),
     "CLAUDE_CODE_USE_VERTEX": ("CLOUD_ML_REGION", "GOOGLE_APPLICATION_CREDENTIALS"),
 }
-"""The keys of a cloud are for whoever asks the model there; its commands see them."""
+"""The keys of a cloud are passed on only if the model runs there: Claude Code's commands see
+them."""
 CREDENTIAL_FILES = (".claude/.credentials.json",)
 USER_FILES = tuple(
     f".claude/{name}"
@@ -88,7 +88,7 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 MCP_FILE = "mcp.json"
 _SYSTEM_FILE = "system.md"
 _GUARD = "\u2060"
-"""A word joiner, which no trimming takes away and no model sees."""
+"""A word joiner: trimming does not remove it, and no model sees it."""
 
 _SWITCHES = {
     "DISABLE_AUTOUPDATER": "1",
@@ -98,7 +98,7 @@ _SWITCHES = {
     "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
     "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
-    # A sub-agent in the background outlives its turn's answer, and a command its turn.
+    # A sub-agent or a command in the background would run on after its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     # Unset, it asks the model before its tool servers are connected, and then without their
     # tools. The limits are in milliseconds.
@@ -109,11 +109,11 @@ _SWITCHES = {
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-    """Raises before anything is spawned where Claude Code could not do what is asked."""
+    """Raises, before anything is spawned, if Claude Code cannot do what is asked."""
     auth_note = _auth(place)
     files = dict(place.compiled.files)
     files[SETTINGS_FILE] = json.dumps(
-        {**json.loads(files.get(SETTINGS_FILE, "{}")), **_of_addresses(place)}
+        {**json.loads(files.get(SETTINGS_FILE, "{}")), **_fetch_settings(place)}
     )
     flags = [
         *("--print", "--verbose", "--include-partial-messages", "--forward-subagent-text"),
@@ -130,16 +130,16 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    """The bridge: prompts, sessions and most options come to it by the protocol, and the policy
-    with each session."""
+    """For claude-agent-acp: prompts, sessions and most options are sent by the protocol, and the
+    policy with each session."""
     auth_note = _auth(place)
-    # The bridge runs `claude auth status` where it was started and in the session's folder, which
-    # takes no list of settings to read and would run hooks that a repository names.
+    # claude-agent-acp runs `claude auth status` in its own and in the session's folder. That
+    # command reads all settings and would run the hooks of a repository.
     options = dict(place.compiled.settings)
-    settings = cast("dict[str, Json]", options["settings"])
-    options["settings"] = {**settings, **_of_addresses(place), "disableAllHooks": True}
+    settings = as_object(options["settings"])
+    options["settings"] = {**settings, **_fetch_settings(place), "disableAllHooks": True}
     env = {**environment(run, place), "NO_BROWSER": "1"}
-    # It would run `git status` for its system prompt, and git the filters of the repository.
+    # It would run `git status` for its system prompt, and git would run the repository's filters.
     env["CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS"] = "1"
     if run.model is not None:
         env["ANTHROPIC_MODEL"] = run.model
@@ -153,9 +153,9 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     )
 
 
-def _of_addresses(place: LaunchContext) -> dict[str, Json]:
-    """It asks the maker's own service about an address before it goes there. That service is
-    not there for whoever has the model elsewhere, and then nothing would be fetched."""
+def _fetch_settings(place: LaunchContext) -> dict[str, Json]:
+    """It asks Anthropic's service about a URL before it fetches it. With a model elsewhere that
+    service cannot be reached, and nothing would be fetched."""
     return {"skipWebFetchPreflight": True} if place.env.get("ANTHROPIC_BASE_URL") else {}
 
 
@@ -180,29 +180,23 @@ def _sources(run: RunOptions) -> str:
 def _flags(
     run: RunOptions, place: LaunchContext, resume: str | None, files: dict[str, str]
 ) -> list[str]:
-    flags: list[str] = []
-    if run.inherit == "nothing":
-        flags.append("--disable-slash-commands")
-    if run.model is not None:
-        flags += ["--model", run.model]
-    if resume is not None:
-        flags += ["--resume", resume]
-        flags += ["--fork-session"] if run.fork else []
-    system = run.system_prompt or run.replace_system_prompt
-    if system is not None:
-        files[_SYSTEM_FILE] = system
-        word = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
-        flags += [f"--{word}-file", os.path.join(place.home, _SYSTEM_FILE)]
-        flags += ["--system-prompt-snapshot", "off"]
+    """The flags of the options. Adds the files that they name to ``files``."""
     check_effort(run, "Claude Code", EFFORTS)
     budget, schema = run.max_budget_usd, run.output_schema
     values = {
+        "--model": run.model,
+        "--resume": resume,
         "--max-turns": None if run.max_turns is None else str(run.max_turns),
         "--max-budget-usd": None if budget is None else f"{budget:f}",
         "--effort": run.reasoning_effort,
         "--json-schema": None if schema is None else json.dumps(schema),
     }
-    flags += [word for flag, value in values.items() if value is not None for word in (flag, value)]
+    flags = [word for flag, value in values.items() if value is not None for word in (flag, value)]
+    if run.inherit == "nothing":
+        flags.append("--disable-slash-commands")
+    if resume is not None and run.fork:
+        flags.append("--fork-session")
+    flags += _system_prompt(run, place, files)
     if run.mcp_servers:
         files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run, place)})
         flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
@@ -211,8 +205,18 @@ def _flags(
     return flags
 
 
+def _system_prompt(run: RunOptions, place: LaunchContext, files: dict[str, str]) -> list[str]:
+    system = run.system_prompt or run.replace_system_prompt
+    if system is None:
+        return []
+    files[_SYSTEM_FILE] = system
+    name = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
+    path = os.path.join(place.home, _SYSTEM_FILE)
+    return [f"--{name}-file", path, "--system-prompt-snapshot", "off"]
+
+
 def _auth(place: LaunchContext) -> str:
-    """A sentence that says how it is paid."""
+    """A note on which credentials are used."""
     env = place.env
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", *_CLOUDS):
         if env.get(name):
@@ -225,14 +229,14 @@ def _auth(place: LaunchContext) -> str:
 
 
 def _mcp_servers(run: RunOptions, place: LaunchContext) -> dict[str, Json]:
-    """Secret values are named, not written: it fills them in from its environment."""
+    """Secrets are references to environment variables, which Claude Code replaces."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
         if server.name not in place.compiled.servers:
             continue
         hidden: Json = mcp_config.secret_references(number, server)
-        # Connected before the first request, and its tools declared to the model there, not
-        # left for it to search for.
+        # It is connected before the first request, which then declares its tools; otherwise the
+        # model would have to search for them.
         how: dict[str, Json] = {"alwaysLoad": True}
         if server.url is not None:
             servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}

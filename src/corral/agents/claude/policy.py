@@ -1,25 +1,26 @@
-"""A policy in Claude Code's own controls: what is offered, allowed, asked about.
+"""A policy in Claude Code's own controls: which tools are offered, allowed or asked about.
 
-What shaped this, each seen in runs of the real program:
+Facts that this depends on, each seen in runs of the real program:
 
-- ``--tools`` is a closed list: what it leaves out does not exist, for sub-agents either.
-- Commands that only read (``echo``, ``ls``) run without a question in every mode, unless a
-  rule under ``permissions.ask`` names the tool. Such a rule stands above every allow rule.
+- ``--tools`` is a complete list: other tools do not exist, for sub-agents either.
+- Commands that only read (``echo``, ``ls``) run without a permission request in every mode,
+  unless a rule under ``permissions.ask`` names the tool. Such a rule wins over allow rules.
 - ``acceptEdits`` also runs ``touch`` and ``rm``, and a bare ``Write`` writes anywhere on the
   disk. So the mode stays ``default``, and as root nothing has to be bypassed.
-- Of files that programs obey it guards only some by itself. So every edit comes to us as a
-  question, and its path is judged by ``corral.system.path_guard`` as for any other agent. So does
-  every command where the policy has shell rules.
-- Reading inside the working directories needs no question. It asks about every other path, of
-  links by where they lead; ``/proc`` it does not read at all.
-- What no rule allows comes to us as a question, and what we do not answer is not done.
-- With nobody to answer, what the policy would ask about is not offered.
+- It protects only some of the files that programs obey. So every edit sends us a permission
+  request, and ``corral.system.path_guard`` judges its path as for any other agent. The same holds
+  for every command if the policy has shell rules.
+- Reading inside the working directories needs no permission request. It asks about every other
+  path and resolves links first; it never reads ``/proc``.
+- A call that no rule allows sends us a permission request, and is not made until we answer.
+- If nobody can answer, what the policy would ask about is not offered.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 import msgspec
 
@@ -47,8 +48,8 @@ HARMLESS = (
     "StructuredOutput",
 )
 DELEGATE = ("Task", "Agent")
-"""A sub-agent has no tool and no right that its master has not, and asks as it does. It is
-called by the second name, and listed by the first."""
+"""A sub-agent has no tool and no permission that the main agent does not have, and asks in the
+same way. The model calls it by the second name; the list of tools has the first."""
 OTHER = ("Skill",)
 
 TOOLS: dict[str, ToolKind] = {
@@ -69,9 +70,9 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 SETTINGS_FILE = "settings.json"
 _FENCES = tuple(f"Edit({glob})" for glob in globs())
-"""Deny rules for protected names. A second line: every edit is judged by its question too.
-Relative to the working directory. Its commands are held against them as well, so that they are
-left out where the shell is free."""
+"""Deny rules for protected names, relative to the working directory. They are a second check: every
+edit is also judged when it asks. Claude Code applies them to commands as well, so they are left
+out if the shell is free."""
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -190,20 +191,20 @@ def _controls(policy: Policy, run: RunOptions) -> _Controls:
         capability: _tool_grant(policy, run, capability, denied) for capability in _TOOLS_OF
     }
     grants["mcp"] = _mcp_grant(policy, run)
+    every = grants.values()
     if policy.allow_tools is not None:
-        offered, hidden = [name for name in policy.allow_tools if name in TOOLS], [*denied]
+        offered = [name for name in policy.allow_tools if name in TOOLS]
     else:
-        offered = [*HARMLESS, *DELEGATE, *(n for grant in grants.values() for n in grant.offered)]
+        offered = [*HARMLESS, *DELEGATE, *chain.from_iterable(grant.offered for grant in every)]
         offered += OTHER if run.inherit != "nothing" else ()
-        hidden = [*(n for grant in grants.values() for n in grant.hidden), *denied]
     fences: list[Json] = [] if policy.verdict("shell") == "allow" else [*_FENCES]
-    asked: list[Json] = [name for grant in grants.values() for name in grant.asked]
+    hidden = (*chain.from_iterable(grant.hidden for grant in every), *denied)
     return _Controls(
         grants,
-        [name for name in offered if name not in denied],
-        [*dict.fromkeys(hidden)],
-        [name for grant in grants.values() for name in grant.free],
-        {"ask": asked, "deny": fences},
+        offered=[name for name in offered if name not in denied],
+        hidden=[*dict.fromkeys(hidden)],
+        allow=[*chain.from_iterable(grant.free for grant in every)],
+        rules={"ask": [*chain.from_iterable(grant.asked for grant in every)], "deny": fences},
     )
 
 
@@ -227,11 +228,12 @@ def _tool_grant(
     policy: Policy, run: RunOptions, capability: Capability, denied: tuple[str, ...]
 ) -> _Grant:
     tools, verdict = _TOOLS_OF[capability], policy.verdict(capability)
-    ruled = bool(policy.shell_rules) and capability == "shell"
+    rules = policy.shell_rules if capability == "shell" else ()
+    ruled = bool(rules)
     if policy.allow_tools is not None:
         tools = tuple(name for name in policy.allow_tools if name in tools)
         verdict = "allow" if tools else "deny"
-    elif _effective(policy, run, capability) == "deny" and not (ruled and _has_allow_rule(policy)):
+    elif _effective(policy, run, capability) == "deny" and not _have_allow(rules):
         return _Grant(verdict, hidden=tools)
     offered = tuple(name for name in tools if name not in denied)
     if policy.is_unlimited:
@@ -242,8 +244,8 @@ def _tool_grant(
     return _Grant(verdict, offered, free=() if capability == "read" else offered)
 
 
-def _has_allow_rule(policy: Policy) -> bool:
-    return any(rule.startswith("allow") for rule in policy.shell_rules)
+def _have_allow(rules: Iterable[str]) -> bool:
+    return any(rule.startswith("allow") for rule in rules)
 
 
 def _mcp_grant(policy: Policy, run: RunOptions) -> _Grant:

@@ -118,9 +118,13 @@ _STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
 """Parts of stderr of a Codex that ended without a result → the error."""
 
 
+def _last_lines(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
+
+
 def _without_result(ending: Ending) -> CorralError:
-    lines = [line for line in ending.stderr.splitlines() if line.strip()]
-    stderr = "\n".join([line for line in lines if not line.startswith(IGNORED_STDERR)][-6:])
+    stderr = _last_lines(ending.stderr)
     if ending.signal is not None:
         return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
     for signs, kind, hint in _STDERR_SIGNS:

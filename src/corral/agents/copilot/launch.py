@@ -40,9 +40,9 @@ ENV_NAMES = (
 )
 HOOKS = (".github/hooks",)
 SKILLS = (".agents/skills", ".github/skills", ".github/agents")
-"""What of a repository Copilot offers to the model, whatever its switches say."""
+"""Files of a repository that Copilot offers to the model, whatever its switches say."""
 SHORTEST_KEY = 8
-"""Copilot strikes its key out of its own output: a short one takes pieces of the JSON along."""
+"""Copilot redacts its key in its own output: a short key would also match parts of the JSON."""
 
 SUPPORTS_HEADLESS = frozenset(
     {"inherit", "mcp_servers", "reasoning_effort", "resume", "system_prompt"}
@@ -50,17 +50,17 @@ SUPPORTS_HEADLESS = frozenset(
 SUPPORTS_ACP = ACP_OPTIONS | {"inherit", "reasoning_effort"}
 
 _MODES = ("agent", "plan")
-"""Of a session, by the last word of their addresses: those in which it asks."""
+"""The session modes in which it asks, by the last part of their URIs."""
 _REPORT = "usage.json"
 _SERVERS = "mcp.json"
 _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
-"""A session's id is made of its folder's name: known before it starts, and no chance in it."""
+"""A session's id is computed from the path of its home, so that it is known before the start."""
 
 
 def launch_headless(
     run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
 ) -> Launch:
-    """For one prompt, which goes in on stdin: there it is text and nothing else, of any length."""
+    """One process per prompt. The prompt is sent on stdin: as plain text, of any length."""
     refuse_project_files(run, place, "Copilot would offer this repository's own skills and agents")
     session = resume or str(uuid.uuid5(_NAMES, place.home))
     report = os.path.join(place.tmp, _REPORT)
@@ -80,7 +80,7 @@ def launch_headless(
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    """As a peer that stays."""
+    """The persistent agent."""
     refuse_project_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
@@ -95,7 +95,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 
 
 def _check_mode(run: RunOptions, place: LaunchContext) -> None:
-    """In its mode ``autopilot`` it asks nothing, and writes anywhere."""
+    """In the mode ``autopilot`` it never asks, and writes anywhere."""
     mode = (run.session_mode or "agent").rpartition("#")[2]
     if place.compiled.limited and mode not in _MODES:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
         "--log-level=none",
         f"--secret-env-vars={','.join(SECRET_ENV)}",
     ]
-    if run.mcp_servers:  # as a peer it does not use those that the protocol brings
+    if run.mcp_servers:  # the persistent agent ignores the servers that ACP passes
         flags.append(f"--additional-mcp-config=@{os.path.join(place.home, _SERVERS)}")
     if run.inherit == "nothing":
         flags.append("--no-custom-instructions")
@@ -131,7 +131,7 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
 
 
 def _auth(run: RunOptions, place: LaunchContext) -> str:
-    """How to pay, in a sentence. Raises where that cannot be."""
+    """A note on which credentials are used. Raises if there are none, or no model."""
     env = place.env
     for name in _KEYS:
         if 0 < len(env.get(name, "")) < SHORTEST_KEY:
@@ -161,7 +161,7 @@ def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
 
 
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    """Secret values are named, not written: Copilot fills them in from its environment."""
+    """Secrets are references to environment variables, which Copilot replaces."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
         hidden: Json = mcp_config.secret_references(number, server)

@@ -1,26 +1,28 @@
 """A policy in Copilot's own flags.
 
-What shaped this, each seen in runs of the real program (1.0.102):
+Facts that this depends on, each seen in runs of the real program (1.0.102):
 
-- Left alone it reads in the workspace, and *runs commands that it takes for reading*
-  (``ls``, ``cat``) without a question. So a shell that is not allowed is not offered, and no
-  question about a command can be relied on.
-- Its rules for paths name single files, not all below a folder: for one prompt it cannot keep
-  ``.git`` from being written. As a peer it asks for every write that no rule allows, and the
-  paths are judged by ``sessions/permissions.py``.
-- A rule that denies beats one that allows; a denied call is told to the model, which
-  goes on. A question that somebody refuses ends the turn.
+- By default it reads in the workspace, and *runs commands that it believes to be read-only*
+  (``ls``, ``cat``) without asking. So a shell that is not allowed is not offered, and permission
+  requests for commands cannot be relied on.
+- Its rules for paths name single files, not all files below a folder: the headless agent cannot
+  protect ``.git`` from writing. The persistent agent asks about every write that no rule allows,
+  and ``sessions/permissions.py`` judges the paths.
+- A deny rule wins over an allow rule, but ``--available-tools`` wins over ``--excluded-tools``. A
+  call that a rule denies is reported to the model, which continues. A permission request that is
+  denied ends the turn.
 - Its file tools stay in the workspace, the folders of ``--add-dir``, and the system's
   folder for temporary files unless ``--disallow-temp-dir`` is given.
-- It looks for paths and addresses in a command and asks for them, redirections too;
-  a command that names none (``python3 -c …``) goes wherever it wants.
-- Offline it has no web tools at all, and else they reach no address of this machine or its
-  own network. A command with an address in it is held to the same rules.
+- It looks for paths and URLs in a command, in redirections too, and asks about them. A command
+  that names none (``python3 -c …``) can go anywhere.
+- Offline it has no web tools at all. Otherwise they reach no address of this machine or its
+  own network. The same rules apply to a command with a URL.
 - Sub-agents are offered under an unlimited policy only.
 """
 
 from __future__ import annotations
 
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
@@ -61,20 +63,19 @@ _KIND: dict[Capability, str] = {
     "shell": "shell",
     "network": "url",
 }
-"""What its rules call a capability."""
+"""The name of a capability in Copilot's rules."""
 UNASKED: dict[Capability, str] = {
     "read": "files of the workspace are read",
-    "shell": "commands that it takes for reading are run",
-    "mcp": "tools that say that they only read are run",
+    "shell": "commands that it believes to be read-only are run",
+    "mcp": "tools that declare themselves read-only are run",
 }
-"""What it does without a question, with somebody to ask. The caller's own functions say no such
-thing of themselves."""
+"""What the persistent agent does without asking. The caller's own functions do not declare
+themselves read-only."""
 OFFLINE = "with your own provider Copilot is offline and has no web tools"
-IN_WORKSPACE = "in the workspace and the writable folders, except protected names"
 NO_PROTECTION = "its rules cannot protect .git and the like; copilot-acp can"
-ASKED = "decided by whoever answers; a denied call ends the turn"
+ASKED = f"{report_notes.ASKED}; a denied call ends the turn"
 _NONE = "none"
-"""A tool that there is not: an empty list would be no list."""
+"""A tool that does not exist: an empty list would count as no list."""
 
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("bash", {"command": "{command}", "description": "Run it"}),),
@@ -111,14 +112,14 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """For one prompt, with nobody to ask. Raises ``PolicyError`` for a tool name that is
-    nearly one of its own."""
+    """For one process per prompt, which cannot ask. Raises ``PolicyError`` for a tool name that is
+    nearly one of Copilot's."""
     report = tuple(_row(policy, capability, run, asks=False) for capability in CAPABILITIES)
     return CompiledPolicy(report, _flags(policy, run, asks=False))
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """For a peer, whose questions come to us."""
+    """For the persistent agent, which asks us."""
     report = tuple(_row(policy, capability, run, asks=True) for capability in CAPABILITIES)
     return CompiledPolicy(report, _flags(policy, run, asks=True))
 
@@ -126,8 +127,8 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def verdict_of(
     policy: Policy, capability: Capability, run: RunOptions, *, asks: bool, own: bool = False
 ) -> Verdict:
-    """With nobody to ask, what asks is denied. What it asks about only at times is denied too,
-    unless it is said that what cannot be enforced may run (``strict=False``)."""
+    """*ask* is *deny* if nobody can answer. It is also *deny* for what Copilot asks about only
+    sometimes, unless the caller accepts what cannot be enforced (``strict=False``)."""
     verdict = policy.verdict(capability, own=own)
     if verdict == "ask" and not (asks and run.interactive):
         return "deny"
@@ -172,10 +173,10 @@ def _rule(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool
     if capability == "read" and verdict == "allow":
         return []
     if capability == "write" and verdict == "allow" and asks:
-        return []  # every write comes to us, for its paths
+        return []  # it asks about every write, and we judge the path
     if capability == "shell" and policy.shell_rules:
         if asks:
-            return []  # every command comes to us
+            return []  # it asks about every command
         return ["--allow-tool=shell"] if verdict == "allow" else []
     return _verb(_KIND[capability], verdict)
 
@@ -187,11 +188,11 @@ def _verb(what: str, verdict: Verdict) -> list[str]:
 
 
 def _listed(names: tuple[str, ...], run: RunOptions, *, asks: bool) -> list[str]:
-    """These tools alone are offered, and need no further leave."""
+    """Only these tools are offered, and they need no further permission."""
     flags = [f"--available-tools={','.join(names) or _NONE}"]
     for capability, tools in _TOOLS_OF.items():
         if capability == "read" or (asks and capability == "write"):
-            continue  # it reads unasked; what it writes comes to us
+            continue  # it reads without asking; it asks about every write
         if any(name in tools for name in names):
             flags += _verb(_KIND[capability], "allow")
     for server in run.mcp_servers:
@@ -202,7 +203,7 @@ def _listed(names: tuple[str, ...], run: RunOptions, *, asks: bool) -> list[str]
 
 
 def _shell_flag(rule: str) -> str:
-    """Its rules are of a command and its sub-command, whatever follows; ours are globs."""
+    """Its rules name a command and its sub-command, with any arguments; ours are globs."""
     verb, pattern = parse_rule(rule)
     stem = pattern.removesuffix(" *")
     return f"--{verb}-tool=shell({stem}{':*' if stem != pattern else ''})"
@@ -233,17 +234,17 @@ def _verdict_row(
         chosen = [name for name in listed if name in _TOOLS_OF.get(capability, ())]
         if capability == "mcp":
             chosen = [name for name in listed if name not in TOOLS]
-        note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
-        return "allow" if chosen else "deny", "native", [note]
+        return "allow" if chosen else "deny", "native", [report_notes.listed(chosen)]
     verdict = verdict_of(policy, capability, run, asks=asks)
     if verdict == "ask":
         notes = [ASKED]
         if capability not in UNASKED:
             return verdict, "brokered", notes
-        return verdict, "advisory", [*notes, f"{UNASKED[capability]} without a question"]
+        return verdict, "advisory", [*notes, f"{UNASKED[capability]} without asking"]
     if verdict == "deny" and policy.verdict(capability) == "ask":
-        why = "nobody to ask" if not (asks and run.interactive) else "it asks about some only"
-        return verdict, "native", [f"ask→deny: {why}, so it is not offered"]
+        if not (asks and run.interactive):
+            return verdict, "native", [report_notes.ASK_DENIED]
+        return verdict, "native", [f"ask→deny: it does not always ask; {report_notes.NOT_OFFERED}"]
     return verdict, "native", []
 
 
@@ -252,14 +253,18 @@ def _notes(
 ) -> list[str]:
     notes: list[str] = []
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
-        notes.append(IN_WORKSPACE if asks else NO_PROTECTION)
+        notes.append(report_notes.WRITES_INSIDE if asks else NO_PROTECTION)
     if capability == "network" and verdict != "deny":
         notes.append(OFFLINE)
     if capability == "network" and free_shell:
-        notes.append("a permitted shell reaches the network, unless an address stands in its line")
+        notes.append("a permitted shell reaches the network, unless the command contains a URL")
     if capability == "shell" and policy.shell_rules:
-        why = "what it takes for reading is not asked about" if asks else "its rules are not globs"
+        why = (
+            "it does not ask about commands that it believes to be read-only"
+            if asks
+            else "its rules are not globs"
+        )
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")
     if capability == "read" and verdict == "allow":
-        notes.append("in the workspace and the writable folders")
+        notes.append(report_notes.IN_FOLDERS)
     return notes

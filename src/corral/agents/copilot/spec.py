@@ -1,21 +1,22 @@
-"""GitHub's Copilot CLI, as a peer that stays and for one prompt: what it is.
+"""The specs of GitHub's Copilot CLI: ``copilot-cli`` (one process per prompt) and ``copilot-acp``
+(persistent).
 
-Facts hold for 1.0.102, each seen in a run of the real program:
+Each fact was seen in a run of version 1.0.102:
 
-- With a provider of one's own (``COPILOT_PROVIDER_BASE_URL``) it needs no login, and
-  with ``COPILOT_OFFLINE`` it speaks to nobody else.
-- The program behind npm's script is called itself: the script would pass no signal on.
-- It unpacks 235 MB into the user's cache at its first start, so ``HOME`` stays what it
-  is; settings, sessions and logs go to a private ``COPILOT_HOME``.
-- Ended by a signal it may still report an ``exitCode`` of 0: what it aborted is no success.
-- Its file of tokens is written anew beside itself and renamed: never name a device.
-- As a peer it asks to *read* where it is about to write outside the workspace, knows no
-  ``--add-dir`` and no tool server of the protocol's, reads a repository's words
+- With a custom provider (``COPILOT_PROVIDER_BASE_URL``) it needs no login, and
+  with ``COPILOT_OFFLINE`` it contacts no other host.
+- The program is started directly, not npm's script: the script does not forward signals.
+- It unpacks 235 MB into the user's cache at its first start, so ``HOME`` stays unchanged;
+  settings, sessions and logs go to a private ``COPILOT_HOME``.
+- Killed by a signal it may still report an ``exitCode`` of 0: an aborted turn is not a success.
+- It replaces the file of token counts by renaming: the file must not be a device.
+- The persistent agent asks to *read* before it writes outside the workspace, ignores
+  ``--add-dir`` and the MCP servers that ACP passes, reads a repository's instructions
   (``AGENTS.md``) whatever its switch says, and runs its hooks whatever its settings say
-  (``disableAllHooks``): so a folder that carries any is refused.
-- As a peer it says nothing of a call to a tool that is not offered.
-- As a peer it tells an API error as its answer (``Error: …``) and ends the turn well,
-  with the session's count of tokens as it was before.
+  (``disableAllHooks``): so a folder with hooks is refused.
+- The persistent agent does not report a call to a tool that is not offered.
+- The persistent agent reports an API error as its answer (``Error: …``) and ends the turn
+  successfully, without counting its tokens.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ QUIRKS = AcpQuirks(
     command_prefixes=("/", " ", "\t", "\r", "\n"),
     command_escape="\u2060",
 )
-"""``command_prefixes``: blanks too, as it may trim. ``command_escape``: a word joiner, which no
-trimming takes away and no model sees."""
+"""``command_prefixes`` has blanks, because it may trim the prompt. ``command_escape`` is a word
+joiner: trimming does not remove it, and no model sees it."""
 
 _HEADLESS = AgentSpec(
     name="copilot-cli",

@@ -124,10 +124,7 @@ def _error_from_answer(message: str) -> CorralError | None:
 
 def _error_from_api(message: str, ending: Ending) -> CorralError:
     text, status, reason = _api_error(message)
-    status = status or _BY_EXIT.get(ending.code or 0)
-    if status is None and "ModelNotFoundError" in ending.stderr:
-        status = 404  # the one API error that the CLI reports without its number
-    low = text.lower()
+    status, low = status or _status_of_exit(ending), text.lower()
     if reason == "API_KEY_INVALID" or any(sign in low for sign in _BAD_KEY):
         return errors.AuthenticationFailed(text, hint=_KEY_HINT)
     if status == 413 or (status == 400 and any(sign in low for sign in _TOO_LONG)):
@@ -139,13 +136,20 @@ def _error_from_api(message: str, ending: Ending) -> CorralError:
     if status in _BY_STATUS:
         kind, hint = _BY_STATUS[status]
         return kind(text, hint=hint)
-    if status is not None and (status >= 500 or status in (408, 499)):
-        return errors.ServerFailed(text, hint="The model's service is at fault: try again.")
+    if status is not None and status >= 500:
+        return errors.ServerFailed(text, hint=_SERVER_HINT)
     return _error_from_text(text, ending)
+
+
+def _status_of_exit(ending: Ending) -> int | None:
+    status = _BY_EXIT.get(ending.code or 0)
+    # The only API error that the CLI reports without its number.
+    return 404 if status is None and "ModelNotFoundError" in ending.stderr else status
 
 
 _BAD_KEY = ("api key not valid", "default credentials")
 _TOO_LONG = ("token count", "context", "exceeds the maximum")
+_SERVER_HINT = "The model's service is at fault: try again."
 _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
     400: (errors.InvalidRequest, None),
     401: (errors.AuthenticationFailed, _KEY_HINT),
@@ -154,6 +158,8 @@ _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
         errors.AccessDenied,
         "The key is known but not allowed this: check its project and model.",
     ),
+    408: (errors.ServerFailed, _SERVER_HINT),
+    499: (errors.ServerFailed, _SERVER_HINT),
 }
 """HTTP statuses that decide the error alone."""
 

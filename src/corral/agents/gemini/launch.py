@@ -1,9 +1,8 @@
-"""Starting the Gemini CLI: arguments, settings, environment, and how the prompt reaches it.
+"""Starting the Gemini CLI: arguments, settings, environment, and how the prompt is passed.
 
-The prompt goes in as text and as nothing else. On stdin the CLI would take a
-leading ``/`` for a command and inline the files behind every ``@``; so a prompt
-that holds either is written as a command of our own in the private home, whose
-text the CLI sends as it stands, and stdin only names that command.
+The prompt must reach the model as plain text. On stdin the CLI would take a leading ``/`` for a
+command and inline the files after every ``@``. So a prompt with either is written as a custom
+command in the private home, whose text the CLI sends unchanged, and stdin names that command.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from corral.options import RunOptions
 from corral.values import Json
 
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
-"""stdin is cut at 8 MiB without an error; a little below leaves room for the rest."""
+"""The CLI silently cuts stdin at 8 MiB; the margin is for the system prompt."""
 
 MODEL_ALIASES = frozenset({"auto", "pro", "flash", "flash-lite"})
 
@@ -71,14 +70,14 @@ USER_SETTINGS = ".gemini/settings.json"
 USER_FILES = (".gemini/extensions", ".gemini/skills", ".gemini/agents", ".gemini/GEMINI.md")
 PROJECT_FILES = (".gemini", ".agents/skills")
 PARENT_FILES = (".env", ".gemini/.env")
-"""Looked for in the working directory and every folder above, up to the root."""
+"""Searched in the working directory and every folder above it, up to the root."""
 
 _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
-"""What a ``.env`` may set even in an untrusted folder, unless it is set already."""
+"""Variables that a ``.env`` may set even in an untrusted folder, unless they are already set."""
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-    """Raises before anything is spawned where the CLI could not do what is asked."""
+    """Raises, before anything is spawned, if the CLI cannot do what is asked."""
     note, stdin, files = _prompt(run, prompt, place)
     flags = ["--output-format", "stream-json"]
     if resume is not None:
@@ -87,9 +86,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    """The CLI as a peer that stays: prompts and sessions come to it by the protocol."""
+    """The persistent CLI: prompts and sessions are sent by the protocol."""
     _check_mode(run, place)
-    run = replace(run, images=())  # they travel in the prompt
+    run = replace(run, images=())  # they are part of the prompt
     return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
 
 
@@ -183,7 +182,7 @@ def _folders(run: RunOptions, place: LaunchContext) -> list[str]:
 
 
 def _auth(place: LaunchContext) -> tuple[str, str]:
-    """How to pay, from what is there, and a sentence that says so."""
+    """The authentication method for the credentials that were found, and a note on it."""
     env = place.env
     has_login = any(path.endswith("oauth_creds.json") for path in place.credentials)
     if _on(env.get("GOOGLE_GENAI_USE_VERTEXAI")):
@@ -211,7 +210,8 @@ def _on(value: str | None) -> bool:
 
 
 def _trust(run: RunOptions, place: LaunchContext) -> bool:
-    """Untrusted wherever that does: then nothing of the repository's own takes effect."""
+    """Whether the folder is trusted. In an untrusted folder the repository's own settings have no
+    effect, so it is trusted only if an option needs that."""
     if run.inherit == "project":
         return True
     reasons = [
@@ -241,18 +241,18 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
             "auth": {"selectedType": method, "useExternal": method == "gateway"},
             "folderTrust": {"enabled": False},
             "environmentVariableRedaction": {"enabled": True},
-            # "Always" would turn a mode on in which edits do not ask the policy.
+            # The answer "always" would turn on a mode in which edits bypass the policy.
             "disableAlwaysAllow": True,
         },
-        # A model's correction of an edit could differ between the question and the edit.
+        # A model's correction could change an edit after it was permitted.
         "tools": {"disableLLMCorrection": True},
         "general": {
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,
             "maxAttempts": run.retries,
             "plan": {"enabled": place.compiled.plan},
-            # A load leaves an empty file with the session's id. For its sake the next start
-            # would delete all files of that id, the conversation among them.
+            # Loading a session leaves an empty file with its id. Because of that file the next
+            # start would delete all files with that id, also the conversation.
             "sessionRetention": {"enabled": False},
             "topicUpdateNarration": False,
         },
@@ -272,7 +272,7 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
 
 
 def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
-    """The user's settings without trust in tool servers: a trusted server's tools do not ask."""
+    """The user's settings without trust in MCP servers: a trusted server's tools do not ask."""
     servers = theirs.get("mcpServers")
     if not isinstance(servers, dict):
         return dict(theirs)
@@ -284,7 +284,7 @@ def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:
-    """The user's settings under ours: what a run depends on is never theirs to change."""
+    """The user's settings, overridden by ours."""
     merged = dict(theirs)
     for name, value in ours.items():
         below = merged.get(name)
@@ -302,7 +302,7 @@ def _mcp_servers(run: RunOptions) -> dict[str, Json]:
 def _prompt(
     run: RunOptions, prompt: str, place: LaunchContext
 ) -> tuple[str | None, bytes, dict[str, str]]:
-    """A note, what goes to stdin, and the files that carry the rest."""
+    """A note, the bytes for stdin, and the files of the prompt."""
     if run.system_prompt is not None:
         prompt = f"{run.system_prompt}\n\n{prompt}"
     if run.expand_files and not run.images:
@@ -312,7 +312,7 @@ def _prompt(
     if prompt_command.has_template_syntax(prompt):
         if run.images:
             raise ConfigError(
-                "with images the prompt may not hold {{args}}, !{ or @{",
+                "with images the prompt may not contain {{args}}, !{ or @{",
                 hint="The Gemini CLI would act on them.",
             )
         return *prompt_command.escape_prompt(prompt), {}

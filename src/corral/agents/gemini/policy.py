@@ -1,30 +1,29 @@
 """A policy in the Gemini CLI's own controls: the rules of its policy engine.
 
-What shaped this, each seen in runs of the real program or read in its source:
+Facts that this depends on, each seen in runs of the real program or read in its source:
 
-- Policy files fail open: a syntax error, an invalid rule or a missing file is a
-  warning and the run goes on without. So the approval mode stays ``default``,
-  which without rules offers no way to write or run anything, and every right is
-  an allow rule over a ``*`` deny: a lost file takes rights away. ``yolo`` is
-  never used, not even for ``full``.
-- Settings make allow rules of their own (up to 4.3); the base deny stands above
-  them, and the file is passed as admin policy too, where nothing else reaches.
-- What no rule grants is not offered to the model.
-- ``commandPrefix`` and ``commandRegex`` match anywhere in the arguments and are
-  fooled by an extra one; ``argsPattern`` anchored on the NUL that the CLI puts
-  around each argument is not.
-- ``ask_user`` without ``argsPattern`` is not a question: the CLI runs commands that
-  it believes to be harmless (``id``, ``cat``, ``uniq``), and its check of their paths
-  does not know braces. A rule with ``argsPattern`` is exempt from that list, and
-  from the one of dangerous commands: then *allow* allows and *ask* asks, always.
-- In ``autoEdit`` mode the file tools and ``web_fetch`` do not ask the rules at all.
-  Answering *always* to a question about an edit turns that mode on.
-- A sub-agent and a built-in skill start without a question.
+- Policy files fail open: after a syntax error, an invalid rule or a missing file the CLI prints a
+  warning and continues without the file. So the approval mode stays ``default``, which without
+  rules can neither write nor run anything, and every permission is an allow rule over a ``*``
+  deny: a lost file removes permissions. ``yolo`` is never used, not even for ``full``.
+- Settings create allow rules of their own (with priorities up to 4.3). The base deny has a higher
+  priority, and the file is also passed as the admin policy, which no other rule overrides.
+- What no rule allows is not offered to the model.
+- ``commandPrefix`` and ``commandRegex`` match anywhere in the arguments, so that an extra argument
+  can match. ``argsPattern``, anchored on the NUL that the CLI puts around each argument, cannot
+  be misled in this way.
+- ``ask_user`` without ``argsPattern`` does not always ask: the CLI runs commands that it believes
+  to be harmless (``id``, ``cat``, ``uniq``), and its check of their paths does not know braces.
+  A rule with ``argsPattern`` is exempt from that list, and from the list of dangerous commands:
+  then *allow* always allows and *ask* always asks.
+- In ``autoEdit`` mode the file tools and ``web_fetch`` do not consult the rules at all. The answer
+  *always* to a permission request for an edit turns that mode on.
+- A sub-agent and a built-in skill start without a permission request.
 
-Headless, nobody is asked, and rules decide alone (``write_paths``, ``shell_regex``). As a
-peer (ACP), one process serves sessions in several folders, so its rules name no paths:
-every write and, under shell rules, every command is a question, which the broker
-answers by the policy with the resolved path or the exact command.
+Headless, the CLI cannot ask, and the rules alone decide (``write_paths``, ``shell_regex``). As a
+persistent agent (ACP), one process serves sessions in several folders, so its rules name no
+paths: every write and, with shell rules, every command sends a permission request, which is
+answered by the policy with the resolved path or the exact command.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ import re
 
 from corral.agents.gemini import write_paths
 from corral.agents.gemini.write_paths import LONGEST_PATTERN
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import CompiledPolicy, LaunchContext, PolicyRow
 from corral.errors import PolicyError
@@ -47,9 +47,9 @@ WRITE = ("write_file", "replace")
 SHELL = ("run_shell_command", "list_background_processes", "read_background_output")
 NETWORK = ("web_fetch", "google_web_search")
 HARMLESS = ("update_topic", "write_todos", "complete_task")
-"""``complete_task`` is how a sub-agent ends."""
+"""A sub-agent ends with ``complete_task``."""
 OTHER = ("invoke_agent", "activate_skill", "enter_plan_mode", "exit_plan_mode")
-"""Count as ``shell``: a sub-agent's own calls make no events, and it picks a model of its own."""
+"""These count as ``shell``: a sub-agent's calls make no events, and it chooses its own model."""
 
 KINDS: dict[str, ToolKind] = {
     **dict.fromkeys(READ, "read"),
@@ -64,19 +64,19 @@ KINDS: dict[str, ToolKind] = {
 
 
 def is_agent_tool(name: str) -> bool:
-    """Whether a tool that is *not registered* was hidden by policy or mode, and not made up.
-    An MCP server that did not come up looks the same."""
+    """Whether a tool that is *not registered* exists and was hidden by the policy or the mode. The
+    tool of an MCP server that did not start looks the same."""
     return name in KINDS or name.startswith("mcp_")
 
 
 POLICY_FILE = "policy.toml"
 
 _BASE, _GRANT, _RULES, _FENCE, _DENY = 500, 700, 899, 960, 990
-"""Never 950: the CLI takes a rule of that priority for one that the user added by answering
-*always*, and ignores it where ``disableAlwaysAllow`` is set."""
+"""Priorities of rules. Never 950: the CLI takes a rule with that priority for one that the user
+added with the answer *always*, and ignores it if ``disableAlwaysAllow`` is set."""
 _MOST_RULES = 150
 _REFUSED_PATTERN = r"\([^)]*[*+?{].*\)[*+?{]"
-"""The CLI's own test for nested repetition, which also hits some that are none."""
+"""The CLI's own test for nested repetition. It also matches some patterns without one."""
 _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
 _BLANKS = r"( |\\t)+"
@@ -100,7 +100,7 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
         _grants(policy, run, place, rules)
         return rules.text()
 
-    policy_file(None)  # raises now what it would raise at the launch
+    policy_file(None)  # raises now the errors that the launch would raise
     missing = inexpressible_rules(policy)
     note = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
     return CompiledPolicy(
@@ -165,7 +165,7 @@ class _Rules:
 
 
 def _denied(policy: Policy, rules: _Rules, *, strict: bool) -> None:
-    """What is denied under every policy, headless or not."""
+    """The deny rules of every policy, headless or not."""
     check_names(policy, KINDS, "the Gemini CLI", prefixed("mcp_"), strict=strict)
     denied = tuple(name for name in policy.deny_tools if _is_known(name))
     if denied:
@@ -185,7 +185,7 @@ def _shell_rules(policy: Policy, rules: _Rules) -> None:
         if verb == "deny" and not all(map(_is_taken, found)):
             raise PolicyError(
                 f"the Gemini CLI would not take the shell rule {rule!r}",
-                hint="It takes short ones, and few with parentheses.",
+                hint="It takes short rules, and few with parentheses.",
             )
         for regex in found:
             rules.add("run_shell_command", verb, _RULES - number, pattern=regex)
@@ -212,16 +212,16 @@ def _allowing(pattern: str) -> list[str]:
 
 
 def _denying(pattern: str) -> list[str]:
-    """The CLI takes no nested repetition, so the bare command of ``git *`` has one of its own.
-    A second blank, or a tab, does not get past a denial."""
+    """The CLI takes no nested repetition, so the bare command of ``git *`` has its own pattern.
+    The patterns also match several blanks and tabs."""
     globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
     texts = [_ANY.join(map(write_paths.escaped, glob.split("*"))) for glob in globs]
     return [f'{_COMMAND}{text.replace(" ", _BLANKS)}"\\x00' for text in texts]
 
 
 def _granted(policy: Policy, *, ask: bool) -> tuple[dict[str, bool], bool | None]:
-    """Tool → whether each call of it is a question; and the same of all MCP tools, None where
-    they are not offered. ``ask``: what the policy asks about can be asked."""
+    """Tool → whether each call sends a permission request; and the same for all MCP tools, None if
+    they are not offered. ``ask``: somebody can answer permission requests."""
     if policy.allow_tools is not None:
         listed = [name for name in policy.allow_tools if _is_known(name)]
         return dict.fromkeys(listed, False), None
@@ -231,7 +231,7 @@ def _granted(policy: Policy, *, ask: bool) -> tuple[dict[str, bool], bool | None
         if verdict == "allow":
             tools |= dict.fromkeys(names, False)
         elif verdict == "ask" and ask:
-            # Sub-agents and skills start without a question.
+            # Sub-agents and skills start without a permission request.
             tools |= dict.fromkeys((name for name in names if name not in OTHER), True)
     if policy.mode == "plan":
         tools["exit_plan_mode"] = False
@@ -251,7 +251,7 @@ def _mcp_rules(policy: Policy, mcp: bool | None, rules: _Rules, *, ask: bool) ->
 
 
 def _rules_count(policy: Policy) -> bool:
-    """Whether shell rules decide anything: a list of tools without the shell denies it."""
+    """Whether shell rules have an effect: a list of tools without the shell denies all commands."""
     listed = policy.allow_tools is None or "run_shell_command" in policy.allow_tools
     return listed and bool(policy.shell_rules)
 
@@ -261,7 +261,7 @@ def _allows_commands(policy: Policy) -> bool:
 
 
 def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
-    """The grants of a peer: all that is limited by more than the tool's name is a question."""
+    """The rules of the persistent CLI: a tool that is limited by more than its name asks."""
     tools, mcp = _granted(policy, ask=run.interactive)
     if not policy.is_unlimited:
         tools |= {name: True for name in WRITE if name in tools}
@@ -275,16 +275,20 @@ def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
         names = tuple(name for name, question in tools.items() if question is asks)
         if names:
             rules.add(names, decision, _GRANT)
-    has_own = any(server.name == OWN_SERVER for server in run.mcp_servers)
-    if mcp is None and has_own and policy.own_mcp == "allow" and policy.allow_tools is None:
-        # As a peer the CLI does not apply the rule for one server when it offers tools. The
-        # broker allows our own server and denies the others.
+    if mcp is None and _offers_own_server_only(policy, run):
+        # The persistent CLI does not apply the rule for one server when it offers tools. Our
+        # answers allow our own server and deny the others.
         mcp = True
     _mcp_rules(policy, mcp, rules, ask=run.interactive)
 
 
+def _offers_own_server_only(policy: Policy, run: RunOptions) -> bool:
+    has_own = any(server.name == OWN_SERVER for server in run.mcp_servers)
+    return has_own and policy.own_mcp == "allow" and policy.allow_tools is None
+
+
 def _grants(policy: Policy, run: RunOptions, place: LaunchContext | None, rules: _Rules) -> None:
-    """The grants of the headless CLI."""
+    """The allow rules of the headless CLI."""
     tools, mcp = _granted(policy, ask=False)
     if tools.pop("run_shell_command", None) is not None:
         rules.add("run_shell_command", "allow", _GRANT, pattern=_COMMAND, redirect=True)
@@ -327,7 +331,7 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 def _row(policy: Policy, capability: Capability) -> PolicyRow:
     verdict, notes = _verdict(policy, capability)
     if verdict == "ask":
-        notes.append("ask→deny: headless, there is nobody to ask")
+        notes.append(report_notes.HEADLESS_DENIED)
     if capability == "shell" and (missing := inexpressible_rules(policy)):
         notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
     if capability == "write" and verdict == "allow":
@@ -340,11 +344,11 @@ def _asking_row(policy: Policy, capability: Capability, *, interactive: bool) ->
     enforcement: Enforcement = "native"
     if verdict == "ask" and interactive:
         enforcement = "brokered"
-        notes.append("every call is decided by whoever answers")
+        notes.append(report_notes.ASKED)
         if capability == "shell":
             notes.append("sub-agents and skills are not offered")
     elif verdict == "ask":
-        notes.append("ask→deny: nobody is there to ask")
+        notes.append(report_notes.ASK_DENIED)
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
         enforcement = "brokered"
         notes.append("each write is judged by its path")
@@ -360,8 +364,7 @@ def _verdict(policy: Policy, capability: Capability) -> tuple[Verdict, list[str]
     chosen = [name for name in policy.allow_tools if name in tools]
     if capability == "mcp":
         chosen = [name for name in policy.allow_tools if name.startswith("mcp_")]
-    note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
-    return ("allow" if chosen else "deny"), [note]
+    return ("allow" if chosen else "deny"), [report_notes.listed(chosen)]
 
 
 def _noted(
@@ -374,14 +377,14 @@ def _noted(
     denied = policy.network == "deny" and verdict != "allow"
     if capability == "network" and denied and _shell_is_free(policy):
         enforcement = "impossible"
-        notes.append("a permitted shell reaches the network: this agent cannot restrict it")
+        notes.append(report_notes.SHELL_REACHES_NETWORK)
     elif capability == "network" and _shell_is_free(policy):
         notes.append("its own fetch and search tools; a permitted shell reaches further")
     if capability == "shell":
         if policy.shell_rules:
             notes.append(f"{len(policy.shell_rules)} shell rules")
         if verdict == "allow" and any(rule.startswith("deny") for rule in policy.shell_rules):
-            notes.append("deny rules over a free shell can be bypassed (env, sh -c, aliases)")
+            notes.append(report_notes.BYPASSABLE)
         if verdict == "allow":
             notes.append("it can read the CLI's own environment through /proc")
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))

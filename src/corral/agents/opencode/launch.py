@@ -35,7 +35,8 @@ SUPPORTS_ACP = ACP_OPTIONS | {"inherit"}
 SUPPORTS_HEADLESS = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
 
 _MCP_MS = 30_000
-"""To come up; OpenCode's own 5 s lose a server on a busy machine, in silence."""
+"""Start timeout of an MCP server. With OpenCode's own 5 s a server on a busy machine is silently
+left out."""
 
 _MODELS = "models.json"
 _SETTINGS = ("opencode.json", "opencode.jsonc")
@@ -45,7 +46,8 @@ PROJECT_FILES = (
     *(f".opencode/{name}" for name in _SETTINGS),
     *(f".opencode/{name}{many}" for name in _FOLDERS for many in ("", "s")),
 )
-"""What OpenCode would obey. Not ``.opencode`` as such: its installer puts one into the home."""
+"""Files that OpenCode would obey. The folder ``.opencode`` alone does not count: the installer
+creates one in the home."""
 
 HELPERS = {
     RIPGREP: (
@@ -53,14 +55,14 @@ HELPERS = {
         "*/*/node_modules/@openai/codex-*/vendor/*/codex-path/rg",
     )
 }
-"""OpenCode searches by ripgrep, and downloads it from GitHub where PATH has none."""
+"""OpenCode searches with ripgrep, and downloads it from GitHub if it is not on PATH."""
 _NPMRC = ".config/opencode/.npmrc"
-"""OpenCode installs a package of its own, for plug-ins, into the folder of its settings. Offline
-npm does not ask the registry."""
+"""OpenCode installs a package for plug-ins into the folder of its settings. This file makes npm
+work offline."""
 _INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "CONTEXT.md")
-"""Handed to the model with a file that it reads in the same folder, and no rule is asked."""
+"""Sent to the model with a file that it reads in the same folder, without checking the rules."""
 _LONGEST_VARIABLE = 120_000
-"""Linux takes 131,071 bytes a variable."""
+"""Linux allows 131,071 bytes per variable."""
 
 _SWITCHES = (
     "AUTOUPDATE",
@@ -76,7 +78,7 @@ _SWITCHES = (
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    """As a peer. Raises before anything is spawned where there is no model to be had."""
+    """The persistent agent. Raises, before anything is spawned, if no model is available."""
     _check(run, place)
     rules = _rules(place)
     config, notes = _config(run, place, rules)
@@ -94,7 +96,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 def launch_headless(
     run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
 ) -> Launch:
-    """For one prompt. It goes in on stdin: as an argument OpenCode would put it in quotes."""
+    """One process per prompt. The prompt is sent on stdin: OpenCode would quote an argument."""
     _check(run, place)
     rules = _rules(place)
     config, notes = _config(run, place, rules)
@@ -134,7 +136,8 @@ def _path_folders(place: LaunchContext) -> tuple[str, ...]:
 
 
 def _check(run: RunOptions, place: LaunchContext) -> None:
-    """Raises ``UntrustedFolder`` for what OpenCode would obey or hand on, whatever its rules."""
+    """Raises ``UntrustedFolder`` for files that OpenCode would obey or send regardless of its
+    rules."""
     refuse_user_settings(run)
     refuse_project_files(
         run, place, "OpenCode would run this repository's own settings and plugins"
@@ -149,11 +152,11 @@ def _check(run: RunOptions, place: LaunchContext) -> None:
 
 
 def _check_rules(run: RunOptions, place: LaunchContext, *, writes: bool) -> tuple[str, ...]:
-    """What rules alone cannot hold: raises ``ConfigError``, unless ``strict`` is off."""
-    hint = "Use opencode-acp, which is asked for each file."
+    """Raises ``ConfigError`` for what rules alone cannot enforce, unless ``strict`` is off."""
+    hint = "Use opencode-acp, which asks for each file."
     if writes and run.model is None and run.strict:
         raise ConfigError(
-            "whether OpenCode's rules hold depends on the model", hint=f"Name it. {hint}"
+            "whether OpenCode's rules are effective depends on the model", hint=f"Name it. {hint}"
         )
     if not place.links.complete and run.strict:
         raise ConfigError("the workspace has too many files to look for links", hint=hint)
@@ -170,8 +173,8 @@ def _files(run: RunOptions) -> dict[str, str]:
 
 
 def _is_custom(run: RunOptions) -> bool:
-    """Whether the model behind OPENAI_BASE_URL is used alone. Then the list of all vendors'
-    models is empty: to read its own, of thousands, takes OpenCode a third of its start."""
+    """Whether only the model behind OPENAI_BASE_URL is used. Then OpenCode gets an empty list of
+    models: reading its own list, of thousands, takes a third of its start time."""
     return run.inherit != "project" and (run.model or "").startswith(f"{CUSTOM}/")
 
 
@@ -182,15 +185,15 @@ def _env(
     switches = _SWITCHES if own else (*_SWITCHES, "PROJECT_CONFIG")
     more = {"OPENCODE_MODELS_PATH": os.path.join(place.home, _MODELS)} if _is_custom(run) else {}
     if not offers_shell(rules):
-        # Its own git finds no repository: what the repository's settings name is not run, and
-        # the working directory is all that counts as inside. A shell would need git itself.
+        # Its own git finds no repository: programs in the repository's settings do not run, and
+        # only the working directory counts as inside. A shell would need git.
         more["GIT_DIR"] = "/dev/null"
     content = json.dumps(config)
     if len(content.encode()) > _LONGEST_VARIABLE:
         raise ConfigError(
             f"the rules for OpenCode are too long: {len(place.links.found)} links lead out of the"
             f" workspace, and {len(place.links.aliases)} are links to its folders",
-            hint="Use opencode-acp, which is asked for each file.",
+            hint="Use opencode-acp, which asks for each file.",
         )
     return {
         **more,
@@ -212,27 +215,17 @@ def _config(
 ) -> tuple[dict[str, Json], tuple[str, ...]]:
     model, env = run.model, place.env
     hosted = model is not None and model.startswith(f"{HOSTED}/")
-    if model is not None and not all(model.partition("/")):
-        raise ConfigError(
-            f"OpenCode names a model by its provider: provider/{model}",
-            hint=f"{CUSTOM}/{model} is the one behind OPENAI_BASE_URL.",
-        )
-    found = [name for name in ENV_NAMES if env.get(name)]
-    found += [f"~/{name}" for name in place.credentials]
-    if not found and not hosted:
-        raise AuthenticationFailed(
-            "no credentials for OpenCode were found", hint=KEY_HINT, phase="config"
-        )
+    found = _credentials(place, model, hosted=hosted)
     config: dict[str, Json] = {
         "autoupdate": False,
         "share": "disabled",
         "snapshot": False,
-        # Both run programs that the repository brings along, such as its formatter.
+        # Both run programs of the repository, such as its formatter.
         "formatter": False,
         "lsp": False,
         "permission": rules,
         "experimental": {"continue_loop_on_deny": True},
-        # A title costs a call of the model for every session, and nobody sees it.
+        # A title costs a call of the model for every session, and no user sees it.
         "agent": {"title": {"disable": True}},
     }
     if place.compiled.plan:
@@ -249,8 +242,25 @@ def _config(
     return config, notes
 
 
+def _credentials(place: LaunchContext, model: str | None, *, hosted: bool) -> list[str]:
+    """Raises ``ConfigError`` for a model without a provider, ``AuthenticationFailed`` if there are
+    no credentials and the model is not hosted by OpenCode."""
+    if model is not None and not all(model.partition("/")):
+        raise ConfigError(
+            f"OpenCode names a model by its provider: provider/{model}",
+            hint=f"{CUSTOM}/{model} is the one behind OPENAI_BASE_URL.",
+        )
+    found = [name for name in ENV_NAMES if place.env.get(name)]
+    found += [f"~/{name}" for name in place.credentials]
+    if not found and not hosted:
+        raise AuthenticationFailed(
+            "no credentials for OpenCode were found", hint=KEY_HINT, phase="config"
+        )
+    return found
+
+
 def _custom(model: str | None) -> Json:
-    """The values are named, not written: OpenCode fills them in from its environment."""
+    """The values are references to environment variables, which OpenCode replaces."""
     name = (model or "").removeprefix(f"{CUSTOM}/")
     listed = model is not None and model.startswith(f"{CUSTOM}/")
     return {
@@ -262,7 +272,7 @@ def _custom(model: str | None) -> Json:
 
 
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    """Secret values are named, as those of a provider."""
+    """Secrets are references to environment variables, as in ``_custom``."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
         hidden: Json = mcp_config.secret_references(number, server, "{{env:{}}}")

@@ -1,34 +1,35 @@
-"""A policy in OpenCode's own rules, of which the last that matches decides.
+"""A policy in OpenCode's own rules. The last rule that matches decides.
 
-Two ways to be started. A peer (``acp_rules``) asks us for each file that it reads or writes,
-and the answer judges where the path leads; what the policy denies, or would ask about with nobody
-there, is denied by rule and so not offered to the model. One that runs alone (``headless_rules``)
-would end its run at the first question, so there everything is allowed or denied by rule.
+There are two ways to start it. The persistent agent (``acp_rules``) asks us about each file that
+it reads or writes, and we judge where the path leads. What the policy denies, or would ask about
+if nobody can answer, is denied by a rule and so not offered to the model. One process per prompt
+(``headless_rules``) would end its run at the first permission request, so there every call is
+allowed or denied by a rule.
 
-What shaped this, each seen in runs of the real program:
+Facts that this depends on, each seen in runs of the real program:
 
 - A rule for a file compares text, relative to the repository that contains the working directory,
-  and links are followed afterwards. All of that repository counts as inside. So unless it has a
-  shell, OpenCode is kept from finding the repository (``opencode_launch``): then paths are
-  relative to ``/``, and the rules name the workspace and the links in it that lead out.
-- Models with ``gpt`` in their name write by patches alone, and the rules do not see where a
-  patch moves a file to; who answers a question does.
-- The rules for ``glob`` and ``grep`` compare the pattern and not the folder: one that runs alone
-  goes without both where links lead out.
+  and links are followed afterwards. The whole repository counts as inside. So unless it has a
+  shell, OpenCode is prevented from finding the repository (``launch``): then paths are relative
+  to ``/``, and the rules name the workspace and the links in it that lead out.
+- Models with ``gpt`` in their name write with patches only, and the rules do not see where a
+  patch moves a file to; a permission request shows it.
+- The rules for ``glob`` and ``grep`` compare the pattern and not the folder: a headless agent has
+  neither tool if links lead out of the workspace.
 - Its rules for commands see the *commands* in a line. A line without any (``> file``,
-  ``cd . > file``) is run unseen, whatever they say, and empties or makes a file. So a shell that
-  is not allowed is not offered at all, not even for asking, and rules for single commands are
-  advice.
+  ``cd . > file``) runs unseen, whatever the rules say, and empties or creates a file. So a shell
+  that is not allowed is not offered at all, not even for asking, and rules for single commands are
+  advisory.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from corral.agents.shared.tool_allowlist import NOBODY_TO_ASK, SHELL_REACHES_NETWORK
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import ToolKind
@@ -43,7 +44,7 @@ SHELL = ("bash", "skill")
 NETWORK = ("webfetch", "websearch", "codesearch")
 HARMLESS = ("todowrite", "todoread")
 DELEGATE = "task"
-"""A sub-agent asks in a session of its own, which nobody answers: for ``full`` alone."""
+"""A sub-agent asks in a session of its own, which gets no answer: for ``full`` only."""
 
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(READ, "read"),
@@ -88,11 +89,10 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 RIPGREP = "rg"
-_NATIVE = "the agent's own default: it asks for nothing"
 
 
 class Folders(msgspec.Struct, frozen=True):
-    """What the rules depend on besides the policy."""
+    """The facts besides the policy that the rules depend on."""
 
     cwd: str = os.path.sep
     links: Links = Links()
@@ -104,8 +104,8 @@ def folders_of(place: LaunchContext) -> Folders:
 
 
 def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
-    """For a peer, whose questions come to us. Raises ``PolicyError`` for a tool name that is
-    nearly one of its own."""
+    """For the persistent agent, which asks us. Raises ``PolicyError`` for a tool name that is
+    nearly one of OpenCode's."""
     _check_names(policy, run)
     if policy.mode == "native":
         return {}
@@ -113,19 +113,11 @@ def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Js
         return {**UNLIMITED}
     rules: dict[str, Json] = {"*": "deny", UNAVAILABLE: "allow"}
     if policy.allow_tools is not None:
-        # Every question comes to us, and we know the names.
+        # Every permission request comes to us, with the name of the tool.
         rules |= {_key(name): "ask" for name in policy.allow_tools}
     else:
-        rules |= dict.fromkeys(HARMLESS, "allow")
-        asks = {c: "deny" if _effective(policy, run, c) == "deny" else "ask" for c in CAPABILITIES}
-        rules |= dict.fromkeys(READ, asks["read"]) | {"edit": asks["write"]}
-        rules |= dict.fromkeys(NETWORK, _effective(policy, run, "network"))
-        rules |= dict.fromkeys(SHELL, "allow" if policy.verdict("shell") == "allow" else "deny")
-        if policy.shell_rules:
-            rules["bash"] = "ask"
-        for server in run.mcp_servers:
-            rules[f"{server.name}_*"] = _mcp_rule(policy, run, own=server.name == OWN_SERVER)
-    # To its rules all tools that write are one: who answers knows them apart.
+        rules |= _acp_grants(policy, run)
+    # Its rules have one name for all tools that write; permission requests tell them apart.
     rules |= {name: "deny" for name in policy.deny_tools if name not in WRITE}
     if not folders.has_ripgrep:
         rules |= dict.fromkeys(SEARCH, "deny")
@@ -135,6 +127,20 @@ def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Js
     rules["external_directory"] = "allow" if beyond else _outside(policy, folders.cwd)
     rules["doom_loop"] = "ask" if beyond else "deny"
     return {**rules, DELEGATE: "deny"}
+
+
+def _acp_grants(policy: Policy, run: RunOptions) -> dict[str, Json]:
+    """What the capabilities and the shell rules allow or ask about."""
+    rules: dict[str, Json] = dict.fromkeys(HARMLESS, "allow")
+    asks = {c: "deny" if _effective(policy, run, c) == "deny" else "ask" for c in CAPABILITIES}
+    rules |= dict.fromkeys(READ, asks["read"]) | {"edit": asks["write"]}
+    rules |= dict.fromkeys(NETWORK, _effective(policy, run, "network"))
+    rules |= dict.fromkeys(SHELL, _flat(policy.verdict("shell")))
+    if policy.shell_rules:
+        rules["bash"] = "ask"
+    for server in run.mcp_servers:
+        rules[f"{server.name}_*"] = _mcp_rule(policy, run, own=server.name == OWN_SERVER)
+    return rules
 
 
 def headless_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Json]:
@@ -151,11 +157,11 @@ def headless_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[st
         if rules.get(name) == "allow":
             rules[name] = _paths(policy, folders, name) if not shell else _near(name)
     if not shell:
-        rules |= dict.fromkeys(("list", "lsp"), "deny")  # no rule of theirs is about a path
+        rules |= dict.fromkeys(("list", "lsp"), "deny")  # their rules do not see paths
     if not folders.has_ripgrep or (folders.links.unreadable and not shell):
         rules |= dict.fromkeys(SEARCH, "deny")
     outside = "allow" if shell else _outside(policy, folders.cwd)
-    # The same call again and again: it would ask, and a question ends the run.
+    # It asks about a call that is repeated again and again, and a permission request ends the run.
     return {**rules, "external_directory": outside, DELEGATE: "deny", "doom_loop": "deny"}
 
 
@@ -178,25 +184,25 @@ def _headless_grants(policy: Policy, run: RunOptions) -> dict[str, Json]:
 
 
 def writes_by_patches(model: str) -> bool:
-    """OpenCode goes by the model's name; this covers a few more."""
+    """OpenCode decides by the model's name; this matches a few more names."""
     return "gpt" in model.lower()
 
 
 def offers_shell(rules: dict[str, Json]) -> bool:
-    """Whether these rules leave the model a shell."""
+    """Whether these rules offer a shell to the model."""
     return rules.get("bash", rules.get("*", "allow")) != "deny"
 
 
 def _effective(
     policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
 ) -> Verdict:
-    """With nobody to ask, what asks is denied."""
+    """*ask* is *deny* if nobody can answer."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
 
 
 def _near(tool: str) -> dict[str, Json]:
-    """For an agent with a shell, which can read and write everywhere by that."""
+    """For an agent with a shell, which can read and write everywhere anyway."""
     return {"*": "allow", **(dict.fromkeys(_fences(), "deny") if tool == "edit" else {})}
 
 
@@ -248,13 +254,13 @@ def _flat(verdict: Verdict) -> str:
 
 
 def _key(tool: str) -> str:
-    """What OpenCode's rules call it: to them all that writes is one."""
+    """The name of a tool in OpenCode's rules, which have one name for all tools that write."""
     return "edit" if tool in WRITE else tool
 
 
 def _mcp_rule(policy: Policy, run: RunOptions, *, own: bool) -> str:
-    """A question about such a tool looks like one about any other, which counts as shell: it
-    can be put to us only where the two verdicts are the same."""
+    """A permission request for such a tool looks like one for the shell, so it can be answered only
+    if both verdicts are the same."""
     verdict = _effective(policy, run, "mcp", own=own)
     return "deny" if verdict == "ask" != policy.verdict("shell") else verdict
 
@@ -265,7 +271,7 @@ def _check_names(policy: Policy, run: RunOptions) -> None:
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For the persistent agent. Its rules name folders, and are part of its configuration."""
-    acp_rules(policy, run, Folders())  # raises now what it would raise at the launch
+    acp_rules(policy, run, Folders())  # raises now the errors that the launch would raise
     return CompiledPolicy(
         tuple(_row(policy, run, capability) for capability in CAPABILITIES),
         for_folders=lambda place: acp_rules(policy, run, folders_of(place)),
@@ -274,28 +280,48 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return PolicyRow(capability, "allow", "native", _NATIVE)
+        return PolicyRow(capability, "allow", "native", report_notes.OWN_DEFAULT)
     if policy.is_unlimited:
         note = "a permitted shell reaches the network" if capability == "network" else ""
         return PolicyRow(capability, "allow", "native", note)
     verdict, enforcement, notes = _verdict_row(policy, run, capability)
-    free_shell = _has_free_shell(policy)
-    if capability in ("read", "write") and verdict == "allow":
-        enforcement = "brokered"
-        notes.append("each call is judged by where its path leads")
-    asks = enforcement == "brokered" and verdict == "ask"
-    if capability == "mcp" and asks and policy.verdict("shell") != "ask":
-        why = "its permission requests look like those of the shell"
-        verdict, enforcement, notes = "deny", "native", [f"{why}: not offered to the model"]
-    if capability == "network" and free_shell:
+    return _ROWS[capability](policy, verdict, enforcement, notes)
+
+
+def _file_row(
+    capability: Capability,
+) -> Callable[[Policy, Verdict, Enforcement, list[str]], PolicyRow]:
+    def row(
+        _policy: Policy, verdict: Verdict, enforcement: Enforcement, notes: list[str]
+    ) -> PolicyRow:
+        if verdict == "allow":
+            enforcement = "brokered"
+            notes.append("each call is judged by where its path leads")
+        if capability == "read":
+            notes.append(report_notes.READS_OUTSIDE)
+        return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+
+    return row
+
+
+def _network_row(
+    policy: Policy, verdict: Verdict, enforcement: Enforcement, notes: list[str]
+) -> PolicyRow:
+    if _has_free_shell(policy):
+        notes.append(report_notes.SHELL_REACHES_NETWORK)
         if policy.network == "deny" and verdict != "allow":
             enforcement = "impossible"
-        notes.append(SHELL_REACHES_NETWORK)
-    if capability == "read":
-        notes.append("outside the workspace, reading follows the rule for the shell")
-    if capability == "shell":
-        return _shell_row(policy, PolicyRow(capability, verdict, enforcement), notes)
-    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
+    return PolicyRow("network", verdict, enforcement, "; ".join(notes))
+
+
+def _mcp_row(
+    policy: Policy, verdict: Verdict, enforcement: Enforcement, notes: list[str]
+) -> PolicyRow:
+    asks = enforcement == "brokered" and verdict == "ask"
+    if asks and policy.verdict("shell") != "ask":
+        why = "its permission requests look like those of the shell"
+        return PolicyRow("mcp", "deny", "native", f"{why}: {report_notes.NOT_OFFERED}")
+    return PolicyRow("mcp", verdict, enforcement, "; ".join(notes))
 
 
 def _has_free_shell(policy: Policy) -> bool:
@@ -310,8 +336,7 @@ def _listed(policy: Policy, capability: Capability) -> tuple[Verdict, str]:
     chosen = [name for name in names if name in tools]
     if capability == "mcp":
         chosen = [name for name in names if name not in TOOLS]
-    note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
-    return "allow" if chosen else "deny", note
+    return "allow" if chosen else "deny", report_notes.listed(chosen)
 
 
 def _verdict_row(
@@ -322,15 +347,16 @@ def _verdict_row(
         return verdict, "brokered", [note]
     verdict = policy.verdict(capability)
     if verdict == "ask" and run.interactive:
-        return verdict, "brokered", ["decided by whoever answers"]
+        return verdict, "brokered", [report_notes.ASKED]
     if verdict == "ask":
-        return verdict, "native", ["ask→deny: there is nobody to ask; not offered to the model"]
-    return verdict, "native", ["not offered to the model"] if verdict == "deny" else []
+        return verdict, "native", [report_notes.ASK_DENIED]
+    return verdict, "native", [report_notes.NOT_OFFERED] if verdict == "deny" else []
 
 
-def _shell_row(policy: Policy, row: PolicyRow, notes: list[str]) -> PolicyRow:
-    unseen = "a line without a command (`> file`) is run without a question"
-    verdict, enforcement = row.verdict, row.enforcement
+def _shell_row(
+    policy: Policy, verdict: Verdict, enforcement: Enforcement, notes: list[str]
+) -> PolicyRow:
+    unseen = "a line without a command (`> file`) runs without asking"
     if policy.shell_rules:
         enforcement = "advisory"
         notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
@@ -341,6 +367,16 @@ def _shell_row(policy: Policy, row: PolicyRow, notes: list[str]) -> PolicyRow:
         notes.append("it sees the keys in OpenCode's own environment")
     notes.append("sub-agents are off")
     return PolicyRow("shell", verdict, enforcement, "; ".join(notes))
+
+
+_ROWS: dict[Capability, Callable[[Policy, Verdict, Enforcement, list[str]], PolicyRow]] = {
+    "read": _file_row("read"),
+    "write": _file_row("write"),
+    "shell": _shell_row,
+    "network": _network_row,
+    "mcp": _mcp_row,
+}
+"""(policy, verdict, how it is enforced, notes so far) → the row of a capability."""
 
 
 def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -354,10 +390,10 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _headless_row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
     if policy.mode == "native":
-        return PolicyRow(capability, "allow", "native", _NATIVE)
+        return PolicyRow(capability, "allow", "native", report_notes.OWN_DEFAULT)
     verdict, enforcement, notes = _headless_verdict_row(policy, capability)
     if verdict == "deny":
-        notes.append("not offered to the model")
+        notes.append(report_notes.NOT_OFFERED)
     limited = capability == "write" and verdict == "allow" and not policy.is_unlimited
     if limited and writes_by_patches(run.model or ""):
         enforcement = "impossible"
@@ -368,7 +404,7 @@ def _headless_row(policy: Policy, run: RunOptions, capability: Capability) -> Po
     if capability == "shell" and policy.shell_rules:
         enforcement = "advisory"
     if reaches:
-        notes.append(SHELL_REACHES_NETWORK)
+        notes.append(report_notes.SHELL_REACHES_NETWORK)
     notes += _headless_notes(policy, capability, verdict)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
@@ -380,12 +416,12 @@ def _headless_verdict_row(
         verdict, note = _listed(policy, capability)
         writes = capability == "write" and verdict == "allow"
         if writes and not {"edit", "write"} <= {*policy.allow_tools}:
-            why = "to its rules edit, write and apply_patch are one: list edit and write"
+            why = "its rules do not tell edit, write and apply_patch apart: list edit and write"
             return verdict, "advisory", [note, why]
         return verdict, "native", [note]
     verdict = policy.verdict(capability)
     if verdict == "ask":
-        return "deny", "native", [NOBODY_TO_ASK]
+        return "deny", "native", [report_notes.HEADLESS_DENIED]
     return verdict, "native", []
 
 

@@ -1,12 +1,13 @@
-"""The policy of an agent that runs alone: a tool is offered to the model, or it is not.
+"""The policy of an agent that cannot ask: a tool is offered to the model, or it is not.
 
-Nobody can be asked there, so what is not allowed is denied.
+So what is not allowed is denied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from corral.agents.shared import report_notes
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import CompiledPolicy, PolicyRow
 from corral.errors import PolicyError
@@ -23,12 +24,7 @@ from corral.policy import (
 )
 
 Tools = Mapping[str, ToolKind]
-"""What an agent has, and what each of them does."""
-
-OWN_DEFAULT = "the agent's own default: it asks for nothing"
-NOBODY_TO_ASK = "ask→deny: started for one prompt it has nobody to ask"
-NOT_OFFERED = "not offered to the model"
-SHELL_REACHES_NETWORK = "a permitted shell reaches the network: this agent cannot restrict it"
+"""An agent's tools, with their kinds."""
 
 
 def allowed_tools(policy: Policy, tools: Tools) -> list[str]:
@@ -43,7 +39,7 @@ def allowed_tools(policy: Policy, tools: Tools) -> list[str]:
 def allowlist_compiler(
     tools: Tools, title: str, *, shell: str, flag: str, nothing: str
 ) -> Callable[[Policy, RunOptions], CompiledPolicy]:
-    """For an agent that is told its tools, and no more, by ``flag``; or ``nothing``."""
+    """For an agent with a flag that lists all its tools, and another (``nothing``) for none."""
 
     def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
         check_names(policy, tools, title, prefixed("mcp__"), strict=run.strict)
@@ -63,19 +59,21 @@ def allowlist_compiler(
 def effective_verdict(
     policy: Policy, capability: Capability, chosen: list[str]
 ) -> tuple[Verdict, list[str]]:
-    """What is left of a verdict, and why; of a list of tools, ``chosen`` are of this kind."""
+    """The verdict that applies, with its note. ``chosen``: the tools of this capability that
+    ``allow_tools`` lists."""
     if policy.allow_tools is not None:
-        note = f"allow_tools: {', '.join(chosen)}" if chosen else "allow_tools: not listed"
-        return ("allow" if chosen else "deny"), [note]
+        return ("allow" if chosen else "deny"), [report_notes.listed(chosen)]
     verdict = policy.verdict(capability)
-    return ("deny", [NOBODY_TO_ASK]) if verdict == "ask" else (verdict, [])
+    return ("deny", [report_notes.HEADLESS_DENIED]) if verdict == "ask" else (verdict, [])
 
 
 def policy_rows(policy: Policy, tools: Tools, shell: str) -> tuple[PolicyRow, ...]:
     """The report of an agent whose file tools stay in the workspace, and which has no rules for
     commands, no web tools and no tool servers. ``shell`` is its shell's name."""
     if policy.mode == "native":
-        return tuple(PolicyRow(each, "allow", "native", OWN_DEFAULT) for each in CAPABILITIES)
+        return tuple(
+            PolicyRow(each, "allow", "native", report_notes.OWN_DEFAULT) for each in CAPABILITIES
+        )
     return tuple(_row(policy, each, tools, shell) for each in CAPABILITIES)
 
 
@@ -88,18 +86,18 @@ def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Po
     verdict, notes = effective_verdict(policy, capability, of_capability)
     enforcement: Enforcement = "native"
     if capability == "mcp":
-        verdict, notes = "deny", ["it takes no tool servers"]
+        verdict, notes = "deny", [report_notes.NO_SERVERS]
     elif capability == "network" and free_shell:
         enforcement = "impossible" if policy.network == "deny" else enforcement
-        verdict, notes = "allow", [SHELL_REACHES_NETWORK]
+        verdict, notes = "allow", [report_notes.SHELL_REACHES_NETWORK]
     elif capability == "network":
         verdict, notes = "deny", ["it has no web tools"]
     elif not of_capability:
-        verdict, notes = "deny", [*notes, NOT_OFFERED]
+        verdict, notes = "deny", [*notes, report_notes.NOT_OFFERED]
     elif capability == "shell":
         notes.append("it sees the keys in the agent's own environment")
     elif not policy.is_unlimited:
-        notes.append("in the workspace and the writable folders")
+        notes.append(report_notes.IN_FOLDERS)
         notes += ["a permitted shell goes anywhere"] if free_shell else []
     if capability == "shell" and policy.shell_rules:
         enforcement = "advisory"
