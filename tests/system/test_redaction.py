@@ -14,11 +14,22 @@ from corral.system.redaction import StreamRedactor
 SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
 
 
-def shown(text: str, cuts: list[int], secrets: dict[str, str] = SECRETS) -> str:
-    pieces = StreamRedactor(SecretRedactor(secrets))
+def shown(
+    text: str, cuts: list[int], batch: int | None = None, secrets: dict[str, str] = SECRETS
+) -> str:
+    """What is shown of a text that arrives in pieces: one by one, or ``batch`` pieces at once."""
+    redactor = StreamRedactor(SecretRedactor(secrets))
     places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    parts = [pieces.add(text[a:b]) for a, b in itertools.pairwise(places)]
-    return "".join([*parts, pieces.finish()])
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+    if batch is None:
+        parts = [redactor.add(piece) for piece in pieces]
+    else:
+        starts = range(0, len(pieces), batch)
+        parts = [part for at in starts for part in redactor.add_all(pieces[at : at + batch])]
+    return "".join([*parts, redactor.finish()])
+
+
+BATCHES = st.none() | st.integers(1, 10)
 
 
 @given(
@@ -26,18 +37,28 @@ def shown(text: str, cuts: list[int], secrets: dict[str, str] = SECRETS) -> str:
         st.sampled_from(["abc", "abcabcab", "d", "cabd", "-and", "-more", "ef", "x", *"abcd"])
     ).map("".join),
     st.lists(st.integers(0, 200), max_size=60),
+    BATCHES,
 )
-def test_no_way_of_cutting_shows_a_secret(text: str, cuts: list[int]) -> None:
-    assert not any(secret in shown(text, cuts) for secret in SECRETS.values())
+def test_no_way_of_cutting_shows_a_secret(text: str, cuts: list[int], batch: int | None) -> None:
+    assert not any(secret in shown(text, cuts, batch) for secret in SECRETS.values())
 
 
 @given(
     st.lists(st.sampled_from(["abcabcabd", "abcabcab", "x", "a", "b", "c"])).map("".join),
     st.lists(st.integers(0, 200), max_size=60),
+    BATCHES,
 )
-def test_pieces_show_what_the_text_at_once_would(text: str, cuts: list[int]) -> None:
+def test_pieces_show_what_the_text_at_once_would(
+    text: str, cuts: list[int], batch: int | None
+) -> None:
     secrets = {"A": "abcabcabd"}
-    assert shown(text, cuts, secrets) == SecretRedactor(secrets).clean_text(text)
+    assert shown(text, cuts, batch, secrets) == SecretRedactor(secrets).clean_text(text)
+
+
+def test_pieces_without_a_secret_are_shown_as_they_came() -> None:
+    redactor = StreamRedactor(SecretRedactor({"A": "abcabcabd"}))
+    assert redactor.add_all(["one", "", "abc", "abx", "yab", "cab"]) == ["one", "abc", "abx", "y"]
+    assert redactor.add_all(["cat"]) == ["abcab", "cat"]
 
 
 @pytest.mark.parametrize(

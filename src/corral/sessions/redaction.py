@@ -46,15 +46,24 @@ class EventRedactor:
         if not self._redactor.values:
             return items
         out: list[RawEvent] = []
+        pieces: list[str] = []  # redacted together: deltas come by the hundred thousand
         for item in items:
             if isinstance(item, str):
-                if shown := self._message(None, None, out, is_text=True).pieces.add(item):
-                    out.append(shown)
-            elif not isinstance(item, TurnEnd):
-                self._event(item, out)
-            else:
+                pieces.append(item)
+                continue
+            if pieces:
+                self._texts(pieces, out)
+                pieces = []
+            if isinstance(item, TurnEnd):
                 out.append(item)
+            else:
+                self._event(item, out)
+        if pieces:
+            self._texts(pieces, out)
         return out
+
+    def _texts(self, pieces: list[str], out: list[RawEvent]) -> None:
+        out += self._message(None, None, out, is_text=True).pieces.add_all(pieces)
 
     def end(self) -> list[RawEvent]:
         pending = [message.rest() for message in self._messages.values()]
