@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.durable import follow, open_questions, query, service
 from corral.durable import fork as durable_fork
+from corral.durable import open_questions, query, service
 from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
@@ -140,7 +140,7 @@ async def run(  # noqa: PLR0913
         request = replace(request, options=as_json(options))
         async with engine():
             await _start(graph, request, resources, db=db, queue=queue)
-            follower = follow.RunFollower(name, db=db, people=people, on_event=on_event)
+            follower = service.RunFollower(name, db=db, people=people, on_event=on_event)
             result = await _follow_to_end(follower, request.folder, on_start)
     else:
         if on_start is not None:
@@ -269,7 +269,7 @@ async def resume(
                 await durable_fork.resume_with_changed_graph(
                     run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
-        watched = follow.RunFollower(
+        watched = service.RunFollower(
             name, db=db, people=people, on_event=on_event, reported=reported
         )
         return await _follow_to_end(watched, folder, on_start)
@@ -300,7 +300,7 @@ async def fork(  # noqa: PLR0913
             await durable_fork.fork(
                 run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
             )
-        watched = follow.RunFollower(name, db=db, people=people, on_event=on_event)
+        watched = service.RunFollower(name, db=db, people=people, on_event=on_event)
         return await _follow_to_end(watched, folder, on_start)
 
 
@@ -344,7 +344,7 @@ def new_id(name: str) -> str:
 
 
 async def _follow_to_end(
-    watched: follow.RunFollower, folder: Path, on_start: OnStart | None
+    watched: service.RunFollower, folder: Path, on_start: OnStart | None
 ) -> PipelineResult:
     if on_start is not None:
         on_start(watched.run, folder)
