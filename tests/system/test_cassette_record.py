@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from corral.errors import ConfigError
 from corral.system.cassette import format
 from corral.system.cassette.format import DataEntry, Ended, StreamClosed, Take
+from corral.system.cassette.record import QUIET
 from corral.system.environment import SecretRedactor
 
 RECORD = "import sys; from corral.system.cassette.record import main; main(sys.argv[1:])"
@@ -250,3 +252,29 @@ def test_a_program_that_is_not_there_is_told(path: Path) -> None:
     done = recorded(path, ["/no/such/program"])
     assert done.returncode == 127
     assert b"/no/such/program was not found" in done.stderr
+
+
+def test_a_slow_reader_gets_all_output_of_a_program_that_has_exited(
+    path: Path, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    code = (
+        "import os, sys; sys.stdout.write('x' * 900_000 + 'end'); sys.stdout.flush()\n"
+        f"open({str(pid)!r}, 'w').write(str(os.getpid()))"
+    )
+    with running(path, python(code)) as process:
+        assert process.stdout
+        while not (pid.exists() and pid.read_text() and not is_running(int(pid.read_text()))):
+            time.sleep(0.01)
+        time.sleep(2 * QUIET)  # longer than the recorder waits for others after the exit
+        data = process.stdout.read()
+    assert len(data) == 900_003
+    assert len(heard(only(path))) == 900_003
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

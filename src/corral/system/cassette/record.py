@@ -34,8 +34,9 @@ PIPE_SIZE = 1024 * 1024
 """A program that exits without flushing loses what does not fit into its pipe."""
 POLL = 0.01
 QUIET, LINGER = 0.25, 2.0
-"""Seconds that others may keep the output open after the program has exited, as in
-``corral.system.process.process``."""
+"""After the program has exited, others may still have its output open. What the program wrote is
+copied in any case, however long that takes; what others write is copied until nothing came for
+QUIET seconds, at most for LINGER seconds."""
 
 RUN = "CORRAL_CASSETTE_RUN"
 """The run of a take: takes of one run share a file."""
@@ -97,6 +98,10 @@ class _Recorder:
         self._input = bytearray()
         self._tail = _Tail() if stat.S_ISREG(os.fstat(1).st_mode) else None
         self._last_output = 0.0
+        self._copied: dict[format.Direction, int] = {"out": 0, "err": 0}
+        """Bytes that were copied."""
+        self._writing: set[format.Direction] = set()
+        """Where data was read and is not yet written: its reader may be slow."""
         self._exited = threading.Event()
         program = spawn.find_program(head.argv[0], Path.cwd(), env)
         try:
@@ -153,9 +158,13 @@ class _Recorder:
 
     def _read_rest(self, pumps: list[threading.Thread]) -> None:
         began = self._last_output = time.monotonic()
+        unread = PIPE_SIZE + (self._tail.unread() if self._tail is not None else PIPE_SIZE)
+        own = sum(self._copied.values()) + unread  # at most this much is of the program itself
         while any(pump.is_alive() for pump in pumps):
             now = time.monotonic()
-            if now > began + LINGER or now > self._last_output + QUIET:
+            if not self._writing and now > self._last_output + QUIET:
+                return
+            if now > began + LINGER and sum(self._copied.values()) >= own:
                 return
             time.sleep(POLL)
 
@@ -197,9 +206,13 @@ class _Recorder:
     def _pump(self, read: Callable[[], bytes], dir: format.Direction, to: int) -> bool:
         """Copy until ``read`` returns nothing. Return False if the reader of ``to`` is gone."""
         while data := read():
-            self._last_output = time.monotonic()
+            self._writing.add(dir)
             self._writer.data(dir, data)
-            if not write(to, data):
+            is_taken = write(to, data)
+            self._copied[dir] += len(data)
+            self._last_output = time.monotonic()
+            self._writing.discard(dir)
+            if not is_taken:
                 return False
         return True
 
@@ -214,6 +227,10 @@ class _Tail:
 
     def read(self) -> bytes:
         return os.read(self._fd, CHUNK)
+
+    def unread(self) -> int:
+        """How many bytes are in the file that were not read yet."""
+        return os.fstat(self._fd).st_size - os.lseek(self._fd, 0, os.SEEK_CUR)
 
 
 def _end_of(popen: subprocess.Popen[bytes]) -> int:
