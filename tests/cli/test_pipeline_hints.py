@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.database_option import database_option
+from corral.cli.options import database_option
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_shell_is_refused_and_a_refused_key_is_told(
         result = made.generate("Run it", {"project_root": workspace})
     assert result.response == "I may not."
     assert [refused.partition(":")[0] for refused in result.denied] == ["run_shell_command"]
-    assert "refused by the policy: run_shell_command" in caplog.text
+    assert "denied by the policy: run_shell_command" in caplog.text
     assert not (workspace / "ran.txt").exists()
     made = provider(gemini, monkeypatch, [fail(401, "API key not valid")])
     with pytest.raises(ProviderError, match="Set GEMINI_API_KEY, or sign in"):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 import msgspec
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, compile_for
+from corral.cli.options import JSON, PRESET_NAMES
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import RunOptions
 from corral.policy import PRESETS, Policy
 from corral.system import config, install, programs
+from corral.values import Json, JsonObject
 
 if TYPE_CHECKING:
     from corral.testing.conformance.check import Report
@@ -29,7 +31,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def list_agents(as_json: bool) -> None:
     """List the known agents and their installed versions."""
     found = [_state(agent) for agent in config.all_agents()]
@@ -49,22 +51,22 @@ def list_agents(as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def show(name: str, as_json: bool) -> None:
     """Show everything known about one agent."""
     agent = config.find_agent(name)
-    shown = {
+    shown: JsonObject = {
         **_state(agent),
         "aliases": list(agent.aliases),
         "transport": agent.transport.kind,
         "package": agent.package.npm,
         "tested_version": agent.package.tested,
         "minimum_version": agent.package.minimum,
-        "options": sorted(agent.supports),
+        "options": [*sorted(agent.supports)],
         "capabilities": list(agent.capabilities),
         "asks": agent.asks,
         "environment": list(agent.env_names),
-        "tools": dict(agent.tools),
+        "tools": {**agent.tools},
     }
     if as_json:
         echo_json(json.dumps(shown))
@@ -90,11 +92,9 @@ def install_agent(name: str, quiet: bool) -> None:
 
 @command.command("policy")
 @click.argument("name", default=registry.DEFAULT_AGENT)
-@click.option(
-    "--approve", type=click.Choice(["reads", "edits", "all"]), help="One preset.  [default: all]"
-)
+@click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def policy(name: str, approve: str | None, policy_file: str | None, as_json: bool) -> None:
     """Show how an agent enforces a policy: native, brokered, advisory or impossible."""
     agent = config.find_agent(name)
@@ -118,7 +118,7 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
 @command.command("doctor")
 @click.argument("name", required=False)
 @click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     """Check that an agent works here, with a scripted model: a tool call must work, and a
     shell command must be denied. No key is used and nothing is spent."""
@@ -129,10 +129,23 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     agent = config.find_agent(name or registry.DEFAULT_AGENT)
     report = asyncio.run(doctor_command.examine(agent))
     if as_json:
-        echo_json(json.dumps(report))
+        echo_json(msgspec.json.encode(report))
     else:
         echo(doctor_command.format_report(report))
     return 0 if report["works"] else report["exit_code"]
+
+
+class CheckFlags(TypedDict):
+    """The options of ``check``."""
+
+    every: bool
+    only: tuple[str, ...]
+    program: str | None
+    attack: bool
+    approve: tuple[str, ...]
+    jobs: int
+    markdown: bool
+    as_json: bool
 
 
 @command.command("check")
@@ -157,18 +170,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per agent.")
-def check(  # noqa: PLR0913
-    names: tuple[str, ...],
-    *,
-    every: bool,
-    only: tuple[str, ...],
-    program: str | None,
-    attack: bool,
-    approve: tuple[str, ...],
-    jobs: int,
-    markdown: bool,
-    as_json: bool,
-) -> int:
+def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
     """Run the conformance kit: scenarios with a scripted model, whose effects are checked.
     NAME is an agent, vendor:model for the built-in agent, or any command that speaks ACP,
     which is then run with its own model. What an agent does not claim is skipped. The exit
@@ -177,24 +179,33 @@ def check(  # noqa: PLR0913
     With --attack the scripted model plays an injected agent and tries to break each policy:
     commands, paths, links, web tools, MCP servers, the environment. The exit code is 1 if a
     cell that the agent reports as enforced was broken."""
-    if not names and not every:
+    if not names and not flags["every"]:
         raise click.UsageError("name an agent, or use --all")
-    if program and (every or len(names) > 1):
+    if flags["program"] and (flags["every"] or len(names) > 1):
         raise click.UsageError("--program is for one agent")
-    if (approve or jobs > 1) and not attack:
+    if (flags["approve"] or flags["jobs"] > 1) and not flags["attack"]:
         raise click.UsageError("--approve and --jobs are for --attack")
-    if attack:
-        from corral.cli import attack as attack_command
+    return _attack(names, flags) if flags["attack"] else _check(names, flags)
 
-        wanted = dict.fromkeys((*(attack_command.attackable() if every else ()), *names))
-        selection = attack_command.Selection(approve, only, program, names, jobs)
-        return attack_command.attack(tuple(wanted), selection, as_json=as_json, markdown=markdown)
-    wanted = dict.fromkeys((*(_checkable() if every else ()), *names))
+
+def _attack(names: tuple[str, ...], flags: CheckFlags) -> int:
+    from corral.cli import attack
+
+    wanted = dict.fromkeys((*(attack.attackable() if flags["every"] else ()), *names))
+    selection = attack.Selection(
+        flags["approve"], flags["only"], flags["program"], names, flags["jobs"]
+    )
+    return attack.attack(
+        tuple(wanted), selection, as_json=flags["as_json"], markdown=flags["markdown"]
+    )
+
+
+def _check(names: tuple[str, ...], flags: CheckFlags) -> int:
     reports: list[Report] = []
     missing: list[str] = []
-    for name in wanted:
+    for name in dict.fromkeys((*(_checkable() if flags["every"] else ()), *names)):
         try:
-            report = _check_one(name, only, program)
+            report = _check_one(name, flags["only"], flags["program"])
         except NotInstalled as error:
             if name in names:
                 raise
@@ -202,11 +213,11 @@ def check(  # noqa: PLR0913
             missing.append(name)
             continue
         reports.append(report)
-        _print_report(report, as_json=as_json, markdown=markdown)
-    if markdown:
-        from corral.testing.conformance.grid import markdown as markdown_grid
+        _print_report(report, as_json=flags["as_json"], markdown=flags["markdown"])
+    if flags["markdown"]:
+        from corral.testing.conformance.grid import markdown
 
-        echo(markdown_grid(reports, missing))
+        echo(markdown(reports, missing))
     return 0 if reports and all(report.ok for report in reports) else 1
 
 
@@ -238,8 +249,8 @@ def _checkable() -> list[str]:
     return [each.name for each in config.all_agents() if "person" not in each.capabilities]
 
 
-def _state(agent: AgentSpec) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def _state(agent: AgentSpec) -> JsonObject:
+    shown: JsonObject = {
         "name": agent.name,
         "title": agent.title,
         "description": agent.description,
@@ -263,9 +274,9 @@ def _state(agent: AgentSpec) -> dict[str, Any]:
     }
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: Json) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} ({kind})" for key, kind in cast("dict[str, str]", value).items())
+        return ", ".join(f"{key} ({kind})" for key, kind in value.items())
     if isinstance(value, list):
-        return ", ".join(cast("list[str]", value))
+        return ", ".join(str(each) for each in value)
     return str(value)

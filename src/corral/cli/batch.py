@@ -6,22 +6,69 @@ import asyncio
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
 
-from corral.agents.registry import DEFAULT_AGENT
+from corral.cli.options import (
+    CWD,
+    DB,
+    ENV,
+    PROGRAM,
+    QUEUE,
+    SYSTEM_PROMPT,
+    PolicyFlags,
+    agent_option,
+    choose_policy,
+    given_options,
+    policy_options,
+    read_prompt,
+)
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
 from corral.nesting import decode_json
+from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
     from corral.cli.ui.batch_progress import Progress
     from corral.durable.batch.api import Batch, BatchReport
+    from corral.options import RunKwargs
 
 INTERRUPTED = 130
 BUDGET = 8
+
+
+class BatchFlags(PolicyFlags):
+    """The options of the command."""
+
+    prompt: str
+    agent: str | None
+    model: str | None
+    output: str | None
+    name: str | None
+    concurrency: int
+    schema: str | None
+    in_order: bool
+    retry_failed: bool
+    accept_changed: bool
+    attempts: int
+    worktree: bool
+    patch: bool
+    cwd: str | None
+    timeout: float | None
+    max_turns: int | None
+    max_budget_usd: float | None
+    system_prompt: str | None
+    label: str | None
+    program: str | None
+    env: tuple[str, ...]
+    simulate: bool
+    db: str | None
+    queue: str | None
+    no_durable: bool
+    as_json: bool
+    quiet: bool
 
 
 @click.command("batch")
@@ -34,11 +81,7 @@ BUDGET = 8
     metavar="TEMPLATE",
     help="With {{field}} for the fields of a task; @FILE reads it from a file.",
 )
-@click.option(
-    "-a",
-    "--agent",
-    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
-)
+@agent_option
 @click.option("-m", "--model", help="The model; vendor:model runs the built-in agent on it.")
 @click.option("-o", "--output", metavar="FILE", help="Where results are written, one JSON line"
               " each; the same command continues from it.  [default: stdout]")  # fmt: skip
@@ -69,38 +112,25 @@ BUDGET = 8
 @click.option("--worktree", is_flag=True, help="Run each task in its own git worktree at HEAD;"
               " its work becomes the branch corral/NAME/TASK.")  # fmt: skip
 @click.option("--patch", is_flag=True, help="With --worktree: also put the patch into the result.")
-@click.option("-C", "--cwd", help="The working directory.  [default: here]")
-@click.option(
-    "--approve",
-    type=click.Choice(["reads", "edits", "all"]),
-    help="What the agents may do; anything else is denied.",
-)
-@click.option("--yolo", is_flag=True, help="Short for --approve all.")
-@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option(
-    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
-)
-@click.option(
-    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
-)
+@CWD
+@policy_options("What the agents may do; anything else is denied.")
 @click.option("--timeout", type=float, help="Seconds for each task.  [default: 3600]")
 @click.option("--max-turns", type=int, help="Maximum number of model calls per task.")
 @click.option("--max-budget-usd", type=float, metavar="USD", help="For the complete batch; when"
               " it is spent, no further task is started.")  # fmt: skip
-@click.option("--system-prompt", help="Added to the system prompt.")
+@SYSTEM_PROMPT
 @click.option("--label", help="A text in every event and in every result.")
-@click.option("--program", help="The agent's program.  [default: searched]")
-@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable).")
+@PROGRAM
+@ENV
 @click.option("--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
-@click.option("--db", metavar="URL", help="The database: a file, or postgresql://user@"
-              "host/name.  [default: CORRAL_DB, else a file in corral's home]")  # fmt: skip
-@click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
+@DB
+@QUEUE
 @click.option("--no-durable", is_flag=True, help="Run in memory; only --output is"
               " stored.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, as the last line"
               " on stdout.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no report.")
-def command(tasks: str, **given: Any) -> int:
+def command(tasks: str, **flags: Unpack[BatchFlags]) -> int:
     """Run one prompt for each task of the file TASKS.
 
     TASKS has one JSON value per line (an object with fields, or a text), or is a .csv with a
@@ -114,10 +144,10 @@ def command(tasks: str, **given: Any) -> int:
     from corral.cli.ui.batch_progress import Progress
     from corral.durable.batch import api
 
-    if given["no_durable"] and (given["db"] or given["queue"]):
+    if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
-    output = given["output"]
-    progress = Progress(enabled=not given["quiet"])
+    output = flags["output"]
+    progress = Progress(enabled=not flags["quiet"])
 
     def show(result: api.BatchResult, report: BatchReport) -> None:
         if output is None:
@@ -126,24 +156,24 @@ def command(tasks: str, **given: Any) -> int:
 
     batch = api.batch(
         Path(tasks),
-        _prompt(given["prompt"]),
-        agent=given["agent"],
-        output=_schema(given["schema"]),
+        _prompt(flags["prompt"]),
+        agent=flags["agent"],
+        output=_schema(flags["schema"]),
         results=output,
-        name=given["name"],
-        concurrency=given["concurrency"],
-        in_order=given["in_order"],
-        retry_failed=given["retry_failed"],
-        accept_changed=given["accept_changed"],
-        attempts=given["attempts"],
-        worktree=given["worktree"],
-        patch=given["patch"],
-        simulate=given["simulate"],
-        durable=not given["no_durable"],
-        db=given["db"],
-        queue=given["queue"],
+        name=flags["name"],
+        concurrency=flags["concurrency"],
+        in_order=flags["in_order"],
+        retry_failed=flags["retry_failed"],
+        accept_changed=flags["accept_changed"],
+        attempts=flags["attempts"],
+        worktree=flags["worktree"],
+        patch=flags["patch"],
+        simulate=flags["simulate"],
+        durable=not flags["no_durable"],
+        db=flags["db"],
+        queue=flags["queue"],
         on_result=show,
-        **_options(given),
+        **_options(flags),
     )
     batch.collects = False
     gc.enable()  # loading is done; the run may be long
@@ -159,7 +189,7 @@ def command(tasks: str, **given: Any) -> int:
         echo(f"corral: {error}", err=True)
         echo(f"  then run the same command again: corral {join(sys.argv[1:])}", err=True)
         return error.cli_exit
-    if given["as_json"]:
+    if flags["as_json"]:
         line = {"type": "report", **api.as_json(report)}
         echo_json(msgspec.json.encode(line))
     progress.report(report)
@@ -198,41 +228,38 @@ def _interrupted(batch: Batch) -> int:
     return INTERRUPTED
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    from corral.cli.run_options import choose_policy
-
-    chosen: dict[str, Any] = {
-        "cwd": given["cwd"],
-        "model": given["model"],
-        "timeout": given["timeout"],
-        "max_turns": given["max_turns"],
-        "max_budget_usd": given["max_budget_usd"],
-        "system_prompt": given["system_prompt"],
-        "program": given["program"],
-        "label": given["label"],
-        "pass_env": list(given["env"]) or None,
-        "policy": choose_policy(given),
-    }
-    return {name: value for name, value in chosen.items() if value is not None}
-
-
-def _prompt(given: str) -> str:
-    from corral.cli.prompt_input import read_prompt
-
-    if not given.startswith("@"):
-        return given
-    return read_prompt(None, given[1:]) or ""
+def _options(flags: BatchFlags) -> RunKwargs:
+    return given_options(
+        {
+            "cwd": flags["cwd"],
+            "model": flags["model"],
+            "timeout": flags["timeout"],
+            "max_turns": flags["max_turns"],
+            "max_budget_usd": flags["max_budget_usd"],
+            "system_prompt": flags["system_prompt"],
+            "program": flags["program"],
+            "label": flags["label"],
+            "pass_env": list(flags["env"]) or None,
+            "policy": choose_policy(flags),
+        }
+    )
 
 
-def _schema(path: str | None) -> object:
+def _prompt(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    return read_prompt(None, text[1:]) or ""
+
+
+def _schema(path: str | None) -> JsonObject | None:
     if path is None:
         return None
     try:
-        schema: object = decode_json(Path(path).read_bytes())
+        schema = decode_json(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
-    return cast("object", schema)
+    return schema

@@ -7,13 +7,10 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.pipeline.run import DB, NEWEST
-from corral.cli.ui.tables import table
+from corral.cli.options import DB, JSON, NEWEST
+from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import format_time
 from corral.durable.dbos.database import require
-
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("batches")

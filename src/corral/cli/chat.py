@@ -5,23 +5,34 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from corral.agents.registry import DEFAULT_AGENT
+from corral.cli.options import (
+    CWD,
+    MODEL,
+    SYSTEM_PROMPT,
+    PolicyFlags,
+    agent_option,
+    choose_agent,
+    choose_policy,
+    given_options,
+    policy_options,
+)
 from corral.cli.run import exit_code
-from corral.cli.run_options import choose_agent, choose_policy
-from corral.cli.ui.answer import AnswerPrinter
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import Stdout
+from corral.cli.ui.stdout import AnswerPrinter, Stdout
 from corral.cli.ui.terminal import echo
 from corral.errors import CallerError, CorralError
 from corral.events import Done
 from corral.sessions.session import Session
 from corral.values import Usage
+
+if TYPE_CHECKING:
+    from corral.options import RunKwargs
 
 HELP = """\
   /help    show this   /usage   show the tokens used so far
@@ -29,60 +40,53 @@ HELP = """\
   End a line with \\ to continue it on the next."""
 
 
+class ChatFlags(PolicyFlags):
+    """The options of the command."""
+
+    model: str | None
+    cwd: str | None
+    resume: str | None
+    system_prompt: str | None
+    timeout: float | None
+    quiet: bool
+
+
 @click.command("chat")
-@click.option(
-    "-a",
-    "--agent",
-    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
-)
-@click.option(
-    "-m",
-    "--model",
-    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
-)
-@click.option("-C", "--cwd", help="The working directory.  [default: here]")
-@click.option(
-    "--approve",
-    type=click.Choice(["reads", "edits", "all"]),
-    help="What the agent may do; anything else is asked.",
-)
-@click.option("--yolo", is_flag=True, help="Short for --approve all.")
-@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option(
-    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
-)
-@click.option(
-    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
-)
+@agent_option
+@MODEL
+@CWD
+@policy_options("What the agent may do; anything else is asked.")
 @click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
-@click.option("--system-prompt", help="Added to the system prompt.")
+@SYSTEM_PROMPT
 @click.option("--timeout", type=float, help="Seconds for each answer.  [default: 600]")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answers.")
-def command(agent: str | None, **given: Any) -> int:
+def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.
 
     Each line is a prompt, from the terminal or from stdin. The conversation is stored;
     --resume continues it. /help lists the commands.
     """
-    options: dict[str, Any] = {
-        name: given[name]
-        for name in ("model", "cwd", "resume", "system_prompt", "timeout")
-        if given[name] is not None
-    }
-    options["record"] = True
-    policy = choose_policy(given)
-    if policy is not None:
-        options["policy"] = policy
+    options = given_options(
+        {
+            "model": flags["model"],
+            "cwd": flags["cwd"],
+            "resume": flags["resume"],
+            "system_prompt": flags["system_prompt"],
+            "timeout": flags["timeout"],
+            "policy": choose_policy(flags),
+            "record": True,
+        }
+    )
     agent = choose_agent(agent, options)
     with asyncio.Runner() as runner:
-        return Chat(runner, agent, options, quiet=given["quiet"]).run()
+        return Chat(runner, agent, options, quiet=flags["quiet"]).run()
 
 
 class Chat:
     """The prompt loop. The event loop runs only during a turn."""
 
     def __init__(
-        self, runner: asyncio.Runner, agent: str, options: dict[str, Any], *, quiet: bool
+        self, runner: asyncio.Runner, agent: str, options: RunKwargs, *, quiet: bool
     ) -> None:
         self._runner = runner
         self._quiet = quiet
@@ -92,7 +96,7 @@ class Chat:
         self._progress = Progress(enabled=False)
         asker = TerminalAsker(self._pause) if is_interactive() else None
         self._asks = asker is not None
-        self._session = Session(agent, options, asker)
+        self._session = Session(agent, {**options}, asker)
 
     def run(self) -> int:
         session = self._session

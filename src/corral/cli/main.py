@@ -35,9 +35,7 @@ COMMANDS = {
 }
 
 
-@click.group(
-    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="corral %(version)s")
 @click.option(
     "--config",
@@ -49,6 +47,9 @@ def command(config: str | None) -> None:
     result."""
     if config is not None:
         os.environ["CORRAL_CONFIG"] = config
+
+
+command.table = COMMANDS
 
 
 def main() -> None:

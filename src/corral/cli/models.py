@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
+from corral.cli.options import JSON
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.models import registry
 from corral.models.catalogue import Catalogue, Entry, Prices
 from corral.models.spec import Provider
 from corral.system import catalogue_overrides as prices
+from corral.values import JsonObject
 
 UNLISTED = "Not in the catalogue. The model can still be used."
 OTHERS = "Other models can be used too."
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about a vendor; of variables only the names, never the values."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    wire: str
+    key: str | None
+    """The variable that has the key, if one is set."""
+    key_variables: tuple[str, ...]
+    key_optional: bool
+    credentials: str | None
+    base_url: str
+    base_url_variables: tuple[str, ...]
 
 
 @click.group("models")
@@ -29,7 +45,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--provider", "name", metavar="NAME", help="Only this vendor.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def list_models(name: str | None, as_json: bool) -> None:
     """List the vendors, whether their keys are set, and the models of the catalogue. Other
     models can be used too."""
@@ -45,7 +61,7 @@ def list_models(name: str | None, as_json: bool) -> None:
         }
         echo_json(msgspec.json.encode(found).decode())
         return
-    rows = [(str(one["name"]), _key(one), str(one["base_url"] or "–")) for one in vendors]
+    rows = [(one.name, _key(one), one.base_url or "–") for one in vendors]
     echo(table(("vendor", "key", "base URL"), rows))
     if entries:
         head = ("model", "window", "output", "in", "out", "cached", "abilities")
@@ -55,21 +71,22 @@ def list_models(name: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def show(model: str, as_json: bool) -> None:
     """Show everything known about one model, given as vendor:model."""
     provider, name = registry.split_model(model)
     entry = prices.catalogue().lookup(f"{provider.name}:{name}")
-    shown: dict[str, Any] = {
-        "model": f"{provider.name}:{name}",
-        "listed": entry is not None,
-        "vendor": _vendor(provider),
-        **({"note": UNLISTED} if entry is None else _to_dict(entry)),
-    }
+    full_name, vendor = f"{provider.name}:{name}", _vendor(provider)
     if as_json:
-        echo_json(json.dumps(shown))
+        shown = {
+            "model": full_name,
+            "listed": entry is not None,
+            "vendor": vendor,
+            **({"note": UNLISTED} if entry is None else _to_dict(entry)),
+        }
+        echo_json(msgspec.json.encode(shown))
         return
-    echo(table(("", ""), list(_details(shown, entry))).lstrip("\n"))
+    echo(table(("", ""), list(_details(full_name, vendor, entry))).lstrip("\n"))
 
 
 def _entries_of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
@@ -77,20 +94,19 @@ def _entries_of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
     return (entry for entry in catalogue.entries() if entry.id.partition(":")[0] in names)
 
 
-def _vendor(provider: Provider) -> dict[str, Any]:
-    """Facts about a vendor; of variables only the names, never the values."""
-    return {
-        "name": provider.name,
-        "title": provider.title,
-        "aliases": list(provider.aliases),
-        "wire": provider.wire.name,
-        "key": next((name for name in provider.key_env if os.environ.get(name)), None),
-        "key_variables": list(provider.key_env),
-        "key_optional": provider.key_optional,
-        "credentials": provider.credentials,
-        "base_url": _base_url(provider),
-        "base_url_variables": list(provider.base_url_env),
-    }
+def _vendor(provider: Provider) -> Vendor:
+    return Vendor(
+        name=provider.name,
+        title=provider.title,
+        aliases=tuple(provider.aliases),
+        wire=provider.wire.name,
+        key=next((name for name in provider.key_env if os.environ.get(name)), None),
+        key_variables=tuple(provider.key_env),
+        key_optional=provider.key_optional,
+        credentials=provider.credentials,
+        base_url=_base_url(provider),
+        base_url_variables=tuple(provider.base_url_env),
+    )
 
 
 def _base_url(provider: Provider) -> str:
@@ -104,14 +120,14 @@ def _base_url(provider: Provider) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _key(vendor: dict[str, Any]) -> str:
-    if vendor["key"]:
-        return f"✓ {vendor['key']}"
-    if vendor["credentials"]:
-        return f"by {vendor['credentials']} credentials"
-    if vendor["key_optional"]:
+def _key(vendor: Vendor) -> str:
+    if vendor.key:
+        return f"✓ {vendor.key}"
+    if vendor.credentials:
+        return f"by {vendor.credentials} credentials"
+    if vendor.key_optional:
         return "not needed"
-    return f"– {' or '.join(vendor['key_variables'])}"
+    return f"– {' or '.join(vendor.key_variables)}"
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -126,25 +142,24 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _details(shown: dict[str, Any], entry: Entry | None) -> Iterator[tuple[str, str]]:
-    vendor = shown["vendor"]
-    yield "model", shown["model"]
-    yield "vendor", vendor["title"]
+def _details(model: str, vendor: Vendor, entry: Entry | None) -> Iterator[tuple[str, str]]:
+    yield "model", model
+    yield "vendor", vendor.title
     yield "key", _key(vendor)
-    yield "base URL", vendor["base_url"] or "–"
-    if entry is not None:
-        yield "listed as", entry.id
-        yield "aliases", ", ".join(entry.aliases) or "–"
-        yield "window", _count(entry.window)
-        yield "output limit", _count(entry.output_limit)
-        yield "abilities", ", ".join(entry.abilities) or "–"
-        yield "knowledge", entry.knowledge or "–"
-        yield "prices", _format_prices(entry.prices)
-        for tier in entry.tiers:
-            yield f"above {tier.above:,}", _format_prices(tier)
-        yield "checked", str(entry.checked or "–")
-    if shown.get("note"):
-        yield "note", shown["note"]
+    yield "base URL", vendor.base_url or "–"
+    if entry is None:
+        yield "note", UNLISTED
+        return
+    yield "listed as", entry.id
+    yield "aliases", ", ".join(entry.aliases) or "–"
+    yield "window", _count(entry.window)
+    yield "output limit", _count(entry.output_limit)
+    yield "abilities", ", ".join(entry.abilities) or "–"
+    yield "knowledge", entry.knowledge or "–"
+    yield "prices", _format_prices(entry.prices)
+    for tier in entry.tiers:
+        yield f"above {tier.above:,}", _format_prices(tier)
+    yield "checked", str(entry.checked or "–")
 
 
 def _format_prices(prices: Prices | None) -> str:
@@ -167,5 +182,6 @@ def _count(tokens: int | None) -> str:
     return "–" if tokens is None else f"{tokens:,}"
 
 
-def _to_dict(entry: Entry) -> dict[str, Any]:
-    return cast("dict[str, Any]", msgspec.to_builtins(entry))
+def _to_dict(entry: Entry) -> JsonObject:
+    fields: JsonObject = msgspec.to_builtins(entry)
+    return fields

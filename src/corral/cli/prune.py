@@ -7,10 +7,9 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.pipeline.run import DB
-from corral.cli.ui.tables import table
+from corral.cli.options import DB, JSON
+from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import format_time
 from corral.errors import ConfigError
 
 
@@ -23,7 +22,7 @@ from corral.errors import ConfigError
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @DB
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> None:
     """Permanently remove pipeline runs and batches that ended long ago.
 

@@ -4,51 +4,85 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import click
+import msgspec
 
-from corral.agents.registry import DEFAULT_AGENT
-from corral.cli.dry_run import dry_run
-from corral.cli.prompt_input import read_prompt
-from corral.cli.run_options import choose_agent, choose_channel, choose_policy
-from corral.cli.ui.answer import AnswerPrinter
+from corral.agents.spec import InProcess, Launch
+from corral.cli.options import (
+    CWD,
+    ENV,
+    MODEL,
+    PROGRAM,
+    SYSTEM_PROMPT,
+    PolicyFlags,
+    agent_option,
+    choose_agent,
+    choose_channel,
+    choose_policy,
+    given_options,
+    policy_options,
+    read_prompt,
+)
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import Stdout
+from corral.cli.ui.stdout import AnswerPrinter, EventPrinter, Stdout
+from corral.cli.ui.tables import policy_table
+from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, classes_by_code
-from corral.events import Done, Event, to_json
+from corral.events import Done
+from corral.options import Inherit, Via
+from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session
+from corral.system.paths import sessions
+from corral.values import Effort
+
+if TYPE_CHECKING:
+    from corral.options import RunKwargs
+
+
+class RunFlags(PolicyFlags):
+    """The options of the command."""
+
+    cwd: str | None
+    model: str | None
+    timeout: float | None
+    idle_timeout: float | None
+    startup_timeout: float | None
+    max_turns: int | None
+    effort: Effort | None
+    retries: int | None
+    resume: str | None
+    add_dir: tuple[str, ...]
+    via: Via | None
+    image: tuple[str, ...]
+    system_prompt: str | None
+    expand_files: bool
+    sandbox: bool
+    inherit: Inherit | None
+    auth: Literal["api_key", "subscription", "inherit"] | None
+    env: tuple[str, ...]
+    program: str | None
+    record_to: str | None
+    replay: str | None
+    no_strict: bool
+    no_keep: bool
+    label: str | None
+    as_json: bool
+    quiet: bool
+    dry_run: bool
 
 
 @click.command("run")
 @click.argument("prompt", required=False)
-@click.option(
-    "-a",
-    "--agent",
-    help=f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]",
-)
+@agent_option
 @click.option("-f", "--file", "file", help="Read the prompt from this file; - is stdin.")
-@click.option("-C", "--cwd", help="The working directory.  [default: here]")
-@click.option(
-    "-m",
-    "--model",
-    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
-)
-@click.option(
-    "--approve",
-    type=click.Choice(["reads", "edits", "all"]),
-    help="What the agent may do. Anything else is asked, or denied if nobody can answer.",
-)
-@click.option("--yolo", is_flag=True, help="Short for --approve all.")
-@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option(
-    "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
-)
-@click.option(
-    "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
-)
+@CWD
+@MODEL
+@policy_options("What the agent may do. Anything else is asked, or denied if nobody can answer.")
 @click.option("--timeout", type=float, help="Seconds in total.  [default: 600]")
 @click.option("--idle-timeout", type=float, help="Seconds without an event.  [default: 300]")
 @click.option(
@@ -71,7 +105,7 @@ from corral.sessions.session import Session
 @click.option(
     "--image", multiple=True, metavar="FILE", help="An image for the prompt (repeatable)."
 )
-@click.option("--system-prompt", help="Added to the system prompt.")
+@SYSTEM_PROMPT
 @click.option("--expand-files", is_flag=True, help="Let the agent expand @path.")
 @click.option("--sandbox", is_flag=True, help="Use the agent's own sandbox, if it has one.")
 @click.option(
@@ -84,8 +118,8 @@ from corral.sessions.session import Session
     type=click.Choice(["api_key", "subscription", "inherit"]),
     help="Which credentials are billed, if there are two.",
 )
-@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable).")
-@click.option("--program", help="The agent's program.  [default: searched]")
+@ENV
+@PROGRAM
 @click.option("--record-to", metavar="FILE", help="Record the conversation with the program.")
 @click.option("--replay", metavar="FILE", help="Replay such a recording instead of the program.")
 @click.option("--no-strict", is_flag=True, help="Run even if the policy cannot be enforced.")
@@ -94,7 +128,9 @@ from corral.sessions.session import Session
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started.")
-def command(prompt: str | None, file: str | None, agent: str | None, **given: Any) -> int:
+def command(
+    prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
+) -> int:
     """Run an agent with PROMPT.
 
     The prompt is the argument, --file, or stdin. The answer goes to stdout,
@@ -107,57 +143,58 @@ def command(prompt: str | None, file: str | None, agent: str | None, **given: An
     12 agent not installed · 130 interrupted
     """
     text = read_prompt(prompt, file)
-    options = _options(given)
-    if given["as_json"] and given["quiet"]:
-        raise ConfigError("--json and --quiet both given")
+    options = _options(flags)
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
     agent = choose_agent(agent, options)
     choose_channel(agent, options)
     if "resume" in options and not (text or "").strip():
-        text = None  # what was asked and not yet answered, where there is such a thing
-    if given["dry_run"]:
-        return dry_run(agent, {**options}, text, as_json=given["as_json"])
-    gc.enable()  # all is loaded, and from here on it may take long
-    answer: AnswerPrinter | _Json = _Json() if given["as_json"] else AnswerPrinter()
-    return asyncio.run(_run(agent, text, options, answer, Progress(enabled=not given["quiet"])))
+        text = None  # the question that is still open, if there is one
+    if flags["dry_run"]:
+        return _dry_run(agent, options, text, as_json=flags["as_json"])
+    gc.enable()  # loading is done; the run may be long
+    printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
+    return asyncio.run(_run(agent, text, options, printer, Progress(enabled=not flags["quiet"])))
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {"record": not given["no_keep"], "keep": not given["no_keep"]}
-    chosen: dict[str, Any] = {
-        "cwd": given["cwd"],
-        "model": given["model"],
-        "timeout": given["timeout"],
-        "idle_timeout": given["idle_timeout"],
-        "startup_timeout": given["startup_timeout"],
-        "max_turns": given["max_turns"],
-        "reasoning_effort": given["effort"],
-        "retries": given["retries"],
-        "resume": given["resume"],
-        "include_directories": list(given["add_dir"]) or None,
-        "images": list(given["image"]) or None,
-        "system_prompt": given["system_prompt"],
-        "expand_files": given["expand_files"] or None,
-        "sandbox": given["sandbox"] or None,
-        "inherit": given["inherit"],
-        "via": given["via"],
-        "auth": given["auth"],
-        "pass_env": list(given["env"]) or None,
-        "program": given["program"],
-        "label": given["label"],
-        "record_to": given["record_to"],
-        "replay": given["replay"],
-        "strict": False if given["no_strict"] else None,
-        "policy": choose_policy(given),
-    }
-    options.update({name: value for name, value in chosen.items() if value is not None})
-    return options
+def _options(flags: RunFlags) -> RunKwargs:
+    return given_options(
+        {
+            "record": not flags["no_keep"],
+            "keep": not flags["no_keep"],
+            "cwd": flags["cwd"],
+            "model": flags["model"],
+            "timeout": flags["timeout"],
+            "idle_timeout": flags["idle_timeout"],
+            "startup_timeout": flags["startup_timeout"],
+            "max_turns": flags["max_turns"],
+            "reasoning_effort": flags["effort"],
+            "retries": flags["retries"],
+            "resume": flags["resume"],
+            "include_directories": list(flags["add_dir"]) or None,
+            "images": list(flags["image"]) or None,
+            "system_prompt": flags["system_prompt"],
+            "expand_files": flags["expand_files"] or None,
+            "sandbox": flags["sandbox"] or None,
+            "inherit": flags["inherit"],
+            "via": flags["via"],
+            "auth": flags["auth"],
+            "pass_env": list(flags["env"]) or None,
+            "program": flags["program"],
+            "label": flags["label"],
+            "record_to": flags["record_to"],
+            "replay": flags["replay"],
+            "strict": False if flags["no_strict"] else None,
+            "policy": choose_policy(flags),
+        }
+    )
 
 
 async def _run(
     agent: str,
     text: str | None,
-    options: dict[str, Any],
-    answer: AnswerPrinter | _Json,
+    options: RunKwargs,
+    printer: AnswerPrinter | EventPrinter,
     progress: Progress,
 ) -> int:
     asker = TerminalAsker(progress.pause) if is_interactive() else None
@@ -168,11 +205,11 @@ async def _run(
         last: Done | None = None
         with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
             async for event in turn:
-                await out.write(answer.text(event))
+                await out.write(printer.text(event))
                 progress.show(event, turn.notes)
                 if isinstance(event, Done):
                     last = event
-            await out.write(answer.end())
+            await out.write(printer.end())
     if last is None:
         return 1
     progress.summary(last)
@@ -189,9 +226,54 @@ def exit_code(done: Done) -> int:
     return kind.cli_exit if kind else 1
 
 
-class _Json:
-    def text(self, event: Event) -> bytes:
-        return to_json(event) + b"\n"
+class _Shown(TypedDict):
+    """What ``--dry-run`` prints. Of variables and files only the names."""
 
-    def end(self) -> bytes:
-        return b""
+    agent: str
+    version: str | None
+    model: str | None
+    program: str
+    cwd: str
+    argv: list[str]
+    stdin_bytes: int
+    env: list[str]
+    files: list[str]
+    policy: object
+    notes: list[str]
+
+
+def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
+    """Make all checks of a real run and print what would be started. Nothing is written or
+    started."""
+    prepared = prepare(agent, {**options}, has_asker=is_interactive())
+    prompt = resolve_prompt(prepared, text)
+    if isinstance(prepared.agent.transport, InProcess):
+        launch = Launch(argv=(), env={}, stdin=b"")
+    else:
+        context = prepared.launch_context(sessions() / "SESSION")
+        launch = prepared.agent.launch(prepared.run, context, prompt, None)
+    shown: _Shown = {
+        "agent": prepared.agent.name,
+        "version": prepared.program.version,
+        "model": prepared.run.model,
+        "program": prepared.program.path,
+        "cwd": prepared.cwd,
+        "argv": list(launch.argv),
+        "stdin_bytes": len(launch.stdin),
+        "env": sorted(prepared.env(launch)),
+        "files": sorted(launch.files),
+        "policy": msgspec.to_builtins(prepared.compiled.report),
+        "notes": list(launch.notes),
+    }
+    if as_json:
+        echo_json(json.dumps(shown))
+        return 0
+    for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes"):
+        echo(f"{name:12} {shown[name]}")
+    echo(f"{'argv':12} {' '.join(shown['argv'])}")
+    echo(f"{'env names':12} {' '.join(shown['env'])}")
+    echo(f"{'files':12} {' '.join(shown['files'])}")
+    for note in shown["notes"]:
+        echo(f"{'note':12} {note}")
+    echo(policy_table(prepared.compiled.report))
+    return 0

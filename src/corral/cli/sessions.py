@@ -12,11 +12,10 @@ from typing import Literal
 import click
 import msgspec
 
-from corral.cli.prompt_input import read_prompt
-from corral.cli.ui.tables import table
+from corral.cli.options import JSON, read_prompt
+from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import answer as print_answer
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import format_time
 from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
 from corral.events import to_json
@@ -40,7 +39,7 @@ def command() -> None:
 )
 @click.option("-g", "--grep", metavar="TEXT", help="Only sessions that contain this text.")
 @click.option("-n", "--limit", default=20, show_default=True, help="How many, the newest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def list_sessions(
     agent: str | None,
     cwd: str | None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from corral.cli.import_option import import_modules
+from corral.cli.options import DB, IMPORT, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("worker")
-@click.option("--db", metavar="URL", help="A file, or postgresql://user@host/name.  [default:"
-              " CORRAL_DB, else a file in corral's home]")  # fmt: skip
+@DB
 @click.option(
     "--queue",
     "queue_names",
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 @click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Concurrent nodes of"
               " this agent in all workers of the queue; AGENT=each:N in each worker,"
               " AGENT=30/1m started per minute, or several with commas (repeatable).")  # fmt: skip
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
-              " which registers node types (repeatable).")  # fmt: skip
+@IMPORT
 @click.option(
     "--drain",
     type=click.FloatRange(0),
@@ -75,7 +73,7 @@ def command(
     shown = database.find(db).shown
     names = queue_names or (DEFAULT_QUEUE,)
 
-    def ready(_executor: Any) -> None:
+    def ready(_executor: object) -> None:
         echo(f"serving {', '.join(names)} of {shown}", err=True)
 
     options = worker.WorkerOptions(
@@ -89,6 +87,15 @@ def command(
     return 0
 
 
+class _LimitParts(TypedDict, total=False):
+    """The fields of a ``Limit``."""
+
+    everywhere: int
+    each: int
+    starts: int
+    per: float
+
+
 def parse_limit(text: str) -> Limit:
     """Parse a ``--limit``. Raises ``ConfigError``."""
     from corral.durable.dbos.client import Limit
@@ -97,9 +104,9 @@ def parse_limit(text: str) -> Limit:
     try:
         if not name:
             raise ValueError("no agent is named")
-        found: dict[str, Any] = {}
+        found: _LimitParts = {}
         for each in limits.split(","):
-            found |= _parse_part(each.strip())
+            found.update(_parse_part(each.strip()))
     except ValueError as error:
         raise ConfigError(
             f"--limit {text}: {error}",
@@ -109,7 +116,7 @@ def parse_limit(text: str) -> Limit:
     return Limit(resource=name, **found)
 
 
-def _parse_part(text: str) -> dict[str, Any]:
+def _parse_part(text: str) -> _LimitParts:
     """Parse one part of a ``--limit``. Raises ``ValueError``."""
     from corral.durations import seconds
 

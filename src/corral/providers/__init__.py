@@ -6,8 +6,8 @@
     provider.validate()
     result = provider.generate("Fix the typo in README.md", context={"project_root": "."})
 
-Files may be edited and nothing else is allowed (``approval_mode="auto_edit"``), unless the config
-says otherwise. Every agent of corral has a provider under its name. Providers use
+By default files may be edited and nothing else is allowed (``approval_mode="auto_edit"``). Every
+agent of corral has a provider under its name. Providers use
 ``corral.session``, with the same policies and deadlines.
 """
 
@@ -18,7 +18,12 @@ from corral.providers.claude import ClaudeCodeProvider
 from corral.providers.factory import ResponseProviderFactory
 from corral.providers.gemini import GeminiCliProvider
 from corral.providers.manual import ManualProvider
-from corral.providers.provider import ProviderError, ProviderResult, ResponseProvider
+from corral.providers.provider import (
+    ProviderError,
+    ProviderMetadata,
+    ProviderResult,
+    ResponseProvider,
+)
 
 __all__ = [
     "AIProvider",
@@ -28,15 +33,16 @@ __all__ = [
     "ManualProvider",
     "ProviderError",
     "ProviderFactory",
+    "ProviderMetadata",
     "ProviderResult",
     "ResponseProvider",
     "ResponseProviderFactory",
 ]
 
 AIProvider = ResponseProvider
-"""An older name."""
+"""The name that older workflow engines use."""
 ProviderFactory = ResponseProviderFactory
-"""An older name."""
+"""The name that older workflow engines use."""
 
 for _kind in (GeminiCliProvider, ClaudeCodeProvider, ManualProvider):
     ResponseProviderFactory.register(_kind.name, _kind)

@@ -1,11 +1,11 @@
-"""A provider over any of corral's agents."""
+"""A provider that uses one of corral's agents."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, TypeGuard
 
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
@@ -13,63 +13,79 @@ from corral.events import Done, Error, Event, Init, Log
 from corral.models import registry
 from corral.options import APPROVAL_MODES, RunOptions
 from corral.policy import Action
-from corral.providers.provider import FsAbility, ProviderError, ProviderResult, ResponseProvider
+from corral.providers.provider import (
+    FsAbility,
+    ProviderError,
+    ProviderMetadata,
+    ProviderResult,
+    ResponseProvider,
+)
 from corral.result import Result
 from corral.sessions.api import blocking
 from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session
 from corral.system import api_keys, config
 from corral.system.paths import sessions
-from corral.values import DeniedCall
+from corral.values import DeniedCall, number_or_none
 
 SAMPLES = 3
+"""Malformed lines that are shown in the log."""
 NO_TIMEOUT = 10 * 365 * 86_400.0
-"""Seconds that mean no deadline."""
+"""The deadline in seconds if there is none."""
 DEFAULT_APPROVAL = "auto_edit"
 """Files may be edited; no commands, no network."""
 POLICY = ("approval_mode", "allowed_tools", "policy")
+"""Options that are part of the policy."""
 _MALFORMED = ("malformed_line", "oversized_line")
 
 log = logging.getLogger("corral.providers")
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, object], None]
+"""Raises ``ValueError`` if the value of a config key is invalid."""
 
 
-def a_list(name: str, value: Any) -> None:
-    if not isinstance(value, list | tuple):
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple)
+
+
+def check_list(name: str, value: object) -> None:
+    if not _is_sequence(value):
         raise ValueError(f"{name} must be a list, got: {type(value).__name__}")
-    for item in cast("list[object]", value):
+    for item in value:
         if not isinstance(item, str | os.PathLike):
-            raise ValueError(f"{name} must hold texts, got: {item!r}")
+            raise ValueError(f"{name} must be a list of strings, got: {item!r}")
 
 
-def a_text(name: str, value: Any) -> None:
+def check_text(name: str, value: object) -> None:
     if not isinstance(value, str | os.PathLike):
-        raise ValueError(f"{name} must be a text, got: {type(value).__name__}")
+        raise ValueError(f"{name} must be a string, got: {type(value).__name__}")
 
 
-def a_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, got: {value!r}")
 
 
-def seconds(name: str, value: Any) -> None:
-    """A deadline; 0 is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got: {type(value).__name__}")
-    if not value >= 0:
+def check_seconds(name: str, value: object) -> None:
+    """A timeout; 0 means none."""
+    if not _number(name, value) >= 0:
         raise ValueError(f"{name} must be >= 0 (0: no timeout), got: {value:g}")
 
 
-def positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got: {type(value).__name__}")
-    if not value > 0:
+def check_positive(name: str, value: object) -> None:
+    if not _number(name, value) > 0:
         raise ValueError(f"{name} must be > 0, got: {value:g}")
 
 
-def one_of(*values: str) -> Check:
-    def check(name: str, value: Any) -> None:
+def _number(name: str, value: object) -> float:
+    number = number_or_none(value)
+    if number is None:
+        raise ValueError(f"{name} must be a number, got: {type(value).__name__}")
+    return number
+
+
+def check_one_of(*values: str) -> Check:
+    def check(name: str, value: object) -> None:
         if value not in values:
             raise ValueError(f"{name} must be one of {', '.join(values)}, got: {value!r}")
 
@@ -77,7 +93,7 @@ def one_of(*values: str) -> Check:
 
 
 class AgentProvider(ResponseProvider):
-    """Of a subclass: which agent, and which keys its config may have."""
+    """A subclass names the agent, and the keys of its config with their checks."""
 
     agent: ClassVar[str]
     name: ClassVar[str]
@@ -87,15 +103,15 @@ class AgentProvider(ResponseProvider):
     response_timeout: ClassVar[float | None] = 600
     fs_ability: ClassVar[FsAbility] = "local-write"
     checks: ClassVar[Mapping[str, Check]] = {
-        "model": a_text,
-        "approval_mode": one_of(*APPROVAL_MODES),
-        "allowed_tools": a_list,
-        "working_dir": a_text,
-        "timeout": seconds,
+        "model": check_text,
+        "approval_mode": check_one_of(*APPROVAL_MODES),
+        "allowed_tools": check_list,
+        "working_dir": check_text,
+        "timeout": check_seconds,
     }
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        """Raises ``ValueError`` for a value that cannot be."""
+    def __init__(self, config: Mapping[str, object] | None = None) -> None:
+        """Raises ``ValueError`` for an invalid value."""
         super().__init__(config)
         self.config = {
             name: value
@@ -106,7 +122,7 @@ class AgentProvider(ResponseProvider):
             self.checks[name](name, value)
 
     @classmethod
-    def get_metadata(cls) -> dict[str, Any]:
+    def get_metadata(cls) -> ProviderMetadata:
         return {
             "name": cls.name,
             "description": cls.description,
@@ -124,8 +140,8 @@ class AgentProvider(ResponseProvider):
             raise ProviderError(self._error_message(error)) from error
 
     def _check(self) -> None:
-        """Every check of a real run: the options, the program, the policy, and whether there are
-        credentials. Nothing is written and nothing started."""
+        """Make every check of a real run: the options, the program, the policy, the credentials.
+        Nothing is written or started."""
         prepared = prepare(self.agent, self.options({}))
         if isinstance(prepared.agent.transport, InProcess):
             provider, _ = registry.split_model(prepared.run.model or self.agent)
@@ -138,24 +154,15 @@ class AgentProvider(ResponseProvider):
     def generate(
         self,
         prompt: str,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
         system_prompt: str | None = None,
         connection_timeout: float | None = None,
         response_timeout: float | None = None,
     ) -> ProviderResult:
-        options = self.options(context or {})
-        for name, option, value in (
-            ("connection_timeout", "startup_timeout", connection_timeout),
-            ("response_timeout", "timeout", response_timeout),
-        ):
-            if value is not None:
-                seconds(name, value)
-                options[option] = value
-        if response_timeout and self.config.get("timeout"):
-            options["timeout"] = min(response_timeout, self.config["timeout"])
-        for option in ("timeout", "startup_timeout"):
-            options[option] = options.get(option) or NO_TIMEOUT
-        options["idle_timeout"] = options["timeout"]  # an engine knows of no third deadline
+        options = {
+            **self.options(context or {}),
+            **self._timeouts(connection_timeout, response_timeout),
+        }
         run_log = RunLog(self.name)
         try:
             result = blocking(self._run(prompt, system_prompt, options, run_log))
@@ -168,9 +175,25 @@ class AgentProvider(ResponseProvider):
             raise ProviderError(self._error_message(cause)) from cause
         return ProviderResult(result.text, dict.fromkeys(self._written(result)), denied(result))
 
+    def _timeouts(self, connection: float | None, response: float | None) -> dict[str, float]:
+        """The deadlines of a run. An argument wins over the default of the provider; of
+        ``response`` and the config's ``timeout`` the smaller one applies. 0 means no timeout.
+        Raises ``ValueError``."""
+        for name, value in (("connection_timeout", connection), ("response_timeout", response)):
+            if value is not None:
+                check_seconds(name, value)
+        configured = number_or_none(self.config.get("timeout"))
+        total = self.response_timeout if configured is None else configured
+        if response is not None:
+            total = min(response, configured) if response and configured else response
+        start = self.connection_timeout if connection is None else connection
+        total, start = total or NO_TIMEOUT, start or NO_TIMEOUT
+        # An engine has no setting for the time without an event.
+        return {"timeout": total, "idle_timeout": total, "startup_timeout": start}
+
     def _written(self, result: Result) -> list[str]:
-        """The files that the agent wrote: those that its tools report. What only the disk shows
-        counts where the agent may write by other means, and no other run worked there."""
+        """The files that the agent wrote: those that its tools report. A change that was only seen
+        on disk counts if the agent may write by other means and no other run worked there."""
         by_disk = self._writes_by_shell() and result.files_complete
         return [
             file.path
@@ -189,12 +212,12 @@ class AgentProvider(ResponseProvider):
         return any(tools.get(name) in ("execute", "other") for name in policy.allow_tools)
 
     def options(
-        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
-    ) -> dict[str, Any]:
+        self, context: Mapping[str, object], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, object]:
         """The options of a run from the config and the context."""
         chosen = dict(self.config)
         cwd = chosen.pop("working_dir", None) or context.get("project_root")
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "startup_timeout": self.connection_timeout,
             "timeout": self.response_timeout,
             "approval_mode": approval_mode,
@@ -203,11 +226,12 @@ class AgentProvider(ResponseProvider):
             "cwd": cwd,
             "prompt_file": context.get("prompt_file"),
         }
-        if (listed := options.get("allowed_tools")) is not None:
-            options["allowed_tools"] = self._allowed(options["approval_mode"], listed)
+        listed = options.get("allowed_tools")
+        if _is_sequence(listed):
+            options["allowed_tools"] = self._allowed(str(options["approval_mode"]), listed)
         return {name: value for name, value in options.items() if value is not None}
 
-    def _allowed(self, mode: str, listed: Sequence[str]) -> list[str]:
+    def _allowed(self, mode: str, listed: Sequence[object]) -> list[str]:
         """The tools that the approval mode allows, plus the listed ones."""
         preset = APPROVAL_MODES[mode]
         tools = config.find_agent(self.agent).tools
@@ -216,10 +240,10 @@ class AgentProvider(ResponseProvider):
             for name, kind in tools.items()
             if preset.evaluate(Action(tool=name, kind=kind)).verdict == "allow"
         )
-        return [*dict.fromkeys((*by_mode, *listed))]
+        return [*dict.fromkeys((*by_mode, *map(str, listed)))]
 
     async def _run(
-        self, prompt: str, system: str | None, options: dict[str, Any], run_log: RunLog
+        self, prompt: str, system: str | None, options: dict[str, object], run_log: RunLog
     ) -> Result:
         if system and "system_prompt" in config.find_agent(self.agent).supports:
             options["system_prompt"] = system
@@ -268,8 +292,8 @@ class RunLog:
             )
         elif isinstance(event, Done):
             log.info("%s: ended as %s", self._name, event.status)
-            for refusal in event.denied:
-                log.warning("%s: refused by the policy: %s", self._name, _describe_denied(refusal))
+            for call in event.denied:
+                log.warning("%s: denied by the policy: %s", self._name, _describe_denied(call))
         elif isinstance(event, Log):
             self._note(event.text)
         elif isinstance(event, Error) and event.code in _MALFORMED:
@@ -292,23 +316,24 @@ class RunLog:
 
 
 def denied(result: Result) -> tuple[str, ...]:
-    return tuple(_describe_denied(refusal) for refusal in result.denied)
+    """A text for each denied call."""
+    return tuple(_describe_denied(call) for call in result.denied)
 
 
-def _describe_denied(refusal: DeniedCall) -> str:
-    return f"{refusal.name}: {refusal.title}" if refusal.title else refusal.name
+def _describe_denied(call: DeniedCall) -> str:
+    return f"{call.name}: {call.title}" if call.title else call.name
 
 
 _MORE: dict[str, Check] = {
-    "include_directories": a_list,
-    "max_budget_usd": positive,
-    "max_turns": positive,
-    "sandbox": a_flag,
+    "include_directories": check_list,
+    "max_budget_usd": check_positive,
+    "max_turns": check_positive,
+    "sandbox": check_flag,
 }
 
 
 def provider_class(record: AgentSpec) -> type[AgentProvider]:
-    """The provider over one agent, with the keys that the agent has."""
+    """The provider for one agent, with the config keys that the agent supports."""
 
     class Provider(AgentProvider):
         agent = name = record.name

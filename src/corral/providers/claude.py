@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from corral.providers.agent import (
     DEFAULT_APPROVAL,
     AgentProvider,
     Check,
-    a_list,
-    a_text,
-    one_of,
-    positive,
-    seconds,
+    check_list,
+    check_one_of,
+    check_positive,
+    check_seconds,
+    check_text,
 )
 
 APPROVALS = {
@@ -25,26 +25,26 @@ APPROVALS = {
 
 
 class ClaudeCodeProvider(AgentProvider):
-    """Files may be edited unless ``permission_mode`` says otherwise."""
+    """The default of ``permission_mode`` is ``acceptEdits``: files may be edited."""
 
     agent = "claude-cli"
     name = "claude-code"
     description = "Claude Code AI agent via subprocess"
     checks: ClassVar[Mapping[str, Check]] = {
-        "model": a_text,
-        "permission_mode": one_of(*APPROVALS),
-        "allowed_tools": a_list,
-        "add_dirs": a_list,
-        "max_turns": positive,
-        "max_budget_usd": positive,
-        "working_dir": a_text,
-        "timeout": seconds,
+        "model": check_text,
+        "permission_mode": check_one_of(*APPROVALS),
+        "allowed_tools": check_list,
+        "add_dirs": check_list,
+        "max_turns": check_positive,
+        "max_budget_usd": check_positive,
+        "working_dir": check_text,
+        "timeout": check_seconds,
     }
 
     def options(
-        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
-    ) -> dict[str, Any]:
-        mode = APPROVALS[self.config.get("permission_mode", "acceptEdits")]
+        self, context: Mapping[str, object], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, object]:
+        mode = APPROVALS[str(self.config.get("permission_mode", "acceptEdits"))]
         options = super().options(context, mode)
         options.pop("permission_mode", None)
         if "add_dirs" in options:

@@ -17,28 +17,28 @@ class ResponseProviderFactory:
 
     @classmethod
     def register(cls, name: str, provider: type[ResponseProvider]) -> None:
-        """Have ``create(name)`` make one of these; it wins over an agent of that name."""
+        """Make ``create(name)`` return this provider, also if an agent has that name."""
         cls._registered[name] = provider
 
     @classmethod
     def is_registered(cls, name: str) -> bool:
-        """Whether ``create(name)`` makes a provider."""
+        """Whether there is a provider with this name."""
         return cls._kind(name) is not None
 
     @classmethod
-    def get_metadata(cls, name: str) -> dict[str, Any]:
-        """Of one provider. Raises ``KeyError`` with the names there are."""
+    def get_metadata(cls, name: str) -> Mapping[str, Any]:
+        """The metadata of one provider. Raises ``KeyError`` with the known names."""
         return cls._known(name).get_metadata()
 
     @classmethod
-    def get_all_metadata(cls) -> dict[str, dict[str, Any]]:
-        """Of every provider, by its name."""
+    def get_all_metadata(cls) -> dict[str, Mapping[str, Any]]:
+        """The metadata of every provider, by name."""
         return {name: cls.get_metadata(name) for name in cls.list_providers()}
 
     @classmethod
-    def create(cls, name: str, config: Mapping[str, Any] | None = None) -> ResponseProvider:
-        """Raises ``KeyError`` with the names there are, and ``ValueError`` for a config that
-        cannot be."""
+    def create(cls, name: str, config: Mapping[str, object] | None = None) -> ResponseProvider:
+        """Create a provider. Raises ``KeyError`` with the known names, and ``ValueError`` for an
+        invalid config."""
         return cls._known(name)(config)
 
     @classmethod
@@ -59,4 +59,5 @@ class ResponseProviderFactory:
 
     @classmethod
     def list_providers(cls) -> list[str]:
+        """The names of all providers."""
         return sorted({*cls._registered, *(agent.name for agent in settings.all_agents())})

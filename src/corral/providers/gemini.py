@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from corral.providers.agent import AgentProvider, Check, a_flag, a_list
+from corral.providers.agent import AgentProvider, Check, check_flag, check_list
 
 
 class GeminiCliProvider(AgentProvider):
-    """Files may be edited unless ``approval_mode`` says otherwise; all only where it says so."""
+    """The default of ``approval_mode`` is ``auto_edit``: files may be edited."""
 
     agent = name = "gemini-cli"
     description = "Gemini CLI AI agent via subprocess"
     checks: ClassVar[Mapping[str, Check]] = {
         **AgentProvider.checks,
-        "sandbox": a_flag,
-        "include_directories": a_list,
+        "sandbox": check_flag,
+        "include_directories": check_list,
     }

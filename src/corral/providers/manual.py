@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from corral.events import Event, Log
 from corral.providers.agent import (
@@ -11,10 +11,10 @@ from corral.providers.agent import (
     AgentProvider,
     Check,
     RunLog,
-    a_text,
+    check_one_of,
+    check_seconds,
+    check_text,
     log,
-    one_of,
-    seconds,
 )
 from corral.result import Result
 from corral.sessions import question_files, store
@@ -22,28 +22,28 @@ from corral.sessions.prepare import prepare, resolve_prompt
 
 
 class ManualProvider(AgentProvider):
-    """Waits for the person, for a month at the most. An engine that was killed meanwhile asks
-    again, and gets what was answered to the same prompt in the same folder."""
+    """Waits for the answer of a person. If the engine was killed meanwhile and asks again, it gets
+    the answer to the same prompt in the same folder."""
 
     agent = name = "manual"
     description = "A person, asked through files, an editor or the terminal"
     connection_timeout = None
     response_timeout = None
     checks: ClassVar[Mapping[str, Check]] = {
-        "via": one_of("file", "editor", "terminal"),
-        "working_dir": a_text,
-        "timeout": seconds,
+        "via": check_one_of("file", "editor", "terminal"),
+        "working_dir": check_text,
+        "timeout": check_seconds,
     }
 
     def options(
-        self, context: Mapping[str, Any], approval_mode: str = DEFAULT_APPROVAL
-    ) -> dict[str, Any]:
+        self, context: Mapping[str, object], approval_mode: str = DEFAULT_APPROVAL
+    ) -> dict[str, object]:
         options = super().options(context, approval_mode)
-        del options["approval_mode"]  # nobody can be held to it
+        del options["approval_mode"]  # a policy cannot be enforced on a person
         return {**options, "keep": True}
 
     async def _run(
-        self, prompt: str, system: str | None, options: dict[str, Any], run_log: RunLog
+        self, prompt: str, system: str | None, options: dict[str, object], run_log: RunLog
     ) -> Result:
         prepared = prepare(self.agent, options)
         wanted = resolve_prompt(prepared, prompt)
@@ -56,17 +56,17 @@ class ManualProvider(AgentProvider):
             ):
                 options["resume"] = record.meta.id
                 break
-        return await super()._run(prompt, system, options, HumanEvents(self.name))
+        return await super()._run(prompt, system, options, HumanRunLog(self.name))
 
     def _writes_by_shell(self) -> bool:
-        return True  # a person writes by whatever means
+        return True  # a person may write in any way
 
     def _check(self) -> None:
         prepare(self.agent, self.options({}))
 
 
-class HumanEvents(RunLog):
-    """Logs the lines that say where the answer is expected."""
+class HumanRunLog(RunLog):
+    """Logs the lines that say where to answer."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Log):

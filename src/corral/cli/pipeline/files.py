@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from corral.cli.import_option import import_modules
+from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
@@ -22,8 +22,7 @@ DEFAULT = "minimal"
 
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
-              " which registers node types (repeatable).")  # fmt: skip
+@IMPORT
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: an array of findings.")
 def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int:
     """Check each FILE for problems. Needs no key and no network; nothing runs.

@@ -20,7 +20,7 @@ COMMANDS = {
 }
 
 
-@click.group("pipeline", cls=LazyGroup, table=COMMANDS)
+@click.group("pipeline", cls=LazyGroup)
 def command() -> None:
     """Run pipelines: Graphviz files whose nodes are agents, models, commands and people.
 
@@ -33,3 +33,6 @@ def command() -> None:
     Exit codes: 0 success · 1 the run failed, or lint found errors · 2 bad input ·
     10 waiting for a person · 130 interrupted
     """
+
+
+command.table = COMMANDS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
 
-from corral.cli.import_option import import_modules
+from corral.cli.options import DB, IMPORT, PRESET_NAMES, QUEUE, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.nesting import decode_json
@@ -23,28 +23,58 @@ if TYPE_CHECKING:
     from corral.options import RunKwargs
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
+    from corral.policy import Preset
 
-DB = click.option(
-    "--db",
-    metavar="URL",
-    help="The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
-    " else a file in corral's home]",
-)
-NEWEST = click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 1_000_000),
-    default=20,
-    show_default=True,
-    help="How many, the newest first.",
-)
-JSON = click.option(
+EVENTS = click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print events, one per line; the result is the last line.",
 )
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with its first choice.")
+
+
+class FollowFlags(TypedDict):
+    """The options of every command that follows a run."""
+
+    auto_approve: bool
+    db: str | None
+    as_json: bool
+    quiet: bool
+
+
+class RunFlags(FollowFlags):
+    """The options of ``run``."""
+
+    goal: str | None
+    given: tuple[str, ...]
+    agent: str | None
+    model: str | None
+    approve: Preset | None
+    env: tuple[str, ...]
+    workspace: str | None
+    repository: str | None
+    commit: str | None
+    artifacts: str | None
+    run_dir: str | None
+    simulate: bool
+    modules: tuple[str, ...]
+    queue: str | None
+    no_durable: bool
+
+
+class ResumeFlags(FollowFlags):
+    """The options of ``resume``."""
+
+    accept: bool
+    modules: tuple[str, ...]
+
+
+class ForkFlags(FollowFlags):
+    """The options of ``fork``."""
+
+    run_dir: str | None
 
 
 @click.command("run")
@@ -63,7 +93,7 @@ AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with
 )
 @click.option(
     "--approve",
-    type=click.Choice(["reads", "edits", "all"]),
+    type=click.Choice(PRESET_NAMES),
     help="What agents may do, if their node has no policy.",
 )
 @click.option(
@@ -83,14 +113,13 @@ AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with
 @click.option("--simulate", is_flag=True, help="Simulate agents and models: nothing is"
               " spent. Commands run.")  # fmt: skip
 @AUTO
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
-              " which registers node types (repeatable).")  # fmt: skip
+@IMPORT
 @DB
-@click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
+@QUEUE
 @click.option("--no-durable", is_flag=True, help="Run in memory; cannot be resumed.")
-@JSON
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-def run(file: str, **given: Any) -> int:
+@EVENTS
+@QUIET
+def run(file: str, **flags: Unpack[RunFlags]) -> int:
     """Run the pipeline FILE.
 
     At a terminal, gates are asked here; elsewhere the command exits with 10 and prints how to
@@ -101,72 +130,81 @@ def run(file: str, **given: Any) -> int:
     Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
     10 waiting for a person · 130 interrupted
     """
-    durable = not given["no_durable"]
-    if not durable and (given["db"] or given["queue"]):
-        raise ConfigError("--no-durable and --db or --queue are both given")
-    if given["queue"] is not None and not given["queue"].strip():
-        raise ConfigError("a queue needs a name")
-    if given["as_json"] and given["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
-    import_modules(given["modules"])
+    _check_flags(flags)
+    import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
     from corral.durable.workspace import run_worktree
 
-    values = _values(given["given"])
-    repository = given["repository"]
+    durable = not flags["no_durable"]
+    values = _values(flags["given"])
+    repository = flags["repository"]
     graph = api.prepare(
         Path(file),
         values=values,
-        goal=given["goal"],
-        model=given["model"],
-        workspace=Path(given["workspace"] or ".") if repository is None else None,
+        goal=flags["goal"],
+        model=flags["model"],
+        workspace=Path(flags["workspace"] or ".") if repository is None else None,
     )
-    if not given["quiet"]:
+    if not flags["quiet"]:
         _warn(file, graph)
     if durable:
         _require_engine()
-    if not durable and not given["auto_approve"]:
+    elif not flags["auto_approve"]:
         _require_no_questions(graph)
     show = RunOutput(
         graph,
-        as_json=given["as_json"],
-        quiet=given["quiet"],
-        db=given["db"],
+        as_json=flags["as_json"],
+        quiet=flags["quiet"],
+        db=flags["db"],
         durable=durable,
     )
     source = str(Path(file).absolute())
     if repository is not None and run_worktree.uncommitted(repository):
         show.progress.print_line("! uncommitted changes in the repository are not part of this run")
-    options: RunKwargs = {"policy": given["approve"]} if given["approve"] else {}
-    if given["env"]:
-        options["pass_env"] = list(given["env"])
 
     async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.run(
             graph,
-            goal=given["goal"],
+            goal=flags["goal"],
             values=values,
-            agent=given["agent"],
-            model=given["model"],
-            workspace=given["workspace"],
+            agent=flags["agent"],
+            model=flags["model"],
+            workspace=flags["workspace"],
             repository=repository,
-            commit=given["commit"],
-            artifacts=given["artifacts"] or "",
-            run_dir=given["run_dir"],
-            simulate=given["simulate"],
+            commit=flags["commit"],
+            artifacts=flags["artifacts"] or "",
+            run_dir=flags["run_dir"],
+            simulate=flags["simulate"],
             people=people,
             on_event=show.event,
             on_start=show.started,
             durable=durable,
-            db=given["db"],
-            queue=given["queue"],
-            imports=given["modules"],
+            db=flags["db"],
+            queue=flags["queue"],
+            imports=flags["modules"],
             source=source,
-            options=options,
+            options=_agent_options(flags),
         )
 
-    return show.run_to_end(execute, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=flags["auto_approve"])
+
+
+def _check_flags(flags: RunFlags) -> None:
+    if flags["no_durable"] and (flags["db"] or flags["queue"]):
+        raise ConfigError("--no-durable and --db or --queue are both given")
+    if flags["queue"] is not None and not flags["queue"].strip():
+        raise ConfigError("a queue needs a name")
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
+
+
+def _agent_options(flags: RunFlags) -> RunKwargs:
+    """The options of every agent of the run."""
+    options: RunKwargs = {"policy": flags["approve"]} if flags["approve"] else {}
+    if flags["env"]:
+        options["pass_env"] = list(flags["env"])
+    return options
 
 
 @click.command("resume")
@@ -179,39 +217,38 @@ def run(file: str, **given: Any) -> int:
     " that is finished.",
 )
 @AUTO
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module,"
-              " which registers node types (repeatable).")  # fmt: skip
+@IMPORT
 @DB
-@JSON
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-def resume(name: str, **given: Any) -> int:
+@EVENTS
+@QUIET
+def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
     id or its run folder.
 
     Finished nodes are not repeated. A run that a worker executes is only followed. The exit
     codes are those of run.
     """
-    import_modules(given["modules"])
+    import_modules(flags["modules"])
     _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
 
     name = run_id(name)
-    shown = _run_async(api.show(name, db=given["db"]))
-    show = RunOutput(shown.graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    shown = _run_async(api.show(name, db=flags["db"]))
+    show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
     show.name = name
 
     async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.resume(
             name,
-            accept_changed_graph=given["accept"],
-            db=given["db"],
+            accept_changed_graph=flags["accept"],
+            db=flags["db"],
             people=people,
             on_event=show.event,
             on_start=show.started,
         )
 
-    return show.run_to_end(execute, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
 @click.command("fork")
@@ -222,9 +259,9 @@ def resume(name: str, **given: Any) -> int:
 @click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
 @AUTO
 @DB
-@JSON
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-def fork(name: str, node: str, **given: Any) -> int:
+@EVENTS
+@QUIET
+def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     """Run again from NODE, as a new run: what RUN did before NODE counts as done.
 
     Uses the current file of the pipeline. The exit codes are those of run.
@@ -234,26 +271,26 @@ def fork(name: str, node: str, **given: Any) -> int:
     from corral.durable import api
 
     name = run_id(name)
-    shown = _run_async(api.show(name, db=given["db"]))
+    shown = _run_async(api.show(name, db=flags["db"]))
     graph = api.current_graph(shown) or shown.graph
-    show = RunOutput(graph, as_json=given["as_json"], quiet=given["quiet"], db=given["db"])
+    show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
 
     async def execute(people: Interviewer | None) -> PipelineResult:
         return await api.fork(
             name,
             node,
             graph=graph,
-            run_dir=given["run_dir"],
-            db=given["db"],
+            run_dir=flags["run_dir"],
+            db=flags["db"],
             people=people,
             on_event=show.event,
             on_start=show.started,
         )
 
-    return show.run_to_end(execute, auto=given["auto_approve"])
+    return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-def _run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+def _run_async(coroutine: Coroutine[None, None, T]) -> T:
     import asyncio  # imported late: it loads ssl, which --help does not need
 
     return asyncio.run(coroutine)

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from corral.cli.database_option import database_option
-from corral.cli.pipeline.run import DB, NEWEST, run_id
-from corral.cli.ui.tables import table
+from corral.cli.options import DB, JSON, NEWEST, database_option
+from corral.cli.pipeline.run import run_id
+from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.times import format_time
 from corral.durable.dbos.database import require
 from corral.errors import ConfigError
 from corral.terminal_text import one_line, visible
@@ -30,7 +29,7 @@ RESUME = "corral pipeline resume {run}{db}"
 @click.command("runs")
 @NEWEST
 @DB
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def runs(limit: int, db: str | None, as_json: bool) -> None:
     """List the runs of a database, the newest first."""
     require()
@@ -56,7 +55,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 @click.command("show")
 @click.argument("name", metavar="RUN")
 @DB
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
     """Show what RUN did, its status, and what it waits for."""
     require()
@@ -68,33 +67,11 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     if as_json:
         echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
         return
-    _print(f"run        {found.id}")
     state = _state(found.status, _unanswered(questions))
-    reason = found.closed.reason if found.closed else ""
-    _print(f"status     {state}{': ' + reason if reason else ''}")
-    setting = found.run_input.config
-    _print(f"pipeline   {found.graph.name}{' · ' + setting.source if setting.source else ''}")
-    if found.graph.goal:
-        _print(f"goal       {found.graph.goal}")
-    _print(f"folder     {found.folder}")
-    _print(f"workspace  {found.workspace}")
-    if setting.tree is not None:
-        _print_work(found, setting.tree)
-    for node in dict.fromkeys(found.state.completed):
-        outcome = found.state.outcomes.get(node)
-        if outcome is not None:
-            note = outcome.failure_reason or outcome.notes
-            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+    _print_facts(found, state)
+    _print_outcomes(found)
     for each in questions:
-        question = each.question
-        _print(f"? {question.node}: {visible(question.text)}")
-        if each.answered:
-            _print("    answered; the run has not read it yet")
-            continue
-        for choice in question.choices:
-            _print(f"    [{choice.key}] {one_line(choice.label)}")
-        run = f"{found.id}{database_option(db)}"
-        _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
+        _print_question(each, f"{found.id}{database_option(db)}")
     if found.status == "interrupted":
         _print(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
 
@@ -149,7 +126,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     echo(f"{name} is cancelled")
 
 
-def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
+def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, object]:
     from corral.durable.api import outcomes, saved_work
 
     config = found.run_input.config
@@ -177,6 +154,40 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, Any]:
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }
+
+
+def _print_facts(found: Shown, state: str) -> None:
+    config = found.run_input.config
+    reason = found.closed.reason if found.closed else ""
+    _print(f"run        {found.id}")
+    _print(f"status     {state}{': ' + reason if reason else ''}")
+    _print(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
+    if found.graph.goal:
+        _print(f"goal       {found.graph.goal}")
+    _print(f"folder     {found.folder}")
+    _print(f"workspace  {found.workspace}")
+    if config.tree is not None:
+        _print_work(found, config.tree)
+
+
+def _print_outcomes(found: Shown) -> None:
+    for node in dict.fromkeys(found.state.completed):
+        outcome = found.state.outcomes.get(node)
+        if outcome is not None:
+            note = outcome.failure_reason or outcome.notes
+            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+
+
+def _print_question(open_question: OpenQuestion, run: str) -> None:
+    """Print a question, its choices, and the command that answers it."""
+    question = open_question.question
+    _print(f"? {question.node}: {visible(question.text)}")
+    if open_question.answered:
+        _print("    answered; the run has not read it yet")
+        return
+    for choice in question.choices:
+        _print(f"    [{choice.key}] {one_line(choice.label)}")
+    _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
 
 
 def _print_work(found: Shown, tree: RunWorktree) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from corral.cli.ui.terminal import console, echo_err
 from corral.durable.batch.results import BatchReport, BatchResult
 from corral.terminal_text import clean
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
 
 EVERY = 5.0
 """Seconds between two lines, without a terminal."""
@@ -25,7 +29,7 @@ class Progress:
     def __init__(self, *, enabled: bool, live: bool | None = None) -> None:
         self._enabled = enabled
         self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
-        self._live: Any = None
+        self._live: Live | None = None
         self._last: BatchReport | None = None
         self._last_printed = self._started = time.monotonic()
 
@@ -110,12 +114,12 @@ class Progress:
 
 
 class _LiveView:
-    """Renders the bar anew at each frame."""
+    """Renders the bar at each frame."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> Text:
         from rich.text import Text
 
         filled = int(self._progress.share * _WIDTH)

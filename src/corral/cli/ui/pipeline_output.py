@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.cli.database_option import database_option
+from corral.cli.options import database_option
 from corral.cli.ui.pipeline_progress import Progress
 from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.signals import signals

@@ -6,8 +6,9 @@ import contextlib
 import shutil
 import sys
 import time
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from corral import events as agent_events
 from corral.cli.ui.terminal import console, echo_err
@@ -15,6 +16,10 @@ from corral.pipelines import events as run_events
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 from corral.terminal_text import clean
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
 
 MARKS = {"success": "✓", "partial_success": "◐", "skipped": "–", "fail": "✗", "cancelled": "–"}
 _SILENT = {
@@ -46,7 +51,7 @@ class Progress:
         self._enabled = enabled
         self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
         self._steps = {node.id: Step(node.kind) for node in graph.nodes.values()}
-        self._live: Any = None
+        self._live: Live | None = None
         self._started = time.monotonic()
         self.done = 0
 
@@ -74,7 +79,7 @@ class Progress:
             self._live = None
 
     @contextlib.contextmanager
-    def paused(self) -> Any:
+    def paused(self) -> Generator[None]:
         """Stop the live view while a person is asked on the same terminal."""
         if self._live is None:
             yield
@@ -168,12 +173,12 @@ class Progress:
 
 
 class _LiveView:
-    """Renders the nodes anew at each frame."""
+    """Renders the nodes at each frame."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> Text:
         from rich.text import Text
 
         view = Text(no_wrap=True, overflow="ellipsis")

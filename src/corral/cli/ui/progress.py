@@ -6,13 +6,18 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui.terminal import console, echo_err
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
 from corral.sessions.prepare import PreparedRun
 from corral.terminal_text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+    from rich.text import Text as RichText
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
@@ -23,8 +28,8 @@ class Progress:
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._live = enabled and sys.stderr.isatty()
-        self._status: Any = None
-        self._console: Any = None
+        self._status: Status | None = None
+        self._console: Console | None = None
         self._titles: dict[str, str] = {}
         self._activity = "starting"
         self._started = time.monotonic()
@@ -45,9 +50,9 @@ class Progress:
             if not prepared.agent.asks:
                 why = f"{prepared.agent.name} has no channel for questions"
                 why += f" ({DEFAULT_AGENT} can ask)" if prepared.agent.name != DEFAULT_AGENT else ""
-            self._print_if_enabled(
-                f"{why}: {', '.join(asking)} denied; use --approve edits or all to allow more."
-            )
+            allow = "use --approve edits or all to allow more."
+            if self._enabled:
+                self._print(f"{why}: {', '.join(asking)} denied; {allow}")
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -70,11 +75,7 @@ class Progress:
             return
         match event:
             case Init():
-                version = f" {event.agent_version}" if event.agent_version else ""
-                model = () if "person" in event.capabilities else ("default model",)
-                parts = [f"{event.agent}{version}", *((event.model,) if event.model else model)]
-                parts += notes
-                self._print_if_enabled(" · ".join(parts))
+                self._print(" · ".join([*_describe_start(event), *notes]))
                 self._activity = "thinking"
             case ToolUse():
                 self._spin(on=True)
@@ -82,8 +83,7 @@ class Progress:
                 self._activity = event.title or event.name
             case ToolResult():
                 title = self._titles.pop(event.call_id, event.name or "tool")
-                why = f": {event.error}" if event.error and event.status != "success" else ""
-                self._print_if_enabled(f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}")
+                self._print(_describe_result(event, title))
                 self._activity = "thinking"
             case Text():
                 # The answer may be on the same terminal, with an unfinished line.
@@ -92,9 +92,9 @@ class Progress:
             case UsageReport():
                 self._tokens = event.usage.total
             case Error() if event.recoverable:
-                self._print_if_enabled(f"! {event.message}")
+                self._print(f"! {event.message}")
             case Log():
-                self._print_if_enabled(f"  {_short(event.text, 200)}")
+                self._print(f"  {_short(event.text, 200)}")
             case _:
                 pass
 
@@ -109,17 +109,10 @@ class Progress:
             self._print(f"{file.kind:8} {file.path}{added}{removed}")
         if not done.files_complete:
             self._print("the list of files may be incomplete")
-        for refusal in done.denied:
-            why = f": {refusal.reason}" if refusal.reason else ""
-            self._print(f"denied   {_short(refusal.title or refusal.name)}{why}")
-        parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
-        if done.usage.total is not None:
-            parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
-        if done.cost.usd is not None:
-            parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
-        if done.resume_token:
-            parts.append(f"resume with --resume {done.resume_token}")
-        self._print(" · ".join(parts))
+        for call in done.denied:
+            why = f": {call.reason}" if call.reason else ""
+            self._print(f"denied   {_short(call.title or call.name)}{why}")
+        self._print(" · ".join(_describe_end(done)))
         if done.error is not None:
             self._print(_format_error(done.error))
 
@@ -141,12 +134,8 @@ class Progress:
         else:
             self._status.stop()
 
-    def _print_if_enabled(self, text: str) -> None:
-        if self._enabled:
-            self._print(text)
-
     def _print(self, text: str) -> None:
-        if self._status is not None:
+        if self._status is not None and self._console is not None:
             self._console.print(clean(text))
         else:
             echo_err(text)
@@ -158,10 +147,37 @@ class _LiveText:
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
 
-    def __rich__(self) -> Any:
-        from rich.text import Text as Plain
+    def __rich__(self) -> RichText:
+        from rich.text import Text as RichText
 
-        return Plain(self._text(), style="dim")
+        return RichText(self._text(), style="dim")
+
+
+def _describe_start(event: Init) -> list[str]:
+    version = f" {event.agent_version}" if event.agent_version else ""
+    parts = [f"{event.agent}{version}"]
+    if event.model:
+        parts.append(event.model)
+    elif "person" not in event.capabilities:
+        parts.append("default model")
+    return parts
+
+
+def _describe_result(event: ToolResult, title: str) -> str:
+    why = f": {event.error}" if event.error and event.status != "success" else ""
+    return f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}"
+
+
+def _describe_end(done: Done) -> list[str]:
+    """The status, the time, and what was used."""
+    parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
+    if done.usage.total is not None:
+        parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
+    if done.cost.usd is not None:
+        parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
+    if done.resume_token:
+        parts.append(f"resume with --resume {done.resume_token}")
+    return parts
 
 
 def _format_error(error: Error) -> str:

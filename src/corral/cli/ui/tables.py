@@ -1,9 +1,10 @@
-"""Text tables with aligned columns."""
+"""Text tables with aligned columns, and dates in them."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
+import time
 from collections.abc import Sequence
 
 from corral.agents.spec import PolicyRow
@@ -28,6 +29,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _cell(text: str) -> str:
     """On one line, without control characters, so that its length is its width."""
     return " ".join(clean(text).split("\n"))
+
+
+def format_time(moment: float | None) -> str:
+    return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def policy_table(report: Sequence[PolicyRow]) -> str:

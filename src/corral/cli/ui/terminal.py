@@ -12,9 +12,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import IO, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from corral.terminal_text import Cleaner, clean, json_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -46,17 +49,12 @@ def echo_json(line: str | bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def console() -> Any:
+def console() -> Console:
     """A rich console on stderr. What is printed there must be cleaned before, and is neither
     markup nor emoji codes."""
     from rich.console import Console
 
-    return Console(
-        file=cast("IO[str]", raw_stderr()),
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    return Console(file=raw_stderr(), highlight=False, markup=False, emoji=False)
 
 
 class CleanStream:
@@ -83,17 +81,18 @@ class CleanStream:
 
 def raw_stderr() -> TextIO:
     """Stderr itself, for the control sequences of status lines."""
-    stream = cast("object", sys.stderr)
+    stream: object = sys.stderr
     return stream.raw if isinstance(stream, CleanStream) else sys.stderr
 
 
 def clean_stderr() -> None:
     """From now on whatever is written to ``sys.stderr`` is cleaned."""
-    if not isinstance(cast("object", sys.stderr), CleanStream):
+    stream: object = sys.stderr
+    if not isinstance(stream, CleanStream):
         sys.stderr = cast("TextIO", CleanStream(sys.stderr))
 
 
-def print_traceback(error: BaseException, write: Callable[[str], Any] | None = None) -> None:
+def print_traceback(error: BaseException, write: Callable[[str], object] | None = None) -> None:
     """Print a traceback, cleaned: the message may come from a model or a repository."""
     import traceback
 

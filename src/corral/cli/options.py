@@ -1,0 +1,230 @@
+"""Options that several commands have: their definitions, and what is made of their values.
+
+Modules are imported when an option is used, so that ``--help`` stays fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
+
+import click
+
+from corral.errors import ConfigError, PromptError
+
+if TYPE_CHECKING:
+    from corral.options import RunKwargs
+    from corral.policy import Policy, Preset
+
+C = TypeVar("C", bound=Callable[..., object])
+
+PRESET_NAMES = ("reads", "edits", "all")
+
+DB = click.option(
+    "--db",
+    metavar="URL",
+    help="The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
+    " else a file in corral's home]",
+)
+NEWEST = click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="How many, the newest first.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+IMPORT = click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import this module, which registers node types (repeatable).",
+)
+QUEUE = click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
+CWD = click.option("-C", "--cwd", help="The working directory.  [default: here]")
+MODEL = click.option(
+    "-m",
+    "--model",
+    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
+)
+SYSTEM_PROMPT = click.option("--system-prompt", help="Added to the system prompt.")
+PROGRAM = click.option("--program", help="The agent's program.  [default: searched]")
+ENV = click.option(
+    "--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable)."
+)
+
+
+def agent_option(function: C) -> C:
+    """``--agent``"""
+    from corral.agents.registry import DEFAULT_AGENT
+
+    text = f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]"
+    return click.option("-a", "--agent", help=text)(function)
+
+
+class PolicyFlags(TypedDict):
+    """The values of ``policy_options``."""
+
+    approve: Preset | None
+    yolo: bool
+    policy_file: str | None
+    allow_tool: tuple[str, ...]
+    deny_tool: tuple[str, ...]
+
+
+def policy_options(approve: str) -> Callable[[C], C]:
+    """The options that ``choose_policy`` reads. ``approve`` is the help text of ``--approve``."""
+    options = (
+        click.option("--approve", type=click.Choice(PRESET_NAMES), help=approve),
+        click.option("--yolo", is_flag=True, help="Short for --approve all."),
+        click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML)."),
+        click.option(
+            "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
+        ),
+        click.option(
+            "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
+        ),
+    )
+
+    def decorate(function: C) -> C:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def choose_policy(flags: PolicyFlags) -> Policy | None:
+    """The policy of the options; None if none is given. Raises ``ConfigError``."""
+    policy = _base_policy(flags)
+    if flags["allow_tool"] or flags["deny_tool"]:
+        from msgspec.structs import replace
+
+        from corral.policy import Policy, with_tools
+
+        policy = policy or Policy()
+        if flags["allow_tool"]:
+            policy = with_tools(policy, flags["allow_tool"])
+        policy = replace(policy, deny_tools=(*policy.deny_tools, *flags["deny_tool"]))
+    return policy
+
+
+def _base_policy(flags: PolicyFlags) -> Policy | None:
+    """The policy of ``--approve``, ``--yolo`` or ``--policy``."""
+    from corral.policy import PRESETS
+    from corral.system import config
+
+    approve = flags["approve"]
+    if flags["yolo"]:
+        if approve not in (None, "all"):
+            raise ConfigError("--yolo and --approve are both given")
+        from corral.cli.ui.terminal import echo
+
+        echo("corral: --yolo: the agent may do everything without asking", err=True)
+        approve = "all"
+    if flags["policy_file"] is None:
+        return PRESETS[approve] if approve is not None else None
+    if approve is not None:
+        raise ConfigError("--approve and --policy are both given", hint="Set preset in the file.")
+    return config.read_policy(Path(flags["policy_file"]))
+
+
+def given_options(values: Mapping[str, object]) -> RunKwargs:
+    """The options of a run that have a value; configuration applies to the others. Their types are
+    checked when the run is prepared."""
+    return cast("RunKwargs", {name: value for name, value in values.items() if value is not None})
+
+
+def choose_agent(agent: str | None, options: RunKwargs) -> str:
+    """The named agent; else the agent of the recording or of the resumed session; else the
+    built-in agent if the model is vendor:model; else the default. A resumed session also sets
+    ``options["model"]``."""
+    from corral.agents import registry
+
+    if agent is not None:
+        return agent
+    recording, model, resume = (options.get(name) for name in ("replay", "model", "resume"))
+    if isinstance(recording, str):
+        from corral.system.cassette import format
+
+        recorded = format.read(recording)[0].head.agent
+        if recorded is not None:
+            return recorded
+    if isinstance(resume, str):
+        from corral.sessions import store
+
+        meta = store.find(resume).meta
+        if model is None and meta.model is not None and registry.names_a_model(meta.model):
+            options["model"] = meta.model
+        return meta.agent
+    return registry.default(options.get("model"))
+
+
+def choose_channel(agent: str, options: RunKwargs) -> None:
+    """If the agent is a person at this terminal, ask there unless another channel is named."""
+    from corral.cli.ui.questions import is_interactive
+    from corral.system import config
+
+    found = config.find_agent(agent)
+    if "via" in found.supports and "via" not in options and is_interactive():
+        options["via"] = config.load(found.name).get("via", "terminal")
+
+
+def read_prompt(prompt: str | None, file: str | None) -> str | None:
+    """The prompt from the argument, a file or stdin; None if none was given (a configuration may
+    name a file). Raises ``PromptError``."""
+    if prompt is not None and file is not None:
+        raise PromptError("a prompt and --file are both given", hint="Give one of them.")
+    if "-" in (prompt, file):
+        return _read_stdin()
+    if prompt is not None:
+        return prompt
+    if file is not None:
+        return _read_file(file)
+    return None if sys.stdin.isatty() else _read_stdin()
+
+
+def _read_file(file: str) -> str:
+    try:
+        return Path(file).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{file} is not UTF-8: {error}") from error
+    except OSError as error:
+        raise PromptError(f"{file}: {error.strerror}") from error
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"stdin is not UTF-8: {error}") from error
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Import the modules of ``--import``, user code that registers node types. As with
+    ``python -m``, the current directory is on the path. Raises ``ConfigError``."""
+    for name in modules:
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            import_module(name)
+        except Exception as error:  # user code may raise anything on import
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"the module {name!r} cannot be imported: {reason}") from error
+
+
+def database_option(db: str | None) -> str:
+    """`` --db URL`` to append to a printed command, without the password; or ``""``."""
+    if not db:
+        return ""
+    import shlex
+
+    from corral.durable.dbos.database import without_password
+
+    return f" --db {shlex.quote(without_password(db))}"
