@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support import cleanup, fast_selection
-from support.installed_agents import ON_DEMAND, managed, mark_of
-from support.real_gemini import Gemini
+from support.installed_agents import ON_DEMAND, installed, managed, mark_of
+from support.real_agents import RealAgent
 
 from corral.agents import registry
-from corral.system import paths, programs
 from corral.testing import ModelServer
 
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
-"""No deadlines: the machines are slow at times."""
-
-MANAGED = Path(os.environ.get("CORRAL_HOME") or Path(__file__).parents[1] / ".cache" / "corral")
-"""Where ``make`` installs the agents. Read before a test changes CORRAL_HOME."""
+settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("corral")
+"""Without deadlines: a test machine can be slow."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +47,8 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def gemini_program() -> str:
-    """The real Gemini CLI. Missing Node skips; a missing install beside Node fails."""
-    fast_selection.require("real_agent")
-    if shutil.which("node") is None:
-        pytest.skip("Node is missing: the real Gemini CLI cannot run")
-    program = MANAGED / programs.managed_program(registry.find("gemini-cli")).relative_to(
-        paths.home()
-    )
-    if not program.exists():
-        pytest.fail(f"the Gemini CLI is not installed at {program}: run `make agents`")
-    return str(program)
+    """The path of the real Gemini CLI."""
+    return installed("gemini-cli")
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +60,9 @@ def model_server() -> Iterator[ModelServer]:
 @pytest.fixture
 def gemini(
     gemini_program: str, model_server: ModelServer, workspace: Path, request: pytest.FixtureRequest
-) -> Gemini:
-    name = "".join(c if c.isalnum() else "-" for c in request.node.nodeid)
-    return Gemini(gemini_program, model_server, workspace, name)
+) -> RealAgent:
+    """For tests of other layers that need one real agent; ``real_agents/`` has its own fixture."""
+    return RealAgent("gemini-cli", model_server, workspace, request.node.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -129,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
-"""Agent → how many of its tests were left out, as it is not installed."""
+"""Mark of an agent → how many of its tests were deselected because it is not installed."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -142,9 +129,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not os.path.exists(managed(name)):
             left[mark] = [item for item in items if item.get_closest_marker(mark)]
     config.stash[LEFT_OUT] = {mark: len(found) for mark, found in left.items() if found}
-    gone = [item for found in left.values() for item in found]
-    config.hook.pytest_deselected(items=gone)
-    items[:] = [item for item in items if item not in gone]
+    deselected = {item for found in left.values() for item in found}
+    config.hook.pytest_deselected(items=[item for item in items if item in deselected])
+    items[:] = [item for item in items if item not in deselected]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -155,8 +142,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the count of a worker; each worker collects all tests."""
-    node.config.stash.setdefault(LEFT_OUT, {}).update(node.workeroutput.get("left_out", {}))
+    """Copy the counts of a worker; each worker collects all tests."""
+    node.config.stash.setdefault(LEFT_OUT, {}).update(
+        getattr(node, "workeroutput", {}).get("left_out", {})
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

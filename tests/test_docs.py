@@ -28,7 +28,7 @@ from typing import NamedTuple, get_args
 
 import click
 import pytest
-from support.real_gemini import KEY
+from support.real_agents import KEY
 
 import corral
 from corral import errors, events, pipelines

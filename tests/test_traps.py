@@ -14,23 +14,23 @@ import pytest
 
 HERE = Path(__file__).parent
 
-CLAUDE, REAL_CLAUDE = "agents/claude/test_claude.py", "claude/test_real_claude.py"
-CLAUDE_POLICY = "claude/test_real_claude_policy.py"
-CLAUDE_ATTACKS = "claude/test_real_claude_attacks.py"
+REAL_SESSIONS, REAL_ERRORS = "real_agents/test_real_sessions.py", "real_agents/test_real_errors.py"
+REAL_POLICY, REAL_ATTACKS = "real_agents/test_real_policy.py", "real_agents/test_real_attacks.py"
+REAL_REPOSITORY = "real_agents/test_real_hostile_repository.py"
+REAL_PROMPTS, REAL_TOOLS = "real_agents/test_real_prompts.py", "real_agents/test_real_tools.py"
+CLAUDE = "agents/claude/test_claude.py"
 CLAUDE_SAID = "agents/claude/test_claude_recordings.py"
-CODEX, REAL_CODEX = "agents/codex/test_codex.py", "codex/test_real_codex.py"
-CODEX_POLICY = "codex/test_real_codex_policy.py"
+CODEX = "agents/codex/test_codex.py"
 CODEX_SAID = "agents/codex/test_codex_recordings.py"
-OPENCODE, REAL_OPENCODE = "agents/opencode/test_opencode.py", "opencode/test_real_opencode.py"
-OPENCODE_CLI, REAL_OPENCODE_CLI = (
-    "agents/opencode/test_opencode_cli.py",
-    "opencode/test_real_opencode_cli.py",
-)
+OPENCODE = "agents/opencode/test_opencode.py"
+OPENCODE_CLI = "agents/opencode/test_opencode_cli.py"
 OPENCODE_SAID = "agents/opencode/test_opencode_recordings.py"
-COPILOT, REAL_COPILOT = "agents/copilot/test_copilot.py", "copilot/test_real_copilot.py"
+COPILOT = "agents/copilot/test_copilot.py"
 COPILOT_SAID = "agents/copilot/test_copilot_recordings.py"
-QWEN, REAL_QWEN = "agents/qwen/test_qwen.py", "qwen/test_real_qwen.py"
+QWEN = "agents/qwen/test_qwen.py"
 QWEN_SAID = "agents/qwen/test_qwen_recordings.py"
+REAL_CLAUDE = "real_agents/test_claude_specifics.py"
+REAL_CODEX = "real_agents/test_codex_specifics.py"
 CONTROL, ACP, ACP_SAID = (
     "protocol/test_control.py",
     "protocol/test_acp.py",
@@ -42,14 +42,14 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     # Claude Code
     "says success of a failed API": (
         (CONTROL, "success_that_is_an_error_is_none"),
-        (REAL_CLAUDE, "an_error_of_the_api_has_its_own_class"),
+        (REAL_ERRORS, "an_api_error_has_its_own_class"),
     ),
     "an API error comes as an answer of a made-up model": (
         (CLAUDE_SAID, "an_api_error_is_no_answer_although_it_comes_as_one"),
     ),
     "a result comes early while sub-agents work in the background": (
         (CONTROL, "a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all"),
-        (CLAUDE_POLICY, "a_sub_agent_has_no_right_that_its_master_has_not"),
+        (REAL_CLAUDE, "a_sub_agent_has_no_more_rights_than_the_main_agent"),
     ),
     "init comes again": ((CONTROL, "a_second_init_is_the_same_session"),),
     "it puts words into the user's mouth": (
@@ -60,54 +60,51 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "cost and model usage are of the whole session": (
         (CLAUDE_SAID, "a_resumed_run_tells_what_it_cost_itself"),
-        (REAL_CLAUDE, "it_is_resumed_and_forked_and_each_run_tells_its_own_cost"),
+        (REAL_SESSIONS, "a_fork_continues_from_a_session_that_stays_unchanged"),
     ),
     "usage leaves the cache out": ((CLAUDE_SAID, "usage_counts_the_cache_as_input"),),
     "stdin must be closed after the last word": (
-        (REAL_CLAUDE, "words_and_thoughts_come_as_they_are_said_with_what_was_spent"),
+        (REAL_PROMPTS, "the_events_of_a_run_report_its_tools_files_and_model"),
     ),
     "root may not bypass permissions": (
         (CLAUDE, "permissions_are_never_skipped"),
-        (CLAUDE_POLICY, "full_does_all_of_it_without_a_question_and_also_as_root"),
+        (REAL_POLICY, "the_policy_all_allows_everything_without_a_question"),
     ),
     "acceptEdits runs shell commands that touch files": (
-        ("claude/test_real_claude_provider.py", "its_own_words_for_what_it_may_do_are_kept_to"),
+        ("real_agents/test_real_providers.py", "the_permission_modes_of_the_agent_are_honored"),
     ),
     "commands that only read are never asked about": (
-        (CLAUDE_POLICY, "without_leave_nothing_is_written_run_or_fetched_and_all_of_it_is_told"),
+        (REAL_POLICY, "without_permission_nothing_is_written_run_or_called"),
     ),
     "a bare Write may write anywhere": (
-        (CLAUDE_ATTACKS, "edits_change_plain_files_of_the_workspace_and_nothing_else"),
+        (REAL_ATTACKS, "edits_change_plain_files_of_the_workspace_and_nothing_else"),
     ),
     "a hidden tool is not listed among the denials": (
-        (CLAUDE_POLICY, "what_is_denied_is_not_offered_and_not_done"),
+        (REAL_POLICY, "what_is_denied_is_not_offered_and_not_done"),
     ),
     "the maker is asked about an address before it is fetched": (
         (CLAUDE, "its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_address"),
     ),
     "a schema that is not met is a success": (
         (CLAUDE_SAID, "structured_output_is_the_final_text_and_its_lack_is_told"),
-        (REAL_CLAUDE, "a_value_that_never_fits_is_asked_for_again_and_then_an_error"),
+        ("real_agents/test_real_output.py", "an_answer_that_never_fits_is_an_error"),
     ),
     "a resumed session keeps its first system prompt": (
-        (REAL_CLAUDE, "a_resumed_session_has_the_system_prompt_that_it_is_given_now"),
+        (REAL_CLAUDE, "a_resumed_session_has_the_system_prompt_of_the_new_run"),
     ),
     "a refused key is tried ten times": ((CLAUDE, "options_become_flags"),),
     "a slash, an @ or a dash at the start of a prompt": (
-        (REAL_CLAUDE, "a_prompt_is_text_whatever_it_looks_like"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "a prompt over 10 MB": (
-        (REAL_CLAUDE, "files_that_it_does_not_take_are_refused_before_it_starts"),
+        (REAL_CLAUDE, "files_that_it_does_not_accept_are_refused_before_it_starts"),
     ),
     "a dead tool server is only a status": (
         (CLAUDE_SAID, "a_tool_server_that_did_not_come_up_is_warned_of"),
     ),
     "the repository's hooks, servers and base URL are obeyed": (
         ("testing/test_hostile_repository.py", "nothing_of_a_hostile_repository_takes_effect"),
-        (
-            "claude/test_real_claude_acp.py",
-            "edits_stay_in_the_workspace_and_a_hostile_repository_is_not_obeyed",
-        ),
+        (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
     ),
     # Codex
     "with an argument and an open stdin it waits for ever": (
@@ -117,37 +114,36 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CODEX, "the_model_is_where_the_environment_says_and_tried_as_often_as_asked"),
     ),
     "a connection that is refused is tried for ever": (
-        (REAL_CODEX, "nobody_at_the_address_is_an_error_and_not_a_wait_without_end"),
+        (REAL_ERRORS, "a_model_that_cannot_be_reached_is_a_network_error"),
     ),
     "an error line is not the end": (
         (CODEX_SAID, "an_error_line_is_never_the_end_and_the_last_word_is_told_once"),
-        (REAL_CODEX, "a_model_it_does_not_know_is_a_warning_and_no_failure"),
+        (REAL_CODEX, "an_unknown_model_is_a_warning"),
     ),
     "a refused call is no event": (
         (CODEX, "a_refusal_is_read_from_stderr"),
-        (CODEX_POLICY, "without_leave_nothing_is_written_or_run_and_what_is_told_is_listed"),
+        (REAL_POLICY, "without_permission_nothing_is_written_run_or_called"),
     ),
     "MCP tools need approval, and exec mode never approves": (
         (CODEX, "servers_are_approved_where_they_may_be_used_and_left_out_elsewhere"),
-        (CODEX_POLICY, "functions_of_ours_are_called_unless_the_policy_denies_them"),
+        (REAL_TOOLS, "python_functions_are_tools_of_the_agent"),
     ),
     "a dead tool server is a silence": (
-        (CODEX_POLICY, "a_server_that_does_not_come_up_is_an_error_and_no_silence"),
+        (REAL_CODEX, "an_mcp_server_that_does_not_start_is_an_error"),
     ),
     "tokens are of the whole thread": (
-        (REAL_CODEX, "a_session_goes_on_is_resumed_by_its_token_and_counts_each_turn_alone"),
-        (REAL_CODEX, "a_fork_goes_on_from_a_session_that_stays_as_it_was"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
+        (REAL_SESSIONS, "a_fork_continues_from_a_session_that_stays_unchanged"),
     ),
     "the sandbox flag counts only before resume": (
         (CODEX, "a_session_is_resumed_behind_all_flags"),
     ),
     "the sandbox leaves /tmp open": (
-        (
-            CODEX_POLICY,
-            "edits_are_made_in_the_workspace_and_what_is_writable_and_nowhere_else",
-        ),
+        (REAL_CODEX, "a_shell_that_may_write_is_limited_to_the_workspace_and_the_network_policy"),
     ),
-    "it reads the whole disk": ((CODEX_POLICY, "reading_is_kept_from_it_only_where_the_shell_is"),),
+    "it reads the whole disk": (
+        (REAL_POLICY, "what_an_agent_cannot_do_is_refused_before_it_starts"),
+    ),
     "an argument has 131,071 bytes at most": (
         (CODEX, "what_is_too_long_for_an_argument_is_refused"),
     ),
@@ -155,7 +151,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("agents/codex/test_codex_acp.py", "it_never_starts_in_the_mode_that_writes_in_silence"),
     ),
     "the bridge tells an API error as an answer": (
-        ("codex/test_real_codex_acp.py", "an_error_of_the_api_is_no_answer"),
+        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
     ),
     # OpenCode
     "it believes PWD": (
@@ -173,10 +169,10 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "a question ends the run": (
         (OPENCODE_CLI, "what_is_not_allowed_is_denied_for_a_question_would_end_the_run"),
-        (REAL_OPENCODE_CLI, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+        (REAL_POLICY, "edits_are_made_in_the_workspace_and_writable_folders_only"),
     ),
     "a session resumed in another folder hangs": (
-        (REAL_OPENCODE_CLI, "only_listed_tools_may_be_used_and_a_session_stays_in_its_folder"),
+        (REAL_SESSIONS, "a_lost_session_and_a_session_of_another_folder_cannot_be_resumed"),
     ),
     "there is no last line": ((OPENCODE_CLI, "success_needs_the_last_step_and_a_clean_exit"),),
     "tokens and cost are of a step, without cache and thoughts": (
@@ -186,14 +182,11 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (OPENCODE_SAID, "a_command_that_failed_is_no_tool_that_failed"),
     ),
     "its commands are in a session of their own, and outlive it": (
-        (REAL_OPENCODE, "cancelling_ends_the_running_command_and_the_session_goes_on"),
-        (
-            REAL_OPENCODE_CLI,
-            "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command",
-        ),
+        (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
+        (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
     ),
     "the repository's plugins are run": (
-        (REAL_OPENCODE, "a_hostile_repository_is_not_obeyed"),
+        (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
         (OPENCODE, "a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted"),
     ),
     "an inlined key is seen by its shell": (
@@ -208,7 +201,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "tokens are in a file alone": (
         (COPILOT_SAID, "tokens_are_the_sum_of_the_models_in_its_report"),
-        (REAL_COPILOT, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "exit code 0 after a signal": ((COPILOT_SAID, "an_exit_of_zero_after_a_signal_is_no_success"),),
     "a failed command is a success of its tool": (
@@ -218,37 +211,31 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "as a peer it tells an API error as an answer": (
-        (REAL_COPILOT, "a_failure_of_the_model_is_an_error_and_never_an_answer"),
+        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
         (ACP, "an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted"),
     ),
     "COPILOT_ALLOW_ALL runs the repository's hooks": (
         (COPILOT, "it_speaks_to_the_provider_and_nobody_else_and_loads_nothing_of_the_repository"),
-        (REAL_COPILOT, "a_hostile_repository_is_not_obeyed"),
+        (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
     ),
     "the program and its command survive the launcher": (
-        (
-            REAL_COPILOT,
-            "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command",
-        ),
+        (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
     ),
     # Qwen Code
     "left to itself it writes in silence": (
         (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
-        (
-            REAL_QWEN,
-            "without_leave_nothing_is_written_run_or_called_and_what_was_tried_is_told",
-        ),
+        (REAL_POLICY, "without_permission_nothing_is_written_run_or_called"),
     ),
     "its mode for edits fetches too, and writes anywhere on the disk": (
         (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
-        (REAL_QWEN, "edits_writes_in_the_workspace_and_what_is_writable_and_nowhere_else"),
+        (REAL_POLICY, "edits_are_made_in_the_workspace_and_writable_folders_only"),
     ),
     "it asks the model on the side, and counts that too": (
-        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "an API error comes as text": (
         (QWEN_SAID, "a_failure_of_the_service_is_no_answer"),
-        (REAL_QWEN, "a_failure_of_the_model_is_an_error_and_never_an_answer"),
+        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
     ),
     "words in pieces come again whole, under another id": (
         (
@@ -258,11 +245,11 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "a limit ends it without a result": (
         (QWEN, "how_it_ended_without_a_result_is_told"),
-        (REAL_QWEN, "a_limit_of_turns_is_told"),
+        (REAL_PROMPTS, "a_turn_limit_ends_the_run"),
     ),
     "tokens include the cache, and are of the whole session": (
         (QWEN_SAID, "cached_tokens_are_counted_once"),
-        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "a busy service is tried for minutes": (
         (QWEN_SAID, "another_attempt_is_told_with_its_wait"),
@@ -271,22 +258,22 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     "a prompt is cut at 8 MiB": ((QWEN, "a_prompt_that_would_be_cut_is_refused"),),
     "a slash or an @ in a prompt is acted on": (
         (QWEN, "a_prompt_it_would_act_on_travels_as_a_command"),
-        (REAL_QWEN, "an_answer_is_told_with_its_tokens_and_what_was_said_before"),
+        (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "a session is known in its own folder alone": (
         (QWEN, "how_it_ended_without_a_result_is_told"),
-        (REAL_QWEN, "a_session_it_lost_is_told"),
+        (REAL_SESSIONS, "a_lost_session_and_a_session_of_another_folder_cannot_be_resumed"),
     ),
     "its launcher dies, and the program and its command go on": (
-        (REAL_QWEN, "with_full_leave_it_works_and_cancelling_leaves_nothing_of_its_command"),
+        (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
     ),
     "the repository's mode, hooks and servers are obeyed, and its .env": (
-        (REAL_QWEN, "a_hostile_repository_is_not_obeyed"),
+        (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
         (QWEN, "what_a_dot_env_could_set_is_set_already"),
     ),
     "a peer that is refused something ends its turn": (
         (ACP_SESSION, "a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer"),
-        (REAL_QWEN, "a_peer_that_ends_its_turn_at_a_refusal_says_what_was_refused"),
+        (REAL_POLICY, "the_caller_decides_and_shell_rules_need_no_question"),
     ),
     # All of them
     "lines of a kind that nobody knows": (

@@ -15,7 +15,7 @@ from corral.durable.worker import executor
 from corral.testing import Request, Turn, say
 
 if TYPE_CHECKING:
-    from support.real_gemini import Gemini
+    from support.real_agents import RealAgent
 
 TASKS = [{"id": f"t{n}"} for n in range(30)]
 
@@ -68,7 +68,7 @@ async def test_a_batch_on_a_server_runs_here_without_workers(
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
-async def test_warm_agents_serve_many_tasks(gemini: Gemini, durable: bool) -> None:
+async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) -> None:
     def answer(request: Request) -> Turn:
         return say(f"answer to {request.last_text.split()[-1]}")
 

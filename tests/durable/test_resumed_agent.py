@@ -12,13 +12,13 @@ from corral.durable.worker.node_workflow import GO_ON
 from corral.testing import Call, Request, Turn, hang, say
 
 if TYPE_CHECKING:
-    from support.real_gemini import Gemini
+    from support.real_agents import RealAgent
 
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
 def test_an_agent_that_is_killed_in_mid_turn_goes_on_in_its_session(
-    file_world: DurableProcesses, gemini: Gemini
+    file_world: DurableProcesses, gemini: RealAgent
 ) -> None:
     world = file_world
     (world.workspace / "facts.txt").write_text("the sky is green")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.gemini_tools import file_names
+from support.files import file_names
 
 from corral.sessions.acp import client_files
 from corral.sessions.acp.client_files import ClientFiles

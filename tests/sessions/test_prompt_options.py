@@ -21,7 +21,7 @@ from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
 if TYPE_CHECKING:
-    from support.real_gemini import Gemini
+    from support.real_agents import RealAgent
 
 pytest_plugins = ["support.builtin_agent_fixture"]
 
@@ -174,7 +174,9 @@ async def test_a_pool_refuses_what_is_fixed_when_its_processes_start(
 
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize("name", ["gemini-cli", "gemini-acp"])
-async def test_gemini_holds_the_narrower_policy_for_one_prompt(name: str, gemini: Gemini) -> None:
+async def test_gemini_holds_the_narrower_policy_for_one_prompt(
+    name: str, gemini: RealAgent
+) -> None:
     """In ACP its process is started anew, and loads the conversation: one that was started for
     "all" asks nobody."""
     options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="all")

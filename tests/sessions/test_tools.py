@@ -44,7 +44,7 @@ from corral.testing import call, say
 from corral.values import Json, McpServer
 
 if TYPE_CHECKING:
-    from support.real_gemini import Gemini
+    from support.real_agents import RealAgent
 
 WAIT = 60.0
 """Seconds that anything here may take."""
@@ -748,7 +748,7 @@ def test_the_sdk_is_loaded_only_when_a_server_starts() -> None:
 
 @pytest.mark.gemini_cli
 async def test_the_real_cli_calls_a_python_tool_and_hands_its_result_to_the_model(
-    gemini: Gemini,
+    gemini: RealAgent,
 ) -> None:
     asked: list[str] = []
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.real_gemini import KEY
+from support.real_agents import KEY
 
 from corral.testing import ModelServer, Request, Turn, say
 

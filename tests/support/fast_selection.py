@@ -1,8 +1,8 @@
-"""Which tests ``make test-fast`` leaves out: those that start a real agent, Postgres, or
-processes of the durable engine to kill them.
+"""Which tests ``make test-fast`` deselects: those that start a real agent, Postgres, or processes
+of the durable engine.
 
-No test is listed here: the mark of an agent or a fixture says it. A test that starts one of these
-and has no mark fails (``require``), so none of them gets into the fast run unseen.
+No test is listed here: the mark of an agent or a fixture decides. A test that starts one of these
+without a mark fails (``require``), so that ``make test-fast`` cannot run it by accident.
 """
 
 from __future__ import annotations
@@ -41,4 +41,4 @@ def require(mark: str) -> None:
     for item in _running:
         if item.get_closest_marker(mark) is None:
             which = "the mark of its agent" if mark == "real_agent" else f"the mark {mark}"
-            pytest.fail(f"{item.nodeid} needs {which}: else `make test-fast` runs it")
+            pytest.fail(f"{item.nodeid} needs {which}: without it `make test-fast` runs it")

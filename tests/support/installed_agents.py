@@ -1,4 +1,4 @@
-"""The real agents on this machine: where ``make`` puts them, and which only on demand."""
+"""Where ``make`` installs the real agents, and which of them it installs on demand only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from corral.agents import registry
 from corral.system import programs
 
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[2] / ".cache" / "corral")
-"""Read before any test moves CORRAL_HOME."""
+"""Read before any test changes CORRAL_HOME."""
 
 MARKS = {"gemini-acp": "gemini_cli", "gemini-cli": "gemini_cli", "claude-acp": "claude_acp"}
-"""Of agents whose tests are not marked by the first word of their name."""
+"""The marks of agents whose mark is not the first word of their name."""
 
 
 def managed(name: str) -> str:
-    """Where this agent's program is, once it is installed."""
+    """The path of this agent's program, whether it is installed or not."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setenv("CORRAL_HOME", MANAGED)
         return str(programs.managed_program(registry.find(name)))
@@ -33,11 +33,12 @@ def mark_of(name: str) -> str:
 _MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 _MORE = re.findall(r"^AGENTS_HERE = .*,\$\(AGENTS\)\),(.*)\)$", _MAKEFILE, re.MULTILINE)[0].split()
 ON_DEMAND = {mark_of(registry.find(name).name): registry.find(name).name for name in _MORE}
-"""Mark → agent, of those that only ``make test AGENTS=all`` installs."""
+"""Mark → agent, for the agents that only ``make test AGENTS=all`` installs."""
 
 
 def installed(name: str) -> str:
-    """Where its program is. Missing Node skips; a missing install beside it fails."""
+    """The path of this agent's program. Skips the test without Node; fails it if the agent is not
+    installed, and if the test does not have the mark of the agent."""
     from support.fast_selection import require
 
     require("real_agent")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gemini_tools import notes_server
 from support.installed_agents import installed, mark_of
+from support.mcp_servers import notes_server
 from support.pipeline_command import corral as command
 
 import corral

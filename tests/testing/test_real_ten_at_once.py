@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.gemini_tools import exclusive_machine, file_names, processes_using
+from support.files import file_names
 from support.installed_agents import ON_DEMAND, installed, managed, mark_of
+from support.processes import exclusive_machine, processes_using
 
 import corral
 from corral.agents import registry

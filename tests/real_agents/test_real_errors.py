@@ -1,0 +1,212 @@
+"""How real agents fail, and what a caller sees: one error, of its own class."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.processes import fifo_signal, processes_matching
+from support.real_agents import RECORDS, RealAgent, for_agents
+from support.scripted_agent import child_pids
+from support.stream_checks import check_stream
+
+import corral
+from corral import errors, result_from_events
+from corral.events import Error, Event, Text
+from corral.testing import Turn, fail, say
+
+pytestmark = pytest.mark.timeout(400)
+
+API_ERRORS = {
+    401: (fail(401, "Incorrect API key provided."), errors.AuthenticationFailed),
+    403: (fail(403, "This key has no access."), errors.AccessDenied),
+    404: (fail(404, "The model `x` does not exist"), errors.ModelNotFound),
+    429: (fail(429, "Rate limit reached", retry_after=0), errors.RateLimited),
+    500: (fail(500, "The server had an error", retry_after=0), errors.ServerFailed),
+}
+NOT_EVERY_DAY = {
+    "gemini-cli": {401},  # tests/real_agents/test_gemini_specifics.py has more
+    "opencode-cli": {403, 404, 429, 500},
+    "codex-cli": {403},
+}
+"""Cases of which others of the same agent are enough for `make test`."""
+RETRIED = {"codex-cli": {401, 429, 500}}
+"""Agent → the errors after which it tries again although ``retries`` is 1, with a warning."""
+
+
+def api_error_cases() -> Iterator[object]:
+    for name, record in RECORDS.items():
+        if not record.persistent:
+            for status in API_ERRORS:
+                marks = [getattr(pytest.mark, record.mark)]
+                if status in NOT_EVERY_DAY.get(name, ()):
+                    marks.append(pytest.mark.slow)
+                yield pytest.param(name, status, id=f"{name}-{status}", marks=marks)
+
+
+@pytest.mark.parametrize(("agent", "status"), [*api_error_cases()], indirect=["agent"])
+async def test_an_api_error_has_its_own_class(agent: RealAgent, status: int) -> None:
+    turn, kind = API_ERRORS[status]
+    events = await agent.events([msgspec.structs.replace(turn, repeat="forever")])
+    result = result_from_events(events)
+    with pytest.raises(kind) as caught:
+        result.raise_for_status()
+    assert type(caught.value) is kind
+    assert caught.value.hint or kind is errors.AccessDenied
+    assert caught.value.argv
+    assert result.text == ""
+    warnings = [event for event in events if isinstance(event, Error) and event.code == "retrying"]
+    assert bool(warnings) == (status in RETRIED.get(agent.name, ()))
+    assert all(event.recoverable and event.level == "warning" for event in warnings)
+    assert "canary" not in str(result.error)
+
+
+@for_agents(lambda record: record.persistent)
+async def test_one_process_reports_each_api_error_and_answers_again(agent: RealAgent) -> None:
+    statuses = [401, 429, 500] if agent.record.supports("retries") else [401]
+    script = [
+        *(
+            msgspec.structs.replace(API_ERRORS[status][0], match=f"fail {status}", repeat="forever")
+            for status in statuses
+        ),
+        Turn(text="still here", repeat="forever"),
+    ]
+    async with agent.session(script) as session:
+        failed = [await session.run(f"fail {status}") for status in statuses]
+        last = await session.run("and now?")
+        assert len(child_pids()) == 1
+    for status, result in zip(statuses, failed, strict=True):
+        with pytest.raises(API_ERRORS[status][1]) as caught:
+            result.raise_for_status()
+        assert type(caught.value) is API_ERRORS[status][1]
+    assert last.final_text == "still here"
+    assert len({result.session_id for result in (*failed, last)}) == 1
+
+
+@for_agents("gemini-cli", "claude-cli")
+async def test_a_second_attempt_is_a_warning_and_can_succeed(agent: RealAgent) -> None:
+    script = [fail(500, "The server had an error", retry_after=0.1), say("at last")]
+    events = await agent.events(script, retries=2)
+    result = result_from_events(events)
+    assert result.ok
+    assert result.text == "at last"
+    warnings = [event for event in events if isinstance(event, Error)]
+    assert {(w.code, w.level, w.recoverable) for w in warnings} == {("retrying", "warning", True)}
+    assert len(agent.turns) == 2
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port that is bound but not listened on: every connection is refused."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@for_agents(
+    lambda record: record.supports("retries"), every_day=("gemini-cli", "claude-cli", "codex-cli")
+)
+async def test_a_model_that_cannot_be_reached_is_a_network_error(
+    agent: RealAgent, unused_port: int
+) -> None:
+    env = {agent.record.probe.url_env: f"http://127.0.0.1:{unused_port}"}
+    result = await agent.run([], env=env)
+    with pytest.raises(errors.NetworkFailed):
+        result.raise_for_status()
+
+
+@for_agents(lambda record: record.name in ("gemini-cli", "gemini-acp", "claude-cli"))
+async def test_without_credentials_nothing_is_started(agent: RealAgent) -> None:
+    probe = agent.record.probe
+    with pytest.raises(errors.AuthenticationFailed, match="no credentials") as caught:
+        await agent.run([say("never")], env={probe.key_env: "", probe.url_env: ""})
+    assert probe.key_env in (caught.value.hint or "")
+    assert caught.value.phase == "config"
+    assert agent.requests == []
+
+
+@for_agents(
+    lambda record: not record.persistent,
+    every_day=("gemini-cli", "opencode-cli"),
+)
+async def test_an_answer_without_text_is_an_error(agent: RealAgent) -> None:
+    result = await agent.run([Turn(text="", repeat="forever")])
+    with pytest.raises(errors.EmptyAnswer) as caught:
+        result.raise_for_status()
+    assert type(caught.value) is errors.EmptyAnswer
+    assert not result.ok
+
+
+async def events_until_killed(
+    session: corral.Session, prompt: str, number: signal.Signals
+) -> list[Event]:
+    """The events of a prompt whose process gets the signal after its first text."""
+    events: list[Event] = []
+    async for event in session.prompt(prompt):
+        events.append(event)
+        if isinstance(event, Text):
+            for pid in child_pids():
+                os.kill(pid, number)
+    return check_stream(events)
+
+
+@for_agents(
+    lambda record: record.persistent and record.spec.resumes and record.streams,
+    every_day=("gemini-acp",),
+)
+async def test_after_a_crash_the_next_prompt_starts_another_process(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    """It continues the conversation where it was."""
+    script = [
+        Turn(text="first answer", match="first question", repeat="forever"),
+        Turn(text=("half", " of it"), hang="after", match="second question"),
+        Turn(text="third answer", match="third question", repeat="forever"),
+        Turn(text="aside", repeat="forever"),
+    ]
+    async with agent.session(script) as session:
+        first = await session.run("first question")
+        events = await events_until_killed(session, "second question", signal.SIGKILL)
+        assert child_pids() == []
+        third = await session.run("third question")
+    broken = result_from_events(events)
+    assert broken.text == "half"
+    with pytest.raises(errors.KilledBySignal) as caught:
+        broken.raise_for_status()
+    assert (caught.value.exit_code, caught.value.signal) == (None, 9)
+    assert caught.value.argv
+    assert third.final_text == "third answer"
+    assert third.session_id == first.session_id
+    told = [text for message in agent.turns[-1].history for text in message.texts]
+    assert "first answer" in told
+    assert any("third question" in text for text in told)
+    assert processes_matching(str(tmp_path)) == []
+
+
+@for_agents(
+    lambda record: record.persistent and record.name != "codex-acp", every_day=("gemini-acp",)
+)
+async def test_the_command_of_a_killed_agent_ends_with_it(agent: RealAgent, tmp_path: Path) -> None:
+    sleep_time = f"300.{uuid.uuid4().int}"
+    with fifo_signal(tmp_path / "started") as started:
+        command = f"sleep {sleep_time} & echo up > {started.path}; sleep {sleep_time}"
+        script = [Turn(calls=[agent.shell(command)]), Turn(text="still here", repeat="forever")]
+        async with agent.session(script, policy="all") as session:
+            reading = asyncio.create_task(session.run("do it"))
+            await asyncio.to_thread(started.wait)
+            assert processes_matching(sleep_time)
+            for pid in child_pids():
+                os.kill(pid, signal.SIGKILL)
+            broken = await reading
+            assert processes_matching(sleep_time) == []
+            again = await session.run("and now?")
+    assert broken.error is not None
+    assert broken.error.code == "killed_by_signal"
+    assert again.final_text == "still here"

@@ -1,0 +1,106 @@
+"""Typed output with real agents: a value of a type, repaired or handed in by a tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support.model_scripts import sent_json
+from support.real_agents import RealAgent, for_agents
+
+import corral
+from corral import errors
+from corral.testing import Call, Turn, say
+
+pytestmark = pytest.mark.timeout(400)
+
+
+class Review(msgspec.Struct, forbid_unknown_fields=True):
+    summary: str
+    problems: int
+
+
+GOOD = '```json\n{"summary": "fine", "problems": 2}\n```'
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@for_agents(
+    lambda record: record.spec.native_schema is None,
+    every_day=("gemini-cli", "gemini-acp"),
+)
+async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
+    agent: RealAgent,
+) -> None:
+    script = [
+        Turn(text=GOOD, pattern="expected an integer", repeat="forever"),
+        Turn(text='{"summary": "fine", "problems": "two"}', repeat="forever"),
+    ]
+    options = agent.options(script)
+    result = await corral.run(agent.name, "review it", output=Review, check=True, **options)
+    assert result.output == Review("fine", 2)
+    repaired = agent.turns[-1]
+    assert "problems: expected an integer" in repaired.last_text
+    said = [text for m in repaired.history if m.role == "model" for text in m.texts]
+    assert said == ['{"summary": "fine", "problems": "two"}']
+
+
+@for_agents("gemini-acp", "claude-cli")
+async def test_an_answer_that_never_fits_is_an_error(agent: RealAgent) -> None:
+    options = agent.options([Turn(text="I would rather not.", repeat="forever")])
+    result = await corral.run(agent.name, "review it", output=Review, repairs=1, **options)
+    assert (result.status, result.output) == ("error", None)
+    with pytest.raises(errors.SchemaNotMet) as caught:
+        result.raise_for_status()
+    if agent.name == "gemini-acp":
+        assert caught.value.frame == "I would rather not."
+
+
+@for_agents("gemini-cli", "gemini-acp")
+async def test_with_tools_the_value_is_handed_in_by_a_tool(agent: RealAgent) -> None:
+    script = [
+        Turn(calls=[agent.mcp_tool("corral", "add", a=40, b=2)]),
+        Turn(calls=[agent.mcp_tool("corral", "submit_result", summary="", problems="many")]),
+        Turn(calls=[agent.mcp_tool("corral", "submit_result", summary="added", problems=0)]),
+        say("Handed in."),
+    ]
+    options = agent.options(script, policy="edits")
+    result = await corral.run(agent.name, "add", tools=[add], output=Review, check=True, **options)
+    assert result.output == Review("added", 0)
+    answers = [str(answer) for _, answer in agent.turns[-1].tool_results]
+    assert "42" in answers[0]
+    assert "problems must be integer" in answers[1]  # the CLI checks our schema itself
+
+
+@for_agents("claude-cli")
+async def test_the_agents_own_tool_hands_in_the_value(agent: RealAgent) -> None:
+    """It is asked again where the model did not call the tool."""
+    name = "StructuredOutput"
+    handed_in = Turn(calls=[Call(name, {"summary": "fine", "problems": 5})])
+    options = agent.options([say("I will not."), say("No."), handed_in])
+    result = await corral.run(agent.name, "how many?", output=Review, **options)
+    assert result.output == Review("fine", 5)
+    assert name in agent.turns[0].tools
+
+
+@for_agents("codex-cli")
+async def test_a_strict_schema_is_sent_to_the_model_and_any_other_is_described(
+    agent: RealAgent,
+) -> None:
+    options = agent.options([say('{"summary": "a", "problems": 2}')])
+    result = await corral.run(agent.name, "report", output=Review, **options)
+    assert result.output == Review("a", 2)
+    (request,) = agent.turns
+    sent = msgspec.convert(request.body["text"], dict[str, Any])["format"]
+    assert (sent["type"], sent["strict"]) == ("json_schema", True)
+    assert request.last_text == "report"
+
+    loose = {"type": "object", "properties": {"title": {"type": "string"}}}
+    options = agent.options([say('```json\n{"title": "a"}\n```')])
+    described = await corral.run(agent.name, "report", output=loose, **options)
+    assert described.output == {"title": "a"}
+    assert "json_schema" not in sent_json(agent.requests)

@@ -1,0 +1,178 @@
+"""Keys and tokens with real agents: where they must arrive, and where they must never be."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.files import files_containing
+from support.mcp_servers import notes_server
+from support.model_scripts import sent_json, steps
+from support.real_agents import KEY, RealAgent, for_agents
+
+from corral import McpServer, result_from_events, to_json
+from corral.events import Event
+from corral.testing import Call, Turn, say
+
+pytestmark = pytest.mark.timeout(400)
+
+TOKEN = "canary-of-the-notes-token-88bb"
+HEADER = "canary-of-the-header-99cc"
+HISTORY = {"gemini-cli": "/chats/", "claude-cli": "/.claude/projects/", "codex-cli": "/sessions/"}
+"""Where an agent keeps its conversations, with what its tools returned."""
+
+
+def to_text(events: list[Event]) -> str:
+    return "".join(to_json(event).decode() for event in events)
+
+
+@for_agents("gemini-cli", "claude-cli", "codex-cli")
+async def test_secrets_are_in_no_event_and_no_file_and_the_shell_gets_named_variables_only(
+    agent: RealAgent, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://stays-at-home")
+    monkeypatch.setenv("OTHER_API_KEY", "another-vendors-key")
+    monkeypatch.setenv("PLAIN_SETTING", "not-passed-on")
+    monkeypatch.setenv("COLOUR", "passed-on")
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    calls = [
+        agent.shell("env"),
+        agent.shell(f'echo "key: ${agent.record.probe.key_env}."'),
+        agent.mcp_tool("notes", "keep", text="remember"),
+    ]
+    script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
+    model = agent.record.mcp_model or agent.record.probe.model
+    events = await agent.events(
+        script,
+        model=model,
+        policy="all",
+        env={"MOOD": "given-here"},
+        pass_env=["COLOUR", "NOT_SET_ANYWHERE"],
+        mcp_servers=[notes_server(notes, NOTES_TOKEN=TOKEN)],
+        record=True,
+    )
+    result = result_from_events(events)
+    assert result.ok
+    sent = sent_json(agent.requests)
+    assert "COLOUR=passed-on" in sent
+    assert "MOOD=given-here" in sent
+    assert TOKEN in sent  # it reached the server, which says it
+    assert any(KEY in value for value in agent.turns[0].headers.values())  # the model API got it
+    for secret in ("stays-at-home", "another-vendors-key", "not-passed-on"):
+        assert secret not in sent
+        assert secret not in to_text(events)
+        assert files_containing(tmp_path / "corral-home", secret) == []
+    for secret in (KEY, TOKEN):
+        assert secret not in to_text(events)
+        found = files_containing(tmp_path / "corral-home", secret)
+        assert [path for path in found if HISTORY[agent.name] not in path] == []
+        assert files_containing(workspace, secret) == []
+    transcripts = list((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
+    assert len(transcripts) == 1
+    assert transcripts[0].read_text().count("\n") == len(events) + 1  # with the prompt
+    assert transcripts[0].stat().st_mode & 0o777 == 0o600
+
+
+@for_agents("gemini-cli")
+async def test_a_secret_that_the_agent_says_is_redacted_in_all_that_corral_writes(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    read_parent = agent.shell("tr '\\0' '\\n' < /proc/$PPID/environ")
+    script = [Turn(calls=[read_parent]), say(f"It is {KEY}!")]
+    events = await agent.events(script, policy="all", record=True)
+    result = result_from_events(events)
+    assert result.ok
+    assert result.text == "It is [GEMINI_API_KEY redacted]!"
+    assert KEY not in to_text(events)
+    transcript = next((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
+    assert KEY not in transcript.read_text()
+    assert "redacted" in transcript.read_text()
+
+
+@for_agents("gemini-cli")
+async def test_secrets_of_mcp_servers_reach_them_and_no_file(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    calls = [
+        agent.mcp_tool("notes", "keep", text="remember"),
+        Call("mcp_web_keep", {}),
+        agent.shell("env"),
+    ]
+    with web_notes() as (url, headers):
+        events = await agent.events(
+            steps(*calls),
+            policy="all",
+            mcp_servers=[
+                notes_server(notes, NOTES_TOKEN=TOKEN),
+                McpServer("web", url=url, headers={"Authorization": f"Bearer {HEADER}"}),
+            ],
+            record=True,
+        )
+    result = result_from_events(events)
+    assert result.ok
+    assert result.denied == ()
+    assert agent.requests[0].last_text == "do it"
+    returned = [json.dumps(response) for _, response in agent.requests[-1].tool_results]
+    assert f"kept, with token {TOKEN}" in returned[0]  # the model sees what the tool returns
+    assert "kept on the web" in returned[1]
+    assert {seen["Authorization"] for seen in headers} == {f"Bearer {HEADER}"}
+    for secret in (TOKEN, HEADER):
+        assert secret not in to_text(events)
+        assert secret not in returned[2]
+    home = tmp_path / "corral-home"
+    assert files_containing(home, HEADER) == []
+    found = files_containing(home, TOKEN)
+    assert [path for path in found if HISTORY["gemini-cli"] not in path] == []
+
+
+@contextmanager
+def web_notes() -> Generator[tuple[str, list[dict[str, str]]], None, None]:
+    """The URL of an MCP server over HTTP with one tool, and the headers of every call."""
+    headers: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            headers.append({"Authorization": self.headers.get("Authorization", "")})
+            call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answers: dict[str, dict[str, Any]] = {
+                "initialize": {
+                    "protocolVersion": call.get("params", {}).get("protocolVersion"),
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "web", "version": "1"},
+                },
+                "tools/list": {"tools": [{"name": "keep", "inputSchema": {"type": "object"}}]},
+                "tools/call": {"content": [{"type": "text", "text": "kept on the web"}]},
+            }
+            self.send_response(200 if "id" in call else 202)
+            body = b""
+            if "id" in call:
+                result = answers.get(call["method"], {})
+                body = json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}).encode()
+                self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send_error(405)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp", headers
+        finally:
+            server.shutdown()
+            thread.join(10)

@@ -1,0 +1,116 @@
+"""Python functions as tools of real agents, over MCP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.model_scripts import sent_json, steps
+from support.real_agents import RealAgent, for_agents
+
+import corral
+from corral.sessions.tools.mcp_server import ToolServer
+from corral.testing import Turn, say
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@for_agents(
+    lambda record: record.supports("mcp_servers"),
+    every_day=("claude-cli", "codex-cli", "codex-acp"),
+)
+async def test_python_functions_are_tools_of_the_agent(agent: RealAgent) -> None:
+    called: list[int] = []
+
+    def double(number: int) -> int:
+        """Doubles a number."""
+        called.append(number)
+        return 2 * number
+
+    options = agent.options(steps(agent.mcp_tool("corral", "double", number=21)), policy="edits")
+    if agent.record.mcp_model is not None:
+        options["model"] = agent.record.mcp_model
+    result = await corral.run(agent.name, "which?", tools=[double], **options)
+    assert result.ok, result.error
+    assert called == [21]
+    assert "42" in sent_json(agent.turns[-1:])
+
+
+@for_agents("gemini-acp")
+async def test_a_tool_server_that_refuses_the_token_of_the_agent_is_an_error(
+    agent: RealAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {"Authorization": "Bearer wrong"}
+
+    def forged(self: ToolServer) -> corral.McpServer:
+        return corral.McpServer(name="corral", url=self.url, headers=wrong, own=True)
+
+    monkeypatch.setattr(ToolServer, "mcp_server", property(forged))
+    options = agent.options([Turn(text="I have no tools.", repeat="forever")], policy="edits")
+    result = await corral.run(agent.name, "add", tools=[add], **options)
+    assert result.error is not None
+    assert result.error.code == "tool_failed"
+    assert "did not list the tools" in result.error.message
+
+
+@for_agents("gemini-acp")
+async def test_hooks_run_between_the_agent_and_the_function(agent: RealAgent) -> None:
+    calls = [Turn(calls=[agent.mcp_tool("corral", "add", a=n, b=0)]) for n in range(2)]
+    tools = corral.Tools([add], hooks=[corral.call_budget(1)])
+    options = agent.options([*calls, say("done")], policy="edits")
+    result = await corral.run(agent.name, "add twice", tools=tools, check=True, **options)
+    assert result.ok
+    first, second = (str(answer) for _, answer in agent.turns[-1].tool_results)
+    assert "error" not in first
+    assert "all 1 tool calls of this run are made" in second
+
+
+def deployed_version() -> str:
+    """The version that is deployed."""
+    return "4.5.6"
+
+
+async def first_requests_have_the_tool(agent: RealAgent, starts: int) -> list[bool]:
+    """For each of so many starts at once, whether its first request declares the tool."""
+
+    async def start() -> bool:
+        async with ToolServer([deployed_version], name="versions") as server:
+            options = agent.options(
+                [Turn(text="done", repeat="forever")],
+                policy="all",
+                mcp_servers=[server.mcp_server],
+                timeout=500,
+                startup_timeout=500,
+            )
+            lane = agent.lane
+            result = await corral.run(agent.name, "which?", **options)
+        assert result.ok, result.error
+        return agent.mcp_tool("versions", "deployed_version").name in lane.requests[0].tools
+
+    return list(await asyncio.gather(*(start() for _ in range(starts))))
+
+
+@for_agents("claude-cli")
+async def test_the_first_request_waits_for_a_slow_tool_server(
+    agent: RealAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = ToolServer._app  # pyright: ignore[reportPrivateUsage]
+
+    async def slowly(self: ToolServer, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(1)
+        await serve(self, scope, receive, send)
+
+    monkeypatch.setattr(ToolServer, "_app", slowly)
+    assert await first_requests_have_the_tool(agent, 1) == [True]
+
+
+@pytest.mark.slow
+@for_agents("claude-cli")
+async def test_the_first_requests_of_fifty_starts_at_once_have_the_tool(agent: RealAgent) -> None:
+    assert await first_requests_have_the_tool(agent, 50) == [True] * 50
