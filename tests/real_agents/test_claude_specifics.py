@@ -19,8 +19,9 @@ from support.real_agents import RealAgent, denied_tools, for_agents
 
 import corral
 from corral import Policy, errors, result_from_events
-from corral.events import Error, Json, ToolUse
+from corral.events import Error, ToolUse
 from corral.testing import Call, Request, Turn, say
+from corral.values import Json
 
 pytestmark = pytest.mark.timeout(300)
 

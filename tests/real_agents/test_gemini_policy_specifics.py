@@ -24,9 +24,10 @@ from support.scripted_agent import child_pids
 import corral
 from corral import Policy
 from corral.errors import UntrustedFolder
-from corral.events import Decision, Json, PermissionRequest
+from corral.events import Decision, PermissionRequest
 from corral.system import paths
 from corral.testing import Call, Lane, ModelServer, Request, Turn, say
+from corral.values import Json
 
 pytestmark = pytest.mark.timeout(400)
 

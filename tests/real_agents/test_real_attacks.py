@@ -21,8 +21,9 @@ from support.shell_attacks import EVASIONS, RULES
 
 from corral import Policy, Result
 from corral.agents.spec import Act
-from corral.events import Decision, Json, PermissionRequest
+from corral.events import Decision, PermissionRequest
 from corral.testing import Call
+from corral.values import Json
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,8 +17,8 @@ from support.repositories import git
 
 import corral
 from corral import errors
-from corral.events import Json
 from corral.testing import say
+from corral.values import Json
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("seed")]
 

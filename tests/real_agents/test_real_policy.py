@@ -285,7 +285,8 @@ async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Pat
 
 
 @for_agents(
-    *("gemini-cli", "claude-cli", "opencode-cli", "copilot-cli", "qwen-cli", "qwen-acp", "pi-cli")
+    *("gemini-cli", "claude-cli", "opencode-cli", "copilot-cli", "copilot-acp", "qwen-cli"),
+    *("qwen-acp", "pi-cli"),
 )
 async def test_only_listed_tools_may_be_used(
     agent: RealAgent, workspace: Path, notes: Path
@@ -304,7 +305,8 @@ async def test_only_listed_tools_may_be_used(
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (notes / "note.txt").exists()
     assert "seed words" not in tool_results_json(agent.turns[-1])
-    assert denied_tools(*results) == [call.name for call in denied]
+    if agent.record.reports_hidden_calls:
+        assert denied_tools(*results) == [call.name for call in denied]
     assert {*agent.turns[0].tools} - {call.name for call in note_calls(agent)} == {write}
 
 

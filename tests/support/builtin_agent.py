@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from support.model_scripts import ModelClient, Script
 from support.stream_checks import check_stream
 
 import corral
@@ -19,7 +20,7 @@ from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
 from corral.system.process.process import Process, ProcessSpec
-from corral.testing import Lane, ModelServer, Request, Turn
+from corral.testing import Lane, ModelServer, Request
 from corral.values import Json
 
 KEY = "canary-key-0123456789abcdef"
@@ -31,43 +32,28 @@ MODELS = {
 }
 """A model behind each wire."""
 
-Script = Sequence[Turn] | Callable[[Request], Turn]
 E = TypeVar("E", bound=Event)
 
 
-class BuiltinAgent:
+class BuiltinAgent(ModelClient):
     """The built-in agent, connected to a scripted model."""
 
     def __init__(self, server: ModelServer, workspace: Path, name: str) -> None:
-        self.server = server
+        super().__init__(server, name)
         self.workspace = workspace
-        self._name = name
-        self._count = 0
-        self.lane: Lane
-        """Of the last conversation."""
-
-    @property
-    def requests(self) -> list[Request]:
-        return self.lane.requests
-
-    @property
-    def failures(self) -> list[str]:
-        """Failures of the last script. The server is shared, so others are left out."""
-        return [failure for failure in self.server.failures if self.lane.name in failure]
 
     def options(
         self, script: Script, wire: str = "gemini", **options: Unpack[RunKwargs]
     ) -> RunKwargs:
         """The options that connect a run to this script."""
-        self._count += 1
-        self.lane = self.server.lane(f"{self._name}-{self._count}", script)
+        lane = self.add_lane(script)
         whole: RunKwargs = {
             "cwd": self.workspace,
             "model": MODELS[wire],
             "timeout": 60,
             "retries": 1,
             **options,
-            "env": {**model_env(self.lane, wire), **options.get("env", {})},
+            "env": {**model_env(lane, wire), **options.get("env", {})},
         }
         return whole
 

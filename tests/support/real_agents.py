@@ -17,26 +17,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal, TypeAlias, Unpack
+from typing import Literal, Unpack
 
 import pytest
 from support.installed_agents import ON_DEMAND, installed, mark_of
+from support.model_scripts import ModelClient, Script
 from support.stream_checks import check_stream
 
 import corral
 from corral.agents import registry
 from corral.agents.spec import Act, AgentSpec, Probe
-from corral.events import Event, Json, Usage
+from corral.events import Event
 from corral.options import RunKwargs
 from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
-from corral.testing import Call, Lane, ModelServer, Request, Turn
+from corral.testing import Call, ModelServer, Request, Turn
+from corral.values import Json, Usage
 
 KEY = "canary-key-0123456789abcdef"
 USAGE = {"input": 120, "cached": 20, "output": 7, "thoughts": 3}
 """What the scripted model reports for a turn in the tests of usage; see ``AgentRecord.usage``."""
-
-Script: TypeAlias = Sequence[Turn] | Callable[[Request], Turn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ def for_agents(
     return pytest.mark.parametrize("agent", cases, indirect=True)
 
 
-class RealAgent:
+class RealAgent(ModelClient):
     """An installed agent, connected to a scripted model: runs and sessions, and tool calls for the
     script. A path in a tool call is relative to the workspace where the agent accepts that."""
 
@@ -275,16 +275,12 @@ class RealAgent:
         test_name: str,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__(server, test_name)
         self.record = RECORDS[name]
         self.name = name
         self.program = installed(name)
-        self.server = server
         self.workspace = workspace
-        self._test_name = "".join(c if c.isalnum() else "-" for c in test_name)
         self._env = dict(env or {})
-        self._count = 0
-        self.lane: Lane
-        """Of the last conversation."""
 
     @property
     def requests(self) -> list[Request]:
@@ -301,11 +297,6 @@ class RealAgent:
         """The requests that offer tools: some agents make others, for a title or a summary."""
         return [request for request in self.requests if request.tools and not request.aside]
 
-    @property
-    def failures(self) -> list[str]:
-        """Failures of the last script. The server is shared, so others are left out."""
-        return [failure for failure in self.server.failures if self.lane.name in failure]
-
     def env(self, url: str) -> dict[str, str]:
         """The variables that connect the agent to a model at this URL."""
         probe = self.record.probe
@@ -313,9 +304,7 @@ class RealAgent:
 
     def options(self, script: Script, **options: Unpack[RunKwargs]) -> RunKwargs:
         """The options that connect a run to this script."""
-        self._count += 1
-        name = f"{self._test_name}-{self._count}"
-        self.lane = self.server.lane(name, _with_side_turns(script, self.record.side_turns))
+        lane = self.add_lane(_with_side_turns(script, self.record.side_turns))
         usual: RunKwargs = {
             "cwd": self.workspace,
             "program": self.program,
@@ -324,7 +313,7 @@ class RealAgent:
         }
         if self.record.supports("retries"):
             usual["retries"] = 1
-        env = {**self.env(self.lane.url), **options.get("env", {})}
+        env = {**self.env(lane.url), **options.get("env", {})}
         return {**usual, **self.record.options, **options, "env": env}
 
     def session(
