@@ -60,7 +60,7 @@ def test_an_engine_gets_the_response_and_the_written_files(
     assert file_names(workspace) == ["a.txt", "prompt.md"]
     assert (workspace / "a.txt").read_text() == "hi"
     assert [denied.partition(":")[0] for denied in result.denied] == [agent.tool_name("run")]
-    assert f"refused by the policy: {agent.tool_name('run')}" in caplog.text
+    assert f"denied by the policy: {agent.tool_name('run')}" in caplog.text
     first = agent.turns[0]
     assert first.last_text.endswith("Write a.txt, please")
     assert "Be brief." in first.system + first.last_text

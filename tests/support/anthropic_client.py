@@ -37,10 +37,10 @@ def stream(at: ModelServer | Lane, messages: list[MessageParam] = HELLO, **more:
 
 
 def ask_both_ways(turn: Turn, **more: Any) -> Message:
-    """The answer, after seeing that it is the same streamed and whole."""
+    """The response, after a check that the streamed and the unstreamed one are equal."""
     with ModelServer([turn] * 2) as server:
-        whole, streamed = ask(server, **more), stream(server, **more)
+        unstreamed, streamed = ask(server, **more), stream(server, **more)
         assert server.failures == []
-    # Its id is of the request, which says whether to stream.
-    assert streamed.to_dict() | {"id": whole.id} == whole.to_dict()
-    return whole
+    # The ids differ: they belong to two requests.
+    assert streamed.to_dict() | {"id": unstreamed.id} == unstreamed.to_dict()
+    return unstreamed

@@ -40,7 +40,7 @@ class CountingModel:
 
 
 def results_of(path: Path) -> dict[str, dict[str, Any]]:
-    """By id; every line whole, each id once."""
+    """The results by id. Fails unless every line is complete and each id occurs once."""
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert len({line["id"] for line in lines}) == len(lines), "a task has two lines"
     return {line["id"]: line for line in lines}

@@ -47,7 +47,7 @@ class BuiltinAgent(ModelClient):
     ) -> RunKwargs:
         """The options that connect a run to this script."""
         lane = self.add_lane(script)
-        whole: RunKwargs = {
+        combined: RunKwargs = {
             "cwd": self.workspace,
             "model": MODELS[wire],
             "timeout": 60,
@@ -55,7 +55,7 @@ class BuiltinAgent(ModelClient):
             **options,
             "env": {**model_env(lane, wire), **options.get("env", {})},
         }
-        return whole
+        return combined
 
     def session(
         self,
@@ -78,8 +78,8 @@ class BuiltinAgent(ModelClient):
         **options: Unpack[RunKwargs],
     ) -> list[Event]:
         """The events of one prompt, checked by ``check_stream``."""
-        led = self.options(script, wire, **options)
-        async with corral.session(ask=ask, tools=tools, **led) as session:
+        given_options = self.options(script, wire, **options)
+        async with corral.session(ask=ask, tools=tools, **given_options) as session:
             return check_stream([event async for event in session.prompt(prompt)])
 
     async def run(self, script: Script, prompt: str = "do it", **given: Any) -> Result:
@@ -114,10 +114,10 @@ def warning_codes(events: Sequence[Event]) -> list[str]:
 
 def last_tool_result(request: Request, tool: str) -> str:
     """The last result of this tool that the model received."""
-    response = [said for name, said in request.tool_results if name == tool][-1]
+    response = [text for name, text in request.tool_results if name == tool][-1]
     match response:
-        case {"result": str(said)} | {"error": str(said)} | str(said):
-            return said
+        case {"result": str(text)} | {"error": str(text)} | str(text):
+            return text
         case _:
             return str(response)
 

@@ -127,8 +127,8 @@ class Traps:
             (git_dir / "hooks" / name).chmod(0o755)
 
     def embed(self, folder: Path) -> None:
-        """An embedded repository made of plain files. Its HEAD is a commit that is missing: whoever
-        looks at it with git fetches, through a command."""
+        """An embedded repository made of plain files. Its HEAD is a commit that is missing, so
+        that git fetches it by running a command."""
         inner, fetch = folder / ".git", self.program("embedded-fetch", copies=False)
         for name in ("objects", "refs/heads"):
             (inner / name).mkdir(parents=True)

@@ -105,8 +105,8 @@ class ScriptedModel:
         self._count += 1
         self.lane = self._server.lane(f"{self._name}-{self._count}", script)
         env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.lane.url}
-        whole: RunKwargs = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
-        return NodeResources(model=named, options=whole)
+        combined: RunKwargs = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
+        return NodeResources(model=named, options=combined)
 
     @property
     def prompts(self) -> list[str]:

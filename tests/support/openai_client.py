@@ -35,26 +35,26 @@ def events(at: ModelServer | Lane, input: Any = "hello", **more: Any) -> list[An
 
 
 def stream(at: ModelServer | Lane, input: Any = "hello", **more: Any) -> Response:
-    """What the last event says, which must be all that the ones before it said."""
-    told = events(at, input, **more)
-    last: Response = told[-1].response
-    done = [event.item for event in told if event.type == "response.output_item.done"]
+    """The response in the last event, after a check that it equals the events before it."""
+    sent = events(at, input, **more)
+    last: Response = sent[-1].response
+    done = [event.item for event in sent if event.type == "response.output_item.done"]
     assert [item.to_dict() for item in done] == [item.to_dict() for item in last.output]
-    texts = [event.delta for event in told if event.type == "response.output_text.delta"]
+    texts = [event.delta for event in sent if event.type == "response.output_text.delta"]
     assert "".join(texts) == last.output_text
     return last
 
 
 def ask_both_ways(turn: Turn, **more: Any) -> Response:
-    """The answer, after seeing that it is the same streamed and whole."""
+    """The response, after a check that the streamed and the unstreamed one are equal."""
     with ModelServer([turn] * 2) as server:
-        whole, streamed = ask(server, **more), stream(server, **more)
+        unstreamed, streamed = ask(server, **more), stream(server, **more)
         assert server.failures == []
-    # Ids are of the request, which says whether to stream.
-    assert without_ids(streamed) == without_ids(whole)
-    return whole
+    # The ids differ: they belong to two requests.
+    assert without_ids(streamed) == without_ids(unstreamed)
+    return unstreamed
 
 
 def without_ids(response: Response) -> dict[str, Any]:
-    told: dict[str, Any] = response.to_dict()
-    return told | {"id": "", "output": [item | {"id": ""} for item in told["output"]]}
+    fields: dict[str, Any] = response.to_dict()
+    return fields | {"id": "", "output": [item | {"id": ""} for item in fields["output"]]}

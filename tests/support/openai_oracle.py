@@ -63,9 +63,9 @@ class ParsedStream:
 
     @property
     def response(self) -> Response:
-        whole = self.parts.response()
+        response = self.parts.response()
         self.events += self.parts.take_events()
-        return whole
+        return response
 
 
 def parse_stream(provider: Provider, stream: bytes) -> Response:

@@ -1,7 +1,6 @@
-"""OpenAI's answers as its two APIs send them: the same one as a stream and whole.
+"""Responses as the two APIs of OpenAI send them: each as a stream and unstreamed.
 
-The shapes are those of the API reference; a test holds them against the types of
-the vendor's own SDK.
+The shapes are those of the API reference; a test compares them with the types of the vendor's SDK.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ def corral(
             streams=[str(path) for path in streams],
         )
         code = zygote.wait(pid, timeout)
-        said, told = (path.read_text("utf-8") for path in streams[1:])
+        stdout, stderr = (path.read_text("utf-8") for path in streams[1:])
         if code is None:
             os.kill(pid, signal.SIGKILL)
             zygote.wait(pid, timeout)
-            raise subprocess.TimeoutExpired(words, timeout, said, told)
-    return subprocess.CompletedProcess([CORRAL, *words], code, said, told)
+            raise subprocess.TimeoutExpired(words, timeout, stdout, stderr)
+    return subprocess.CompletedProcess([CORRAL, *words], code, stdout, stderr)
 
 
 def fresh_corral(

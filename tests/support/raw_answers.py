@@ -26,9 +26,9 @@ def events(text: str) -> list[Any]:
     """The data of each event of a stream, which must be named for its type."""
     *frames, rest = text.split("\n\n")
     assert rest == ""
-    told: list[Any] = []
+    received: list[Any] = []
     for frame in frames:
         name, data = frame.removeprefix("event: ").split("\ndata: ")
-        told.append(json.loads(data))
-        assert told[-1]["type"] == name
-    return told
+        received.append(json.loads(data))
+        assert received[-1]["type"] == name
+    return received

@@ -47,7 +47,7 @@ class RawServer:
         self.connections = 0
         self.open = 0
         self.quiet = asyncio.Event()
-        """While nobody is connected."""
+        """Call it while there is no connection."""
 
     @property
     def url(self) -> str:

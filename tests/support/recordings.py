@@ -28,7 +28,7 @@ def read_recording(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 2
     """The recording's events, its output read ``size`` bytes at a time."""
     ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
     output = (folder / f"{name}.ndjson").read_bytes()
-    said = folder / f"{name}.stderr"
+    stderr_file = folder / f"{name}.stderr"
     transport = stream_transport(agent)
     stream = NdjsonStream(transport.frames, transport.translator())
     version = agent.package.tested
@@ -42,7 +42,7 @@ def read_recording(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 2
     ending = Ending(
         code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
-        stderr=said.read_text("utf-8") if said.exists() else "",
+        stderr=stderr_file.read_text("utf-8") if stderr_file.exists() else "",
         finish=guard.finish,
         answered=guard.answered,
         run=RunOptions(agent=agent.name),
