@@ -17,7 +17,7 @@ HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
 
 @contextmanager
 def client(at: ModelServer | Lane, key: str = "k") -> Generator[Anthropic, None, None]:
-    with Anthropic(base_url=at.url, api_key=key, max_retries=0, timeout=10) as sdk:
+    with Anthropic(base_url=at.url, api_key=key, max_retries=0, timeout=60) as sdk:
         yield sdk
 
 

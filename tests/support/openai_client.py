@@ -18,7 +18,7 @@ SEALED = ["reasoning.encrypted_content"]
 @contextmanager
 def client(at: ModelServer | Lane, key: str = "k") -> Generator[OpenAI, None, None]:
     url = at.env["OPENAI_BASE_URL"]
-    with OpenAI(base_url=url, api_key=key, max_retries=0, timeout=10) as sdk:
+    with OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60) as sdk:
         yield sdk
 
 

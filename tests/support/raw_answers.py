@@ -13,7 +13,7 @@ from corral.testing import Lane, ModelServer
 def post(at: ModelServer | Lane, path: str, body: object) -> str:
     """The text of the answer; the key is one that every wire takes."""
     url = urlsplit(at.url)
-    connection = HTTPConnection(url.netloc, timeout=10)
+    connection = HTTPConnection(url.netloc, timeout=60)
     try:
         text = body if isinstance(body, str) else json.dumps(body)
         connection.request("POST", url.path + path, text, {"Authorization": "Bearer k"})

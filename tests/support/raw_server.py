@@ -83,7 +83,7 @@ async def raw_server(
     async with server:
         state.port = server.sockets[0].getsockname()[1]
         yield state
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await state.quiet.wait()
             # A handshake that came to nothing ends in a task of the server's own.
             while left := {task for task in asyncio.all_tasks() - before if _accepts(task)}:

@@ -28,7 +28,7 @@ class RefusingProxy:
             except OSError:
                 return
             with visitor, contextlib.suppress(OSError):
-                visitor.settimeout(5)
+                visitor.settimeout(60)
                 line = visitor.recv(4096).partition(b"\r\n")[0]
                 self.requests.append(line.decode("utf-8", "replace"))
                 visitor.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")

@@ -235,7 +235,7 @@ async def test_a_server_that_closed_meanwhile_costs_no_request() -> None:
     async with raw_server(respond_with(plain(b"x"), keep=False)) as server, Http() as http:
         for _ in range(20):
             assert await asked(http, server) == b"x"
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await server.quiet.wait()
         assert server.connections == 20
 
@@ -296,7 +296,7 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_on(
         waiting[0].cancel()
         answer.close()
         waiting[1].cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await waiting[2] == b"x"
         await asyncio.gather(*waiting, return_exceptions=True)
 

@@ -24,7 +24,7 @@ def send(
 ) -> tuple[int, dict[str, str], str]:
     """The status, the headers and the text of the answer."""
     url = urlsplit(at.url)
-    connection = HTTPConnection(url.netloc, timeout=10)
+    connection = HTTPConnection(url.netloc, timeout=60)
     sent = {"Authorization": "Bearer k"} if headers is None else headers
     try:
         text = body if isinstance(body, str) else json.dumps(body)

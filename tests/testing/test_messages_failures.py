@@ -148,7 +148,7 @@ def test_silence_comes_after_the_first_words() -> None:
             sdk.messages.stream(model=MODEL, max_tokens=9, messages=HELLO) as events,
         ):
             said = aiter(events.text_stream)
-            assert await asyncio.wait_for(anext(said), 10) == "first"
+            assert await asyncio.wait_for(anext(said), 60) == "first"
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(said), 0.3)
 

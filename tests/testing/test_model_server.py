@@ -30,7 +30,7 @@ def post(
 ) -> tuple[int, str]:
     """The status, and the text or the error's message."""
     url = urlsplit(at.url)
-    connection = HTTPConnection(url.netloc, timeout=10)
+    connection = HTTPConnection(url.netloc, timeout=60)
     body = {"contents": [{"parts": [{"text": text}]}], "generationConfig": config or {}}
     try:
         connection.request(
@@ -206,7 +206,7 @@ def test_two_hundred_clients_at_once_are_each_answered() -> None:
         async with ModelServer(lambda request: say(request.last_text)) as server:
             port = urlsplit(server.url).port
             assert port
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await asyncio.gather(*(client(port, n) for n in range(200)))
 
     answers = asyncio.run(main())
@@ -232,13 +232,13 @@ def test_leaving_closes_every_connection_and_leaves_nothing_behind() -> None:
         with server:
             url = urlsplit(server.url)
             assert url.port
-            stuck, idle = (HTTPConnection("127.0.0.1", url.port, timeout=10) for _ in range(2))
+            stuck, idle = (HTTPConnection("127.0.0.1", url.port, timeout=60) for _ in range(2))
             idle.connect()
             path = "/v1beta/models/m:streamGenerateContent?alt=sse"
             stuck.request("POST", path, b"{}", {"x-goog-api-key": "k"})
             server.wait_for_requests_sync(1)
             began = time.monotonic()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 50  # not the 60 s of the delay
         assert idle.sock.recv(1) == b""
         idle.close()
         stuck.close()
@@ -290,11 +290,11 @@ def test_a_client_that_connects_as_the_server_ends_is_turned_away() -> None:
     async def main(ticks: int) -> None:
         async with ModelServer() as server:
             await asyncio.sleep(0.01)
-            client = socket.create_connection(("127.0.0.1", urlsplit(server.url).port), timeout=10)
+            client = socket.create_connection(("127.0.0.1", urlsplit(server.url).port), timeout=60)
             for _ in range(ticks):
                 await asyncio.sleep(0)
         await asyncio.sleep(0.01)
-        client.settimeout(10)
+        client.settimeout(60)
         with client, contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
         assert asyncio.all_tasks() == {asyncio.current_task()}

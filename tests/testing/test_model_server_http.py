@@ -20,7 +20,7 @@ BODY = b'{"contents": [{"parts": [{"text": "hi"}]}]}'
 def connect(server: ModelServer) -> socket.socket:
     url = urlsplit(server.url)
     assert url.port
-    return socket.create_connection(("127.0.0.1", url.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", url.port), timeout=60)
 
 
 def request(path: str = STREAM, body: bytes = BODY, *headers: str, verb: str = "POST") -> bytes:

@@ -75,11 +75,11 @@ def test_the_json_array_form_when_no_events_are_asked_for() -> None:
     with ModelServer([say("Do", "ne."), fail(503)]) as server:
         url = f"{server.url}/v1beta/models/{MODEL}:streamGenerateContent"
         request = urllib.request.Request(url, b"{}", {"x-goog-api-key": "k"}, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.headers["Content-Type"] == "application/json; charset=UTF-8"
             chunks = json.load(answer)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=10)
+            urllib.request.urlopen(request, timeout=60)
         with caught.value as refused:
             assert [entry["error"]["code"] for entry in json.load(refused)] == [503]
     assert [c["candidates"][0]["content"]["parts"][0]["text"] for c in chunks] == ["Do", "ne."]
@@ -220,7 +220,7 @@ def test_vertex_paths() -> None:
         path = "/v1beta1/projects/p/locations/l/publishers/google/models/gemini-x:generateContent"
         bearer = {"Authorization": "Bearer t"}
         request = urllib.request.Request(server.url + path, b"{}", bearer, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert b"vertex" in answer.read()
         assert server.requests[1].model == "gemini-x"
 

@@ -162,7 +162,7 @@ def test_silence_comes_after_the_first_words() -> None:
             url = server.env["OPENAI_BASE_URL"]
             async with AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as sdk:
                 told = aiter(await sdk.responses.create(model=MODEL, input="hello", stream=True))
-                while (event := await asyncio.wait_for(anext(told), 10)).type[-5:] != "delta":
+                while (event := await asyncio.wait_for(anext(told), 60)).type[-5:] != "delta":
                     pass
                 assert event.type == "response.output_text.delta"
                 assert event.delta == "first"
