@@ -1,4 +1,5 @@
-"""Agents that a configuration declares, or a registry of the Agent Client Protocol lists.
+"""Agents that are declared in a configuration file or listed in a registry of the Agent Client
+Protocol.
 
 ::
 
@@ -8,18 +9,18 @@
 
     [agents.lines]
     command = "my-agent --json"
-    transport = "stream"                # prompt on stdin, our events on stdout, a line each
+    transport = "stream"                # prompt on stdin, our events on stdout, one per line
 
 A ``stream`` agent writes what ``corral run --json`` writes: events as in
-``docs/events-and-results.md``, ``done`` last. What it may do cannot be enforced, so a policy for
-it is advice, and must be asked for with ``strict=False``.
+``docs/events-and-results.md``, with ``done`` as the last one. Its policy cannot be enforced, so a
+policy for it is advisory and needs ``strict=False``.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -42,10 +43,11 @@ from corral.nesting import decode_json
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Policy
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
+from corral.values import JsonObject
 
 AGENTS = ()
 OWN = ("command", "transport", "title", "description", "env", "resume_flag", "model_flag")
-"""Keys that say what an agent is; any other in its table is an option of its runs."""
+"""Keys that describe the agent; any other key in its table is an option of its runs."""
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,13 +59,13 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
     env: tuple[str, ...] = ()
     model_flag: str | None = None
-    """Put before the model's name, where one is asked for."""
+    """The flag before the model's name."""
     resume_flag: str | None = None
-    """Of a ``stream``: put before the id of its session to go on with."""
+    """For ``stream``: the flag before the id of the session to resume."""
 
 
-def declared_agent(name: str, table: Mapping[str, Any], source: str) -> AgentSpec:
-    """The record behind a table that has a ``command``. Raises ``ConfigError``."""
+def declared_agent(name: str, table: Mapping[str, object], source: str) -> AgentSpec:
+    """The spec for a table that has a ``command``. Raises ``ConfigError``."""
     own = {key: value for key, value in table.items() if key in OWN}
     try:
         declared = msgspec.convert(own, Declared)
@@ -120,13 +122,13 @@ def compile_advice(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 
 def translator() -> Translate:
-    def translate(frames: list[Any]) -> list[RawEvent]:
-        return [_item(frame) for frame in cast("list[Event]", frames)]
+    def translate(frames: list[Event]) -> list[RawEvent]:
+        return [_raw_event(frame) for frame in frames]
 
     return translate
 
 
-def _item(event: Event) -> RawEvent:
+def _raw_event(event: Event) -> RawEvent:
     if isinstance(event, Text) and event.message_id is None and event.parent is None:
         return event.delta
     if not isinstance(event, Done):
@@ -161,7 +163,7 @@ def explain_stream(ending: Ending) -> CorralError | None:
 
 
 class Started(msgspec.Struct):
-    """How the registry says that an agent is started."""
+    """How an agent is started, in the registry's format."""
 
     package: str = ""
     args: tuple[str, ...] = ()
@@ -170,7 +172,7 @@ class Started(msgspec.Struct):
 class Distribution(msgspec.Struct):
     npx: Started | None = None
     uvx: Started | None = None
-    binary: dict[str, Any] | None = None
+    binary: JsonObject | None = None
 
 
 class Entry(msgspec.Struct):
@@ -181,13 +183,13 @@ class Entry(msgspec.Struct):
 
 
 class Registry(msgspec.Struct):
-    """The registry of the Agent Client Protocol, as far as we read it."""
+    """The registry of the Agent Client Protocol; only the fields that we need."""
 
     agents: list[Entry] = []
 
 
 def listed_agent(registry: bytes, id: str, source: str) -> AgentSpec:
-    """The record behind an entry of the registry. Raises ``ConfigError``, ``UnknownAgent``."""
+    """The spec for an entry of the registry. Raises ``ConfigError`` and ``UnknownAgent``."""
     try:
         entries = {e.id: e for e in decode_json(registry, Registry).agents}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
 """A person as the agent: reads the prompt, does the work, writes the answer.
 
-Nothing can hold a person to a policy. What it allows or leaves open they decide for themselves,
-as they are the one who would be asked; what it denies they can only be told, so by default that
-is refused before anybody is asked.
+A policy cannot be enforced on a person. What it allows or asks about, they decide for themselves.
+They can only be informed of what it denies, so by default a policy that denies something is
+refused before the person is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MONTH = 30 * 24 * 3600.0
 
 
 def for_run(run: RunOptions) -> AgentSpec:
-    """The same for all. Raises ``ConfigError`` for what a person does not have."""
+    """The same spec for all runs. Raises ``ConfigError`` for a model."""
     if run.model is not None:
         raise ConfigError("a person has no model", hint="Leave model out (--model).")
     return AGENT

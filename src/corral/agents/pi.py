@@ -1,22 +1,21 @@
-"""pi, for one prompt: what it is, how it starts, what it means.
+"""pi, with one process per prompt: its spec, launch, policy and stream.
 
-Facts hold for 0.74.2 (the last for Node 20), each seen in a run of the real program:
+Each fact was seen in a run of version 0.74.2 (the last for Node 20):
 
-- It has no rules: a tool is offered (``--tools``) or there is none of that name, and what is
-  offered goes wherever the user may. So an extension of ours resolves each path and judges it.
-- It has no web tools, no tool servers and nobody to ask.
-- The prompt goes in on stdin, is trimmed, and nothing in it is acted on.
-- A repository's ``.pi/settings.json`` counts whatever the switches say, and may put a command
-  before every command: a folder that carries any is refused.
-- It exits with 0 whatever came of it, and tries a busy service again *after* ``agent_end``.
-- It makes a file of sign-ins where there is none: that file proves nothing, so keys alone count.
+- It has no rules: a tool is offered (``--tools``) or does not exist, and an offered tool can go
+  wherever the user can. So an extension of ours resolves and judges each path.
+- It has no web tools, takes no MCP servers and cannot ask.
+- It reads the prompt from stdin, trims it, and takes no part of it for a command.
+- A repository's ``.pi/settings.json`` has effect whatever the switches say, and may add a prefix
+  to every command: a folder with such a file is refused.
+- It always exits with 0, and calls a busy service again *after* ``agent_end``.
+- It creates an empty login file: that file does not prove a login, so only keys count.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -47,7 +46,7 @@ from corral.protected_paths import regex
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import build_tool_use, joined_text, unavailable_message
-from corral.values import Cost, Json, Usage, add_by_model
+from corral.values import Cost, Json, JsonObject, Usage, add_by_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 KEY_HINT = f"Set one of {', '.join(KEYS)}."
@@ -101,7 +100,7 @@ export default (pi) => pi.on("tool_call", (event, ctx) => {
   if (reason !== null) return { block: true, reason };
 });
 """
-"""What it judges is what the tool gets: a path without links, dangling ones included."""
+"""The tool gets the path that was judged: one without links, also without dangling ones."""
 
 
 _FENCE_FILE = "fence.ts"
@@ -123,10 +122,22 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     return replace(compiled, for_folders=extension)
 
 
+class Price(msgspec.Struct, frozen=True):
+    total: float = 0.0
+
+
+class Counts(msgspec.Struct, frozen=True, rename="camel"):
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    cost: Price = Price()
+
+
 class Message(msgspec.Struct, frozen=True, rename="camel"):
     role: str = ""
     model: str | None = None
-    usage: dict[str, Any] = {}
+    usage: Counts = Counts()
     stop_reason: str | None = None
     error_message: str | None = None
 
@@ -142,8 +153,8 @@ class Frame(msgspec.Struct, frozen=True, rename="camel"):
     assistant_message_event: Piece = Piece()
     tool_call_id: str = ""
     tool_name: str = ""
-    args: Any = None
-    result: dict[str, Any] = {}
+    args: Json = None
+    result: JsonObject = {}
     is_error: bool = False
     error_message: str = ""
 
@@ -168,7 +179,7 @@ class _Turn:
         self._cost = 0.0
         self._by_model: dict[str, Usage] = {}
 
-    def translate(self, frames: list[Any]) -> list[RawEvent]:
+    def translate(self, frames: list[Frame]) -> list[RawEvent]:
         events: list[RawEvent] = []
         for frame in frames:
             event = self._event(_NAMES[type(frame)], frame)
@@ -198,7 +209,7 @@ class _Turn:
     def _add(self, message: Message) -> None:
         self._last, usage = message, _usage(message.usage)
         self._usage = self._usage + usage
-        self._cost += message.usage["cost"]["total"]
+        self._cost += message.usage.cost.total
         if message.model:
             self._by_model = add_by_model(self._by_model, {message.model: usage})
 
@@ -215,9 +226,9 @@ class _Turn:
         )
 
 
-def _usage(counts: dict[str, Any]) -> Usage:
-    read, write = counts.get("cacheRead", 0), counts.get("cacheWrite", 0)
-    return Usage(input=counts.get("input", 0) + read + write, output=counts.get("output", 0),
+def _usage(counts: Counts) -> Usage:
+    read, write = counts.cache_read, counts.cache_write
+    return Usage(input=counts.input + read + write, output=counts.output,
                  cache_read=read, cache_write=write, coverage="complete")  # fmt: skip
 
 
@@ -295,7 +306,7 @@ AGENT = AgentSpec(
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),
     capabilities=("tools", "files", "resume", "usage", "thinking"),
     resumes=True,
-    keeps_unfinished="with_tools",  # it writes its file with the first whole message
+    keeps_unfinished="with_tools",  # it writes its file with the first complete message
     env_names=(*KEYS, "OPENAI_BASE_URL"),
     secret_env=KEYS,
     project_files=(".pi",),

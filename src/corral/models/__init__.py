@@ -65,7 +65,7 @@ _HOMES = {
     " ResponseFormat Start StepFinish StreamEvent TextDelta TextEnd TextStart ThinkingDelta"
     " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
     " ToolSpec",
-    "corral.inference.client": "AnswerStream Client set_default_client",
+    "corral.inference.client": "Client ResponseStream set_default_client",
     "corral.inference.api": "GenerationStream generate stream",
     "corral.inference.middleware": "Middleware",
     "corral.inference.structured": "ObjectStream generate_object stream_object",

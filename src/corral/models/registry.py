@@ -1,20 +1,18 @@
 """Finds the vendors of models by name.
 
-A vendor's module is imported only when it is needed: ``gemini`` is looked up in ``gemini/`` first.
-Other packages add vendors with the entry point group ``corral.models``; each entry names a tuple
-of ``Provider`` records.
+``gemini`` is looked up in ``gemini/spec.py`` first. Other packages add vendors with the entry
+point group ``corral.models``; each entry names a tuple of ``Provider`` records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from typing import cast
 
 from corral.errors import ConfigError, UnknownProvider
 from corral.models.spec import Provider
+from corral.spec_lookup import SpecLookup
 
-ENTRY_POINTS = "corral.models"
+PROVIDERS = SpecLookup("corral.models", "PROVIDERS", Provider)
 EXAMPLE = "gemini:gemini-2.5-flash"
 """For error messages that show how to name a model."""
 
@@ -22,22 +20,11 @@ EXAMPLE = "gemini:gemini-2.5-flash"
 def find_provider(name: str) -> Provider:
     """The vendor with this name or alias. Raises ``UnknownProvider`` with the nearest name."""
     wanted = name.strip().lower()
-    for provider in _providers_in(wanted.replace("-", "_")):
-        if wanted == provider.name or wanted in provider.aliases:
-            return provider
-    known: dict[str, Provider] = {}
-    for provider in all_providers():
-        known.update(dict.fromkeys((provider.name, *provider.aliases), provider))
-    if wanted in known:
-        return known[wanted]
-    from difflib import get_close_matches
-
-    near = get_close_matches(wanted, known, 1, 0.5)
-    names = ", ".join(sorted({provider.name for provider in known.values()}))
-    raise UnknownProvider(
-        f"unknown model vendor {name!r}",
-        hint=f"Did you mean {near[0]!r}? Known: {names}." if near else f"Known: {names}.",
-    )
+    found = PROVIDERS.find(wanted, wanted.replace("-", "_"))
+    if found is None:
+        hint = PROVIDERS.suggestion(wanted)
+        raise UnknownProvider(f"unknown model vendor {name!r}", hint=hint)
+    return found
 
 
 def split_model(model: str) -> tuple[Provider, str]:
@@ -71,26 +58,4 @@ def is_model_name(text: str) -> bool:
 
 def all_providers() -> Iterator[Provider]:
     """All vendors: ours by module name, then those of other packages."""
-    from importlib.metadata import entry_points
-    from pkgutil import iter_modules
-
-    package = import_module("corral.models")
-    for module in sorted(info.name for info in iter_modules(package.__path__)):
-        yield from _providers_in(module)
-    for entry in entry_points(group=ENTRY_POINTS):
-        yield from cast("tuple[Provider, ...]", entry.load())
-
-
-def _providers_in(stem: str) -> tuple[Provider, ...]:
-    if not stem.isidentifier():
-        return ()
-    package = f"corral.models.{stem}"
-    for name in (f"{package}.spec", package):
-        try:
-            module = import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in (name, package):
-                raise
-            continue
-        return cast("tuple[Provider, ...]", getattr(module, "PROVIDERS", ()))
-    return ()
+    return PROVIDERS.all()

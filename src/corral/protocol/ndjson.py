@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 from types import UnionType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -130,8 +130,9 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RawEvent: TypeAlias = str | Event | TurnEnd
-Translate: TypeAlias = Callable[[list[object]], list[RawEvent]]
-"""Typed frames → raw events, a list at a time: one call per frame would cost a tenth more."""
+Translate: TypeAlias = Callable[[list[Any]], list[RawEvent]]
+"""Frames → raw events, a list at a time: one call per frame would cost a tenth more. ``Any``: each
+agent has its own type of frames, which the decoder guarantees."""
 
 
 class NdjsonStream:

@@ -1,0 +1,81 @@
+"""Finds specs by name: those of agents and those of model vendors.
+
+The specs of a package are in its modules: ``NAME.py`` or ``NAME/spec.py`` exports a tuple of them.
+A module is imported only if its name fits the wanted one, or if no other spec was found. Other
+packages add specs with an entry point group, in which each entry names such a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Generic, Protocol, TypeVar
+
+
+class NamedSpec(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+S = TypeVar("S", bound=NamedSpec)
+
+
+class SpecLookup(Generic[S]):
+    """The specs of type ``spec`` in the tuples called ``exported`` of the modules of ``package``.
+    ``package`` is also the name of the entry point group."""
+
+    def __init__(self, package: str, exported: str, spec: type[S]) -> None:
+        self._package = package
+        self._exported = exported
+        self._spec = spec
+
+    def find(self, name: str, module: str) -> S | None:
+        """The spec with this name or alias. ``module`` is searched first."""
+        for spec in self.in_module(module):
+            if name == spec.name or name in spec.aliases:
+                return spec
+        return next(
+            (spec for spec in self.all() if name == spec.name or name in spec.aliases), None
+        )
+
+    def all(self) -> Iterator[S]:
+        """All specs: ours by module name, then those of other packages."""
+        from importlib.metadata import entry_points
+        from pkgutil import iter_modules
+
+        package = import_module(self._package)
+        for module in sorted(info.name for info in iter_modules(package.__path__)):
+            yield from self.in_module(module)
+        for entry in entry_points(group=self._package):
+            yield from self._specs(entry.load())
+
+    def in_module(self, module: str) -> tuple[S, ...]:
+        """The specs of one module; empty if there is no such module."""
+        if not module.isidentifier():
+            return ()
+        package = f"{self._package}.{module}"
+        for name in (f"{package}.spec", package):
+            try:
+                found = import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name not in (name, package):
+                    raise
+                continue
+            return self._specs(getattr(found, self._exported, ()))
+        return ()
+
+    def suggestion(self, name: str) -> str:
+        """A hint for a name that was not found: the nearest name, and all names."""
+        from difflib import get_close_matches
+
+        specs = [*self.all()]
+        near = get_close_matches(name, [n for s in specs for n in (s.name, *s.aliases)], 1, 0.5)
+        known = f"Known: {', '.join(sorted({spec.name for spec in specs}))}."
+        return f"Did you mean {near[0]!r}? {known}" if near else known
+
+    def _specs(self, exported: object) -> tuple[S, ...]:
+        listed = exported if isinstance(exported, tuple) else ()
+        return tuple(each for each in listed if isinstance(each, self._spec))

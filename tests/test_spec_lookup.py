@@ -1,0 +1,72 @@
+"""Finding specs by name, in modules and in entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.spec_lookup import SpecLookup
+
+
+class Sample(msgspec.Struct, frozen=True):
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+FOREIGN = (Sample("foreign", ("far",)), "not a spec")
+
+
+@pytest.fixture
+def lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpecLookup[Sample]]:
+    package = tmp_path / "sample_specs"
+    (package / "folder").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "folder" / "__init__.py").touch()
+    module = "from test_spec_lookup import Sample\nSPECS = ({},)\n"
+    (package / "first.py").write_text(module.format("Sample('first-one', ('f',))"))
+    (package / "folder" / "spec.py").write_text(module.format("Sample('folder-one')"))
+    (package / "broken.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = metadata.EntryPoint("x", f"{__name__}:FOREIGN", "sample_specs")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group else [])
+    yield SpecLookup("sample_specs", "SPECS", Sample)
+    import sys
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "sample_specs"]:
+        del sys.modules[name]
+
+
+def test_a_spec_is_found_in_the_module_of_its_name_without_importing_others(
+    lookup: SpecLookup[Sample],
+) -> None:
+    found = lookup.find("first-one", "first")
+    assert found is not None
+    assert found.aliases == ("f",)
+    assert lookup.find("folder-one", "folder") is not None
+
+
+def test_an_error_inside_a_module_is_not_taken_for_a_missing_module(
+    lookup: SpecLookup[Sample],
+) -> None:
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
+        lookup.in_module("broken")
+    assert lookup.in_module("missing") == ()
+    assert lookup.in_module("not-an-identifier") == ()
+
+
+def test_aliases_and_other_packages_are_searched_and_the_nearest_name_is_suggested(
+    lookup: SpecLookup[Sample], tmp_path: Path
+) -> None:
+    (tmp_path / "sample_specs" / "broken.py").unlink()
+    assert lookup.find("f", "f") == Sample("first-one", ("f",))
+    assert lookup.find("far", "far") == Sample("foreign", ("far",))
+    assert lookup.find("nothing", "nothing") is None
+    assert [spec.name for spec in lookup.all()] == ["first-one", "folder-one", "foreign"]
+    assert lookup.suggestion("foreing") == (
+        "Did you mean 'foreign'? Known: first-one, folder-one, foreign."
+    )
+    assert lookup.suggestion("zzz").startswith("Known: ")
