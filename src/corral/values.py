@@ -85,6 +85,10 @@ def number_or_none(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+SHORTEST_SECRET = 8
+"""Characters. Redacting shorter values would damage ordinary text."""
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token counts. ``None`` means *not reported*, which is not 0; ``+`` preserves this.
 

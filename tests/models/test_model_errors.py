@@ -207,6 +207,16 @@ async def test_a_key_that_the_server_repeats_is_struck_out(streamed: bool, late:
     assert "the key … is bad" in error.message
 
 
+async def test_a_key_that_is_too_short_for_a_secret_leaves_messages_as_they_are() -> None:
+    async with ModelServer([Turn(status=400, message="an example")]) as server:
+        short = models.Client(
+            keys={"gemini": "x"}, base_urls={"gemini": server.url}, environ={}, max_retries=0
+        )
+        async with short as made:
+            with pytest.raises(CorralError, match="an example"):
+                await models.generate(MODEL, "go", client=made)
+
+
 async def test_the_key_travels_in_its_header_alone() -> None:
     async with ModelServer([say("a"), say("b")]) as server, client(server.url) as made:
         await models.generate(MODEL, "hi", client=made)

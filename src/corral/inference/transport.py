@@ -17,7 +17,7 @@ from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
-from corral.values import Json
+from corral.values import SHORTEST_SECRET, Json
 
 
 class PendingResponse(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class PendingResponse(msgspec.Struct, frozen=True):
 def attach_provider(error: CorralError, provider: Provider, key: str | None) -> CorralError:
     """Add the provider to the error, and redact the key: servers may repeat it in messages."""
     error.provider = error.provider or provider.name
-    if key:
+    if key and len(key) >= SHORTEST_SECRET:
         error.message = error.message.replace(key, "…")
         error.args = (error.message,)
         error.frame = error.frame.replace(key, "…") if error.frame else error.frame

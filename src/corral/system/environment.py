@@ -23,6 +23,7 @@ import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.options import RunOptions
+from corral.values import SHORTEST_SECRET
 
 BASE = (
     "PATH",
@@ -91,9 +92,6 @@ FOR_COMMANDS = (
     "CORRAL_HOME",
 )
 """Variables of corral's environment that commands get."""
-
-SHORTEST_SECRET = 8
-"""Redacting shorter values would damage ordinary text."""
 
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"

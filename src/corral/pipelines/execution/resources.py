@@ -25,7 +25,8 @@ from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
 from corral.result import Result
 from corral.system import config, fs
-from corral.system.environment import SHORTEST_SECRET, SecretRedactor, is_secret, named_secrets
+from corral.system.environment import SecretRedactor, is_secret, named_secrets
+from corral.values import SHORTEST_SECRET
 
 if TYPE_CHECKING:
     from corral.inference.client import Client
