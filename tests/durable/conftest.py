@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from support import fast_selection
-from support.durable_processes import DurableProcesses, ForkServer, fork_server
+from support.durable_processes import DurableProcesses, ForkServer, shared_fork_server
 
 from corral.durable.dbos import database
 
 
 @pytest.fixture(scope="session")
-def zygote() -> ForkServer:
-    return fork_server()
+def fork_server() -> ForkServer:
+    return shared_fork_server()
 
 
 @pytest.fixture(scope="session")
@@ -87,14 +87,16 @@ def db(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(zygote: ForkServer, db: str, tmp_path: Path) -> Iterator[DurableProcesses]:
-    made = DurableProcesses(zygote, db, tmp_path)
+def world(fork_server: ForkServer, db: str, tmp_path: Path) -> Iterator[DurableProcesses]:
+    made = DurableProcesses(fork_server, db, tmp_path)
     with contextlib.closing(made):
         yield made
 
 
 @pytest.fixture
-def file_world(zygote: ForkServer, new_file: str, tmp_path: Path) -> Iterator[DurableProcesses]:
-    made = DurableProcesses(zygote, new_file, tmp_path)
+def file_world(
+    fork_server: ForkServer, new_file: str, tmp_path: Path
+) -> Iterator[DurableProcesses]:
+    made = DurableProcesses(fork_server, new_file, tmp_path)
     with contextlib.closing(made):
         yield made

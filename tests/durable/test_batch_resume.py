@@ -19,7 +19,7 @@ SAMPLE = (2, 14, 29, 47)
 
 
 def run(
-    zygote: ForkServer,
+    fork_server: ForkServer,
     folder: Path,
     at: int = 0,
     *,
@@ -29,13 +29,13 @@ def run(
 ) -> bool:
     """Whether it came to its end; else it was killed."""
     order = {"place": str(folder), "count": count, "at": at, "in_order": in_order}
-    pid = zygote.request(
+    pid = fork_server.request(
         do="batch",
         batch={**order, "poisoned": poison},
         env={key: os.environ[key] for key in ("HOME", "CORRAL_HOME")},
         out=str(folder / "out"),
     )
-    code = zygote.wait(pid, 110)
+    code = fork_server.wait(pid, 110)
     assert code in (0, -signal.SIGKILL), (folder / "out").read_text()
     return code == 0
 
@@ -50,25 +50,25 @@ def done(folder: Path) -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def moments(zygote: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
+def moments(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many a batch has that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "CORRAL_HOME"):
             patch.setenv(name, str(folder / name))
-        assert run(zygote, folder)
+        assert run(fork_server, folder)
     found = int((folder / "moments").read_text())
     assert found <= SHARES, "some would be left out"
     return found
 
 
-def killed(zygote: ForkServer, workspace: Path, moment: int, in_order: bool) -> Path:
+def killed(fork_server: ForkServer, workspace: Path, moment: int, in_order: bool) -> Path:
     """The folder of a batch that was killed at this moment; at an earlier one where it had
     fewer this time, as several results were written at once."""
     for at in range(moment, 0, -1):
         folder = workspace / str(at)
         folder.mkdir()
-        if not run(zygote, folder, at, in_order=in_order):
+        if not run(fork_server, folder, at, in_order=in_order):
             return folder
     raise AssertionError("it cannot be killed")
 
@@ -80,12 +80,12 @@ def name_of(share: int) -> Any:
 
 @pytest.mark.parametrize("share", [name_of(each) for each in range(SHARES)])
 def test_killed_at_any_moment_it_goes_on(
-    zygote: ForkServer, workspace: Path, moments: int, share: int
+    fork_server: ForkServer, workspace: Path, moments: int, share: int
 ) -> None:
     in_order = share % 2 == 1
-    folder = killed(zygote, workspace, 1 + share * (moments - 1) // (SHARES - 1), in_order)
+    folder = killed(fork_server, workspace, 1 + share * (moments - 1) // (SHARES - 1), in_order)
     where = (folder / "moment").read_text()
-    assert run(zygote, folder, in_order=in_order), where
+    assert run(fork_server, folder, in_order=in_order), where
     assert report(folder) == f"{COUNT} 0 []", where
     found = results_of(folder / "r.jsonl")
     assert set(found) == {f"t{n}" for n in range(COUNT)}, where
@@ -96,18 +96,18 @@ def test_killed_at_any_moment_it_goes_on(
     assert sum(again.values()) <= 3, (where, again)
 
 
-def test_killed_again_and_again(zygote: ForkServer, workspace: Path) -> None:
+def test_killed_again_and_again(fork_server: ForkServer, workspace: Path) -> None:
     at = 12
-    while not run(zygote, workspace, at, count=12):
+    while not run(fork_server, workspace, at, count=12):
         at += 9
         assert at < 100, "it never ends"
     assert report(workspace) == "12 0 []"
     assert len(results_of(workspace / "r.jsonl")) == 12
 
 
-def test_poison_is_given_up_and_the_rest_is_done(zygote: ForkServer, workspace: Path) -> None:
+def test_poison_is_given_up_and_the_rest_is_done(fork_server: ForkServer, workspace: Path) -> None:
     kills = 0
-    while not run(zygote, workspace, poison="t2"):
+    while not run(fork_server, workspace, poison="t2"):
         kills += 1
         assert kills < 8, "it is never given up"
     assert report(workspace) == "6 1 ['dead_letter']"

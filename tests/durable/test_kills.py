@@ -44,13 +44,13 @@ def kills() -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def moments(zygote: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
+def moments(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many a run has that nobody kills."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "CORRAL_HOME"):
             patch.setenv(name, str(folder / name))
-        world = DurableProcesses(zygote, str(folder / "engine.db"), folder)
+        world = DurableProcesses(fork_server, str(folder / "engine.db"), folder)
         with contextlib.closing(world):
             assert world.wait(world.run(pipeline(world), kill_at=0, detached=False)) == 0
         found = int(world.moments.read_text())

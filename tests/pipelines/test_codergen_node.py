@@ -21,10 +21,10 @@ pytest_plugins = ("support.node_fixtures",)
 
 
 async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("word " * 100)]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Plan $goal for {{who}}", "output_key": "plan"},
             context={"who": "us", "graph.goal": "the feast"},
@@ -35,17 +35,17 @@ async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
     assert outcome.context_updates["last_stage"] == "step"
     assert outcome.tokens
     assert outcome.cost_usd
-    assert bench.read("response.md") == "word " * 100
-    assert bench.read("prompt.md").endswith("Plan the feast for us")
-    assert scripted_model.prompts == [bench.read("prompt.md")]
-    assert json.loads(bench.read("events.ndjson").splitlines()[-1])["type"] == "done"
+    assert harness.read("response.md") == "word " * 100
+    assert harness.read("prompt.md").endswith("Plan the feast for us")
+    assert scripted_model.prompts == [harness.read("prompt.md")]
+    assert json.loads(harness.read("events.ndjson").splitlines()[-1])["type"] == "done"
 
 
 async def test_without_a_prompt_the_label_is_one(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
-        await bench.attempt(resources=resources, attrs={"label": "Write the tests"})
+        await harness.attempt(resources=resources, attrs={"label": "Write the tests"})
     assert scripted_model.prompts == ["Write the tests"]
 
 
@@ -59,10 +59,10 @@ async def test_without_a_prompt_the_label_is_one(
     ],
 )
 async def test_a_vendors_model_runs_on_our_own_agent(
-    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
+    harness: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     async with scripted_model.resources([say("done")], named=None) as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go", **named})
+        outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go", **named})
     assert outcome.status == "success", outcome
     assert scripted_model.lane.requests[0].model == "gemini-2.5-flash"
 
@@ -78,26 +78,28 @@ async def test_a_vendors_model_runs_on_our_own_agent(
     ],
 )
 async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
-    bench: NodeHarness, scripted_model: ScriptedModel, turn: Turn, retryable: bool
+    harness: NodeHarness, scripted_model: ScriptedModel, turn: Turn, retryable: bool
 ) -> None:
     async with scripted_model.resources([turn]) as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go"})
+        outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go"})
     assert outcome.status == "fail"
     assert outcome.failure_reason
     assert outcome.retryable is retryable
 
 
 async def test_a_node_ends_at_its_timeout_with_what_was_said(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([hang("half an answer")]) as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go", "timeout": "1s"})
+        outcome = await harness.attempt(
+            resources=resources, attrs={"prompt": "Go", "timeout": "1s"}
+        )
     assert "timed out after 1s" in outcome.failure_reason
-    assert bench.read("response.md") == "half an answer"
+    assert harness.read("response.md") == "half an answer"
 
 
 async def test_a_cancelled_node_leaves_nothing(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     begun = asyncio.Event()
 
@@ -107,7 +109,7 @@ async def test_a_cancelled_node_leaves_nothing(
 
     script = [call("shell", command="echo begun; sleep 300")]
     async with scripted_model.resources(script) as resources:
-        work = bench.context(
+        work = harness.context(
             resources=resources, attrs={"prompt": "Go", "policy": "all"}, emit=hear
         )
         task = asyncio.create_task(works.attempt(work))
@@ -120,7 +122,7 @@ async def test_a_cancelled_node_leaves_nothing(
 
 
 async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     write = call("write_file", file_path="a.txt", content="x")
     for attrs, status, written in (
@@ -128,17 +130,17 @@ async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
         ({"policy": "edits"}, "success", True),
     ):
         async with scripted_model.resources([write, say("done")]) as resources:
-            outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
+            outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
         assert outcome.status == status
         assert (workspace / "a.txt").exists() is written
         assert ("refused by the policy: write_file" in outcome.notes) is not written
 
 
 async def test_allowed_tools_are_all_there_is(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")], policy="all") as resources:
-        await bench.attempt(
+        await harness.attempt(
             resources=resources, attrs={"prompt": "Go", "allowed_tools": "read_file, glob"}
         )
     assert {"read_file", "glob"} <= {*scripted_model.lane.requests[0].tools}
@@ -159,19 +161,19 @@ async def test_allowed_tools_are_all_there_is(
     ],
 )
 async def test_what_cannot_be_is_told_before_anything_is_asked(
-    bench: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], said: str
+    harness: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], said: str
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
+        outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
     assert said in outcome.failure_reason
     assert outcome.retryable is False
     assert scripted_model.lane.requests == []
 
 
-async def test_options_reach_the_agent(bench: NodeHarness, scripted_model: ScriptedModel) -> None:
+async def test_options_reach_the_agent(harness: NodeHarness, scripted_model: ScriptedModel) -> None:
     async with scripted_model.resources([say("done")]) as resources:
         attrs = {"prompt": "Go", "system_prompt": "Speak like a pirate.", "max_turns": 3}
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert outcome.status == "success"
     assert "Speak like a pirate." in scripted_model.lane.requests[0].system
 
@@ -185,30 +187,30 @@ SCHEMA = {
 
 @pytest.mark.parametrize("in_a_file", [True, False])
 async def test_typed_output_lands_in_the_context(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path, in_a_file: bool
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path, in_a_file: bool
 ) -> None:
     (workspace / "schema.json").write_text(json.dumps(SCHEMA))
     schema = "schema.json" if in_a_file else json.dumps(SCHEMA)
     script = [say('{"n": 1}'), say('```json\n{"title": "It", "n": 2}\n```')]
     async with scripted_model.resources(script) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             "plan", resources=resources, attrs={"prompt": "Go", "output_schema": schema}
         )
     assert outcome.context_updates["plan.output"] == {"title": "It", "n": 2}
 
 
 async def test_output_that_never_fits_fails_the_node(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say("no")) as resources:
         attrs = {"prompt": "Go", "output_schema": json.dumps(SCHEMA)}
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert outcome.status == "fail"
     assert "step.output" not in outcome.context_updates
 
 
 async def test_it_goes_on_until_the_command_succeeds(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "not done" in request.last_text and not request.tool_results:
@@ -216,7 +218,7 @@ async def test_it_goes_on_until_the_command_succeeds(
         return say("I think so")
 
     async with scripted_model.resources(answer) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go", "policy": "edits", "until": 'test "$(cat {{file}})" = ready'},
             context={"file": "done.txt"},
@@ -226,26 +228,26 @@ async def test_it_goes_on_until_the_command_succeeds(
 
 
 async def test_rounds_that_are_used_up_fail_the_node(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say("done")) as resources:
         attrs = {"prompt": "Go", "until": "false", "rounds": 2}
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert "not done after 2 further rounds" in outcome.failure_reason
     assert len(scripted_model.lane.requests) == 3
 
 
 async def test_an_agent_may_write_its_own_status(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     told = json.dumps({"outcome": "fail", "failure_reason": "the tests are red"})
-    folder = bench.run_folder / "step"
+    folder = harness.run_folder / "step"
     script = [
         call("write_file", file_path=str(folder / "status.json"), content=told),
         say("I have failed"),
     ]
     async with scripted_model.resources(script, policy="edits") as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"prompt": "Write $ATTRACTOR_STAGE_DIR/status.json"}
         )
     assert (outcome.status, outcome.failure_reason) == ("fail", "the tests are red")
@@ -253,29 +255,29 @@ async def test_an_agent_may_write_its_own_status(
 
 
 async def test_an_agents_commands_know_their_stage(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     script = [
         call("shell", command='echo \'{"outcome":"retry"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'),
         say("again"),
     ]
     async with scripted_model.resources(script, policy="all") as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": "Go"})
+        outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go"})
     assert outcome.status == "retry"
 
 
-async def test_a_key_lands_in_no_file(bench: NodeHarness, scripted_model: ScriptedModel) -> None:
+async def test_a_key_lands_in_no_file(harness: NodeHarness, scripted_model: ScriptedModel) -> None:
     script = [call("shell", command=f"echo {KEY}; env"), say(f"The key is {KEY}")]
     async with scripted_model.resources(script, policy="all") as resources:
-        outcome = await bench.attempt(resources=resources, attrs={"prompt": f"Guess {KEY}"})
+        outcome = await harness.attempt(resources=resources, attrs={"prompt": f"Guess {KEY}"})
     assert outcome.status == "success"
     assert KEY not in str(outcome)
-    assert KEY.encode() not in bench.written_bytes()
+    assert KEY.encode() not in harness.written_bytes()
 
 
-async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: NodeHarness) -> None:
+async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(harness: NodeHarness) -> None:
     async with NodeResources(agent="gemini-acp", options={"program": "/nonexistent"}) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"prompt": "Go", "reasoning_effort": "high"}
         )
     assert "reasoning_effort" not in outcome.failure_reason
@@ -283,10 +285,10 @@ async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(bench: Node
 
 
 async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
-        await bench.attempt(resources=resources, attrs={"prompt": "Go"})
+        await harness.attempt(resources=resources, attrs={"prompt": "Go"})
     assert not paths.sessions().exists() or list(paths.sessions().iterdir()) == []
 
 
@@ -294,15 +296,15 @@ async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
 
 
 async def test_a_thread_goes_on_with_its_session(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("one"), say("two")]) as resources:
         full = {"fidelity": "full", "thread": "t"}
-        first = await bench.attempt("a", resources=resources, attrs={"prompt": "First"}, **full)
+        first = await harness.attempt("a", resources=resources, attrs={"prompt": "First"}, **full)
         held = first.context_updates["internal.thread.t"]
         assert isinstance(held, dict)
         context: dict[str, Json] = {"internal.thread.t": held, "x": 1}
-        second = await bench.attempt(
+        second = await harness.attempt(
             "b",
             resources=resources,
             attrs={"prompt": "Second"},
@@ -313,15 +315,15 @@ async def test_a_thread_goes_on_with_its_session(
     assert second.status == "success", second
     history = [text for m in scripted_model.lane.requests[1].history for text in m.texts]
     assert history == ["First", "one", "Second"]
-    assert bench.read("prompt.md", "b") == "Second"
+    assert harness.read("prompt.md", "b") == "Second"
 
 
 async def test_a_thread_whose_session_is_lost_is_told_a_summary(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     held: Json = {"agent": MODEL, "resume_token": "no-such-session"}
     async with scripted_model.resources([say("fine")]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go on"},
             context={"internal.thread.t": held, "found": "a bug"},
@@ -335,11 +337,11 @@ async def test_a_thread_whose_session_is_lost_is_told_a_summary(
 
 
 async def test_another_agents_session_is_not_taken(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     held: Json = {"agent": "gemini-acp", "resume_token": "x"}
     async with scripted_model.resources([say("fine")]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go"},
             context={"internal.thread.t": held},
@@ -354,7 +356,7 @@ async def test_another_agents_session_is_not_taken(
 
 
 async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     pre = (
         "cat >> seen.ndjson; echo >> seen.ndjson;"
@@ -366,7 +368,7 @@ async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
         say("done"),
     ]
     async with scripted_model.resources(script, policy="all") as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"prompt": "Go"}, graph={"tool_hooks.pre": pre}
         )
     assert outcome.status == "success", outcome
@@ -378,39 +380,39 @@ async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
     assert seen[1]["arguments"] == {"command": "touch evil"}
     assert (workspace / "a.txt").exists()
     assert not (workspace / "evil").exists()
-    results = [event for event in bench.events if isinstance(event, ToolResult)]
+    results = [event for event in harness.events if isinstance(event, ToolResult)]
     assert [result.status for result in results] == ["success", "denied"]
     assert results[1].error == "denied: no shells today"
 
 
 async def test_a_hook_after_a_call_sees_what_came_of_it(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [call("shell", command="echo hello"), say("done")]
     async with scripted_model.resources(script, policy="all") as resources:
-        await bench.attempt(
+        await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go", "tool_hooks.post": "cat > seen.json; exit 3"},
         )
     seen = json.loads((workspace / "seen.json").read_text())
     assert (seen["hook"], seen["tool"], seen["status"]) == ("post", "shell", "success")
     assert "hello" in seen["output"]
-    assert '"code":"tool_hook"' in bench.read("events.ndjson")
+    assert '"code":"tool_hook"' in harness.read("events.ndjson")
 
 
 async def test_a_hook_that_cannot_run_skips_the_call(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [call("shell", command="touch evil"), say("done")]
     async with scripted_model.resources(script, policy="all") as resources:
-        await bench.attempt(
+        await harness.attempt(
             resources=resources, attrs={"prompt": "Go", "tool_hooks.pre": "no-such-program-at-all"}
         )
     assert not (workspace / "evil").exists()
 
 
 async def test_hooks_watch_over_typed_output_too(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [
         call("shell", command="touch evil"),
@@ -423,16 +425,16 @@ async def test_hooks_watch_over_typed_output_too(
             "output_schema": json.dumps(SCHEMA),
             "tool_hooks.pre": 'test "$ATTRACTOR_TOOL_NAME" != shell',
         }
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert outcome.context_updates["step.output"] == {"title": "It"}
     assert not (workspace / "evil").exists()
 
 
 async def test_an_agent_that_does_not_ask_cannot_have_a_hook_before_its_calls(
-    bench: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
     async with NodeResources(agent="gemini-acp") as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"prompt": "Go", "tool_hooks.pre": "true"}
         )
     assert "tool_hooks.pre is not available with gemini-acp" in outcome.failure_reason

@@ -82,13 +82,13 @@ def test_so_many_are_planted() -> None:
 
 @pytest.mark.parametrize("passed", [(), ("GITHUB_PAT", "INTERNAL_HOST")])
 async def test_every_command_sees_the_same_few_variables(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path, passed: tuple[str, ...]
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path, passed: tuple[str, ...]
 ) -> None:
     """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
     script = [call("shell", command="env > by-shell"), say("Done.")]
     graph = {"pass_env": ",".join(passed)} if passed else {}
     async with scripted_model.resources(script, policy="all") as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={
                 "prompt": "Go",
@@ -99,7 +99,7 @@ async def test_every_command_sees_the_same_few_variables(
             graph=graph,
         )
         assert outcome.ok, outcome
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"type": "tool", "tool_command": "env > by-tool-node"},
             graph=graph,
@@ -112,30 +112,30 @@ async def test_every_command_sees_the_same_few_variables(
 
 
 async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
-    bench: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     """The secrets of the environment also stand in files, as they do in real projects."""
     (workspace / "dump").write_text("\n".join(f"{k}={v}" for k, v in SECRETS.items()))
     script = [call("shell", command="cat dump"), say("One."), say("Two."), say("Three.")]
     async with scripted_model.resources(script, policy="all") as resources:
-        done = await bench.attempt(
+        done = await harness.attempt(
             "agent",
             resources=resources,
             attrs={"prompt": "Go", "until": "cat dump; false", "rounds": 1},
         )
-        tool = await bench.attempt(
+        tool = await harness.attempt(
             "tool",
             resources=resources,
             attrs={"type": "tool", "tool_command": "cat dump; cat dump >&2; exit 1"},
         )
-        await bench.attempt(
+        await harness.attempt(
             "prompt",
             resources=resources,
             attrs={"type": "prompt", "prompt": "Say: {{tool.output}}"},
             context=tool.context_updates,
         )
     sent = str([request.body for request in scripted_model.lane.requests])
-    told = f"{sent} {done} {tool} {bench.events}" + bench.written_bytes().decode()
+    told = f"{sent} {done} {tool} {harness.events}" + harness.written_bytes().decode()
     assert "GITHUB_PAT" in sent
     assert [name for name, value in SECRETS.items() if value in told] == []
     assert "canary" not in told
@@ -170,23 +170,23 @@ def test_the_list_for_commands_names_nothing_that_is_secret() -> None:
 
 
 async def test_a_trusted_file_passes_variables_on(
-    bench: NodeHarness, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = tmp_path / "trusted.toml"
     trusted.write_text('[defaults]\npass_env = ["INTERNAL_HOST"]\n')
     monkeypatch.setenv("CORRAL_CONFIG", str(trusted))
     async with NodeResources() as resources:
-        await bench.attempt(
+        await harness.attempt(
             resources=resources, attrs={"type": "tool", "tool_command": "env > seen"}
         )
     assert seen(workspace / "seen") & PLANTED.keys() == {"INTERNAL_HOST"}
 
 
 async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
-    bench: NodeHarness, workspace: Path
+    harness: NodeHarness, workspace: Path
 ) -> None:
     attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}
     (workspace / "dump").write_text("it is canary-internal-host")
     async with NodeResources() as resources:
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert outcome.context_updates["tool.output"] == "it is [INTERNAL_HOST redacted]"

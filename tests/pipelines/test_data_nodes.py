@@ -18,8 +18,8 @@ from corral.values import Json
 pytest_plugins = ("support.node_fixtures",)
 
 
-async def test_set_puts_values_as_they_are(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(
+async def test_set_puts_values_as_they_are(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(
         attrs={
             "type": "set",
             "key": "greeting",
@@ -48,21 +48,21 @@ async def test_set_puts_values_as_they_are(bench: NodeHarness) -> None:
     ],
 )
 async def test_a_set_that_cannot_be_is_told(
-    bench: NodeHarness, attrs: dict[str, Any], said: str
+    harness: NodeHarness, attrs: dict[str, Any], said: str
 ) -> None:
-    outcome = await bench.attempt(attrs={"type": "set", **attrs})
+    outcome = await harness.attempt(attrs={"type": "set", **attrs})
     assert said in outcome.failure_reason
     assert outcome.retryable is False
 
 
 async def switched(
-    bench: NodeHarness,
+    harness: NodeHarness,
     edges: list[tuple[str, dict[str, Any]]],
     context: dict[str, Json],
     **attrs: Any,
 ) -> Outcome:
     async with NodeResources() as resources:
-        work = bench.context(
+        work = harness.context(
             "s", resources=resources, attrs={"type": "switch", **attrs}, context=context
         )
         node = Node("s", {"type": "switch", **attrs})
@@ -79,19 +79,19 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_a_switch_prefers_the_edge_of_its_value(bench: NodeHarness) -> None:
-    outcome = await switched(bench, CASES, {"colour": "RED"}, key="colour")
+async def test_a_switch_prefers_the_edge_of_its_value(harness: NodeHarness) -> None:
+    outcome = await switched(harness, CASES, {"colour": "RED"}, key="colour")
     assert (outcome.status, outcome.preferred_label) == ("success", "RED")
-    outcome = await switched(bench, CASES, {"colour": {"of": "green"}}, value="{{colour.of}}")
+    outcome = await switched(harness, CASES, {"colour": {"of": "green"}}, value="{{colour.of}}")
     assert outcome.preferred_label == "green"
 
 
-async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: NodeHarness) -> None:
-    outcome = await switched(bench, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
+async def test_a_switch_takes_its_default_and_never_just_any_edge(harness: NodeHarness) -> None:
+    outcome = await switched(harness, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
     assert outcome.suggested_next_ids == ("z",)
-    outcome = await switched(bench, [*CASES, ("z", {})], {"c": "blue"}, key="c")
+    outcome = await switched(harness, [*CASES, ("z", {})], {"c": "blue"}, key="c")
     assert outcome.suggested_next_ids == ("z",)
-    outcome = await switched(bench, CASES, {"c": "blue"}, key="c")
+    outcome = await switched(harness, CASES, {"c": "blue"}, key="c")
     assert outcome.status == "fail"
     assert "no edge for 'blue': there is '[R] Red', 'green'" in outcome.failure_reason
 
@@ -106,9 +106,9 @@ async def test_a_switch_takes_its_default_and_never_just_any_edge(bench: NodeHar
     ],
 )
 async def test_json_is_found_in_what_was_said(
-    bench: NodeHarness, said: str, path: str, found: Json
+    harness: NodeHarness, said: str, path: str, found: Json
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": "json_extract", "path": path, "key": "found"},
         context={"last_response": said},
     )
@@ -126,23 +126,23 @@ async def test_json_is_found_in_what_was_said(
     ],
 )
 async def test_json_that_is_not_there_fails_unless_there_is_a_default(
-    bench: NodeHarness, said: str, path: str, wrong: str
+    harness: NodeHarness, said: str, path: str, wrong: str
 ) -> None:
     attrs = {"type": "json_extract", "path": path, "source": "said"}
-    outcome = await bench.attempt(attrs=attrs, context={"said": said})
+    outcome = await harness.attempt(attrs=attrs, context={"said": said})
     assert wrong in outcome.failure_reason
-    outcome = await bench.attempt(attrs={**attrs, "default": 0}, context={"said": said})
+    outcome = await harness.attempt(attrs={**attrs, "default": 0}, context={"said": said})
     assert outcome.context_updates == {"step.output": 0}
 
 
-async def test_json_of_a_missing_key_names_it(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(attrs={"type": "json_extract", "source": "no.such"})
+async def test_json_of_a_missing_key_names_it(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(attrs={"type": "json_extract", "source": "no.such"})
     assert "there is no 'no.such' in the context" in outcome.failure_reason
 
 
-async def test_a_file_is_written_and_read(bench: NodeHarness, workspace: Path) -> None:
+async def test_a_file_is_written_and_read(harness: NodeHarness, workspace: Path) -> None:
     content: Json = {"n": [1, 2]}
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         "w",
         attrs={"type": "write_file", "path": "out/{{name}}.json", "content": "{{data}}"},
         context={"name": "report", "data": content},
@@ -150,17 +150,17 @@ async def test_a_file_is_written_and_read(bench: NodeHarness, workspace: Path) -
     assert outcome.context_updates == {"w.path": "out/report.json"}
     assert (workspace / "out/report.json").read_text() == '{"n":[1,2]}'
     read = {"type": "read_file", "path": "out/report.json", "key": "back"}
-    outcome = await bench.attempt(attrs=read)
+    outcome = await harness.attempt(attrs=read)
     assert outcome.context_updates == {"back": '{"n":[1,2]}'}
-    outcome = await bench.attempt(attrs={**read, "format": "json"})
+    outcome = await harness.attempt(attrs={**read, "format": "json"})
     assert outcome.context_updates == {"back": content}
     assert os.listdir(workspace / "out") == ["report.json"]
 
 
-async def test_a_file_is_added_to(bench: NodeHarness, workspace: Path) -> None:
+async def test_a_file_is_added_to(harness: NodeHarness, workspace: Path) -> None:
     attrs = {"type": "write_file", "path": "log", "source": "line", "append": True}
     for line in ("one\n", "two\n"):
-        await bench.attempt(attrs=attrs, context={"line": line})
+        await harness.attempt(attrs=attrs, context={"line": line})
     assert (workspace / "log").read_text() == "one\ntwo\n"
 
 
@@ -170,14 +170,14 @@ ESCAPES = ["../out.txt", "/etc/hostname", "link/out.txt", "a/../../out.txt", "~/
 @pytest.mark.parametrize("path", ESCAPES)
 @pytest.mark.parametrize("kind", ["read_file", "write_file"])
 async def test_no_path_leads_out_of_the_workspace(
-    bench: NodeHarness, workspace: Path, tmp_path: Path, path: str, kind: str
+    harness: NodeHarness, workspace: Path, tmp_path: Path, path: str, kind: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "out.txt").write_text("secret")
     (tmp_path / "out.txt").write_text("secret")
     (workspace / "link").symlink_to(outside)
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": kind, "path": "{{p}}", "content": "evil"}, context={"p": path}
     )
     assert outcome.status == "fail"
@@ -186,15 +186,15 @@ async def test_no_path_leads_out_of_the_workspace(
     assert (tmp_path / "out.txt").read_text() == "secret"
 
 
-async def test_gits_own_folder_is_not_written(bench: NodeHarness, workspace: Path) -> None:
+async def test_gits_own_folder_is_not_written(harness: NodeHarness, workspace: Path) -> None:
     (workspace / ".git" / "hooks").mkdir(parents=True)
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": "write_file", "path": ".git/hooks/pre-commit", "content": "evil"}
     )
     assert "belongs to git" in outcome.failure_reason
 
 
-async def test_a_file_that_cannot_be_read_is_told(bench: NodeHarness, workspace: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_told(harness: NodeHarness, workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     (workspace / "large").write_bytes(b"x" * 600_000)
     (workspace / "bytes").write_bytes(b"\xff\xfe")
@@ -206,8 +206,8 @@ async def test_a_file_that_cannot_be_read_is_told(bench: NodeHarness, workspace:
         ("bytes", "is not UTF-8"),
         ("folder", "folder"),
     ):
-        outcome = await bench.attempt(attrs={"type": "read_file", "path": path})
+        outcome = await harness.attempt(attrs={"type": "read_file", "path": path})
         assert outcome.status == "fail"
         assert said in outcome.failure_reason
-    outcome = await bench.attempt(attrs={"type": "read_file", "path": "missing", "default": ""})
+    outcome = await harness.attempt(attrs={"type": "read_file", "path": "missing", "default": ""})
     assert outcome.context_updates == {"step.output": ""}

@@ -27,29 +27,31 @@ CONTEXT: dict[str, Json] = {
 
 
 def told(
-    bench: NodeHarness, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any
+    harness: NodeHarness, fidelity: str, context: dict[str, Json] = CONTEXT, **visit: Any
 ) -> str:
-    work = bench.context(
+    work = harness.context(
         resources=NodeResources(), context=context, graph={"goal": "Feed the cats"}, **visit
     )
     return preamble(work, fidelity)
 
 
-def test_the_first_node_is_told_nothing(bench: NodeHarness) -> None:
-    assert told(bench, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
-    work = bench.context(resources=NodeResources(), context={"graph.goal": "x"})
+def test_the_first_node_is_told_nothing(harness: NodeHarness) -> None:
+    assert told(harness, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
+    work = harness.context(resources=NodeResources(), context={"graph.goal": "x"})
     assert with_preamble(work, "Go", "compact") == "Go"
 
 
-def test_truncate_is_the_goal_and_the_run(bench: NodeHarness) -> None:
-    said = told(bench, "truncate", previous="plan")
+def test_truncate_is_the_goal_and_the_run(harness: NodeHarness) -> None:
+    said = told(harness, "truncate", previous="plan")
     assert "Goal: Feed the cats" in said
     assert "run-1" in said
     assert "plan.output" not in said
 
 
-def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: NodeHarness) -> None:
-    said = told(bench, "compact", previous="plan")
+def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(
+    harness: NodeHarness,
+) -> None:
+    said = told(harness, "compact", previous="plan")
     assert "- plan: success" in said
     assert '- plan.output: {"steps":["a","b"]}' in said
     assert "Answer of plan:\nthe first two hundred characters" in said
@@ -59,39 +61,41 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(bench: No
 
 @pytest.mark.parametrize("plan", ["plan", "plan/review", "../plan"])
 def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
-    bench: NodeHarness, plan: str
+    harness: NodeHarness, plan: str
 ) -> None:
-    place = RunDir(bench.run_folder).make_visit_dir(f"{plan}.1", plan)
+    place = RunDir(harness.run_folder).make_visit_dir(f"{plan}.1", plan)
     (place / "response.md").write_text("the whole answer " * 50)
     checkpoint = {
         "completed_nodes": ["start", "look", plan],
         "node_outcomes": {"look": {"status": "partial_success"}, plan: {"status": "success"}},
     }
-    (bench.run_folder / "checkpoint.json").write_text(json.dumps(checkpoint))
-    said = told(bench, "summary:high", previous=plan)
+    (harness.run_folder / "checkpoint.json").write_text(json.dumps(checkpoint))
+    said = told(harness, "summary:high", previous=plan)
     assert f"- look: partial_success\n- {plan}: success" in said
     assert "the whole answer " * 40 in said
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"completed_nodes": 3}'])
-def test_a_checkpoint_that_cannot_be_read_costs_nothing(bench: NodeHarness, broken: bytes) -> None:
-    bench.run_folder.mkdir()
-    (bench.run_folder / "checkpoint.json").write_bytes(broken)
-    assert "- plan: success" in told(bench, "compact", previous="plan")
+def test_a_checkpoint_that_cannot_be_read_costs_nothing(
+    harness: NodeHarness, broken: bytes
+) -> None:
+    harness.run_folder.mkdir()
+    (harness.run_folder / "checkpoint.json").write_bytes(broken)
+    assert "- plan: success" in told(harness, "compact", previous="plan")
 
 
-def test_each_fidelity_has_its_size_and_more_of_it_tells_more(bench: NodeHarness) -> None:
+def test_each_fidelity_has_its_size_and_more_of_it_tells_more(harness: NodeHarness) -> None:
     much: dict[str, Json] = {**CONTEXT, **{f"key.{n}": "word " * 500 for n in range(100)}}
-    sizes = {name: len(told(bench, name, much, previous="plan")) for name in SIZES}
+    sizes = {name: len(told(harness, name, much, previous="plan")) for name in SIZES}
     assert all(sizes[name] <= SIZES[name] for name in SIZES)
     assert (
         sizes["truncate"] < sizes["summary:low"] < sizes["summary:medium"] < sizes["summary:high"]
     )
 
 
-def test_full_without_a_session_is_told_a_summary(bench: NodeHarness) -> None:
-    assert told(bench, "full", previous="plan") == told(bench, "summary:high", previous="plan")
+def test_full_without_a_session_is_told_a_summary(harness: NodeHarness) -> None:
+    assert told(harness, "full", previous="plan") == told(harness, "summary:high", previous="plan")
 
 
-def test_an_unknown_fidelity_is_told_as_compact(bench: NodeHarness) -> None:
-    assert told(bench, "vivid", previous="plan") == told(bench, "compact", previous="plan")
+def test_an_unknown_fidelity_is_told_as_compact(harness: NodeHarness) -> None:
+    assert told(harness, "vivid", previous="plan") == told(harness, "compact", previous="plan")

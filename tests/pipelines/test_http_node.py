@@ -79,8 +79,8 @@ def server() -> Iterator[Server]:
             thread.join(10)
 
 
-async def test_json_comes_back_as_a_value(bench: NodeHarness, server: Server) -> None:
-    outcome = await bench.attempt(
+async def test_json_comes_back_as_a_value(harness: NodeHarness, server: Server) -> None:
+    outcome = await harness.attempt(
         "get",
         attrs={"type": "http", "url": "{{base}}/json/{{word}}?q={{word}}"},
         context={"base": server.url, "word": "a b/../?&x=1"},
@@ -93,9 +93,9 @@ async def test_json_comes_back_as_a_value(bench: NodeHarness, server: Server) ->
 
 
 async def test_json_is_sent_with_values_that_cannot_break_out(
-    bench: NodeHarness, server: Server
+    harness: NodeHarness, server: Server
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={
             "type": "http",
             "method": "post",
@@ -118,11 +118,11 @@ async def test_json_is_sent_with_values_that_cannot_break_out(
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def test_every_method_with_and_without_a_body(
-    bench: NodeHarness, server: Server, method: str
+    harness: NodeHarness, server: Server, method: str
 ) -> None:
     for body in ("", "words"):
         attrs = {"type": "http", "url": f"{server.url}/", "method": method, "body": body}
-        assert (await bench.attempt(attrs=attrs)).status == "success"
+        assert (await harness.attempt(attrs=attrs)).status == "success"
     assert [(heard.method, heard.body) for heard in server.heard] == [
         (method, b""),
         (method, b"words"),
@@ -134,13 +134,13 @@ async def test_every_method_with_and_without_a_body(
     [(500, True), (503, True), (429, True), (400, False), (401, False), (403, False), (404, None)],
 )
 async def test_a_refusal_fails_the_node(
-    bench: NodeHarness, server: Server, status: int, retryable: bool | None
+    harness: NodeHarness, server: Server, status: int, retryable: bool | None
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/status/{status}"}
-    outcome = await bench.attempt(attrs=attrs)
+    outcome = await harness.attempt(attrs=attrs)
     assert f"answered with {status}: you said" in outcome.failure_reason
     assert outcome.retryable is retryable
-    expected = await bench.attempt(attrs={**attrs, "expect": f"200, {status}"})
+    expected = await harness.attempt(attrs={**attrs, "expect": f"200, {status}"})
     assert expected.status == "success"
 
 
@@ -148,48 +148,48 @@ async def test_a_refusal_fails_the_node(
     ("path", "said"), [("/broken", "no JSON"), ("/large", "too large for the context")]
 )
 async def test_an_answer_that_cannot_be_kept_fails_the_node(
-    bench: NodeHarness, server: Server, path: str, said: str
+    harness: NodeHarness, server: Server, path: str, said: str
 ) -> None:
-    outcome = await bench.attempt(attrs={"type": "http", "url": server.url + path})
+    outcome = await harness.attempt(attrs={"type": "http", "url": server.url + path})
     assert said in outcome.failure_reason
 
 
 async def test_a_server_that_hangs_is_left_at_the_timeout(
-    bench: NodeHarness, server: Server
+    harness: NodeHarness, server: Server
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/hang", "timeout": "300ms"}
-    outcome = await bench.attempt(attrs=attrs)
+    outcome = await harness.attempt(attrs=attrs)
     assert outcome.status == "fail"
     assert outcome.retryable is True or "did not end within" in outcome.failure_reason
 
 
-async def test_nobody_there_may_be_tried_again(bench: NodeHarness, server: Server) -> None:
+async def test_nobody_there_may_be_tried_again(harness: NodeHarness, server: Server) -> None:
     url = server.url
     server.server_close()
-    outcome = await bench.attempt(attrs={"type": "http", "url": url})
+    outcome = await harness.attempt(attrs={"type": "http", "url": url})
     assert outcome.retryable is True
 
 
 async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
-    bench: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
     attrs = {"type": "http", "url": f"{server.url}/cut", "bearer_env": "GITHUB_PAT"}
-    outcome = await bench.attempt(attrs=attrs)
+    outcome = await harness.attempt(attrs=attrs)
     assert "too large" in outcome.failure_reason
-    assert bench.read("response.md").endswith("you said Bearer …")
+    assert harness.read("response.md").endswith("you said Bearer …")
 
 
 async def test_a_token_is_sent_and_written_nowhere(
-    bench: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": "http", "url": f"{server.url}/", "bearer_env": "GITHUB_PAT"}
     )
     assert server.heard[0].headers["authorization"] == "Bearer canary-token-0123456789"
     assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT redacted]"
-    assert b"canary-token" not in bench.written_bytes()
+    assert b"canary-token" not in harness.written_bytes()
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ async def test_a_token_is_sent_and_written_nowhere(
     ],
 )
 async def test_what_cannot_be_sent_is_told_and_not_tried_again(
-    bench: NodeHarness, attrs: dict[str, Any]
+    harness: NodeHarness, attrs: dict[str, Any]
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": "http", **attrs}, context={"evil": "a\r\nHost: evil"}
     )
     assert outcome.status == "fail"

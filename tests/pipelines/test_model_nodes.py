@@ -21,10 +21,10 @@ pytest_plugins = ("support.node_fixtures",)
 
 
 async def test_a_prompt_is_one_call_without_tools(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("forty-two")]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             "ask",
             resources=resources,
             attrs={"type": "prompt", "prompt": "What is {{x}}?", "system_prompt": "Be brief."},
@@ -37,16 +37,16 @@ async def test_a_prompt_is_one_call_without_tools(
     (request,) = scripted_model.lane.requests
     assert (request.last_text, request.tools) == ("What is 6 × 7?", ())
     assert "Be brief." in request.system
-    assert bench.read("response.md", "ask") == "forty-two"
+    assert harness.read("response.md", "ask") == "forty-two"
 
 
 async def test_a_prompt_with_a_schema_gives_a_value(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     async with scripted_model.resources([say('{"n": "x"}'), say('{"n": 42}')]) as resources:
         attrs = {"type": "prompt", "prompt": "?", "output_schema": json.dumps(schema)}
-        outcome = await bench.attempt(resources=resources, attrs=attrs)
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
     assert outcome.context_updates["step.output"] == {"n": 42}
 
 
@@ -59,10 +59,10 @@ async def test_a_prompt_with_a_schema_gives_a_value(
     ],
 )
 async def test_a_call_that_fails_fails_the_node(
-    bench: NodeHarness, scripted_model: ScriptedModel, turn: Turn, timeout: str, retryable: bool
+    harness: NodeHarness, scripted_model: ScriptedModel, turn: Turn, timeout: str, retryable: bool
 ) -> None:
     async with scripted_model.resources([turn]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"type": "prompt", "prompt": "?", "timeout": timeout}
         )
     assert outcome.status == "fail"
@@ -70,15 +70,15 @@ async def test_a_call_that_fails_fails_the_node(
     assert outcome.retryable is retryable
 
 
-async def test_a_prompt_without_a_model_says_so(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(attrs={"type": "prompt", "prompt": "?"})
+async def test_a_prompt_without_a_model_says_so(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(attrs={"type": "prompt", "prompt": "?"})
     assert "names no model" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_simulated_prompt_asks_nobody(bench: NodeHarness) -> None:
+async def test_a_simulated_prompt_asks_nobody(harness: NodeHarness) -> None:
     async with NodeResources(simulate=True) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             "ask", resources=resources, attrs={"type": "prompt", "prompt": "?"}
         )
     assert outcome.context_updates["ask.output"] == "[Simulated] Response for stage: ask"
@@ -95,11 +95,11 @@ BRANCHES: list[Json] = [
 
 @pytest.mark.parametrize("named", [{}, {"agent": "corral"}])
 async def test_a_model_or_an_agent_picks_the_best_branch(
-    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
+    harness: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     answer = '```json\n{"best_id": "b", "reason": "it is shorter"}\n```'
     async with scripted_model.resources([say(answer)]) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             "join",
             resources=resources,
             attrs={"type": "fan_in", "prompt": "Which is best?", **named},
@@ -115,33 +115,33 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
     assert "the answer of c" not in scripted_model.prompts[0]
 
 
-async def test_a_judge_reads_the_whole_answer_of_each_branch(bench: NodeHarness) -> None:
+async def test_a_judge_reads_the_whole_answer_of_each_branch(harness: NodeHarness) -> None:
     """Also of two branches that ended in the same node, and whatever that is called."""
     branches: list[Json] = []
     for number in (1, 2):
         visit = f"write/it.{number}"
-        place = RunDir(bench.run_folder).make_visit_dir(visit, "write/it")
+        place = RunDir(harness.run_folder).make_visit_dir(visit, "write/it")
         (place / "response.md").write_text(f"the whole answer {number}")
         branches.append(
             {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
         )
     async with NodeResources(simulate=True) as resources:
-        await bench.attempt(
+        await harness.attempt(
             "join",
             resources=resources,
             attrs={"type": "fan_in", "prompt": "Which?"},
             context={"parallel.results": branches},
         )
-    asked = bench.read("prompt.md", "join")
+    asked = harness.read("prompt.md", "join")
     assert "the whole answer 1" in asked
     assert "the whole answer 2" in asked
 
 
 async def test_a_judge_cannot_pick_what_is_not_there(
-    bench: NodeHarness, scripted_model: ScriptedModel
+    harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say('{"best_id": "c"}')) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"type": "fan_in", "prompt": "Which?"},
             context={"parallel.results": BRANCHES},
@@ -149,8 +149,8 @@ async def test_a_judge_cannot_pick_what_is_not_there(
     assert outcome.status == "fail"
 
 
-async def test_a_judge_of_no_branches_fails(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(
+async def test_a_judge_of_no_branches_fails(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(
         attrs={"type": "fan_in", "prompt": "Which?"}, context={"parallel.results": BRANCHES[2:]}
     )
     assert outcome.failure_reason == "there is no branch to rank: none succeeded"
@@ -159,8 +159,8 @@ async def test_a_judge_of_no_branches_fails(bench: NodeHarness) -> None:
 # for_each
 
 
-async def test_commands_run_for_each_item_and_come_back_in_order(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(
+async def test_commands_run_for_each_item_and_come_back_in_order(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(
         "each",
         attrs={
             "type": "for_each",
@@ -176,24 +176,24 @@ async def test_commands_run_for_each_item_and_come_back_in_order(bench: NodeHarn
     assert results == [
         {"index": n, "status": "success", "output": f"{n}:$(evil) {n}"} for n in range(8)
     ]
-    assert bench.read("items/3/tool_output.txt", "each") == "3:$(evil) 3"
-    assert json.loads(bench.read("results.json", "each")) == results
+    assert harness.read("items/3/tool_output.txt", "each") == "3:$(evil) 3"
+    assert json.loads(harness.read("results.json", "each")) == results
 
 
-async def test_some_failures_are_a_partial_success_and_all_a_failure(bench: NodeHarness) -> None:
+async def test_some_failures_are_a_partial_success_and_all_a_failure(harness: NodeHarness) -> None:
     attrs = {"type": "for_each", "items": "1, 2, 3", "tool_command": "test {{item}} -lt {{most}}"}
-    some = await bench.attempt(attrs=attrs, context={"most": 3})
+    some = await harness.attempt(attrs=attrs, context={"most": 3})
     assert some.status == "partial_success"
     assert "1 of 3 items failed" in some.notes
     assert some.context_updates["step.failed"] == 1
-    every = await bench.attempt(attrs=attrs, context={"most": 0})
+    every = await harness.attempt(attrs=attrs, context={"most": 0})
     assert every.status == "fail"
     assert "3 of 3 items failed" in every.failure_reason
     assert every.retryable is None
 
 
-async def test_no_items_are_a_success(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(
+async def test_no_items_are_a_success(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(
         attrs={"type": "for_each", "items": "[]", "tool_command": "false"}
     )
     assert outcome.status == "success"
@@ -213,19 +213,19 @@ async def test_no_items_are_a_success(bench: NodeHarness) -> None:
     ],
 )
 async def test_what_is_no_list_of_work_is_told(
-    bench: NodeHarness, attrs: dict[str, Any], said: str
+    harness: NodeHarness, attrs: dict[str, Any], said: str
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={"type": "for_each", "tool_command": "true", **attrs}, context={"n": 3}
     )
     assert said in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_no_more_work_at_once_than_is_allowed(bench: NodeHarness, workspace: Path) -> None:
+async def test_no_more_work_at_once_than_is_allowed(harness: NodeHarness, workspace: Path) -> None:
     (workspace / "now").mkdir()
     command = "touch now/{{item}}; ls now | wc -l >> counts; sleep 0.2; rm now/{{item}}"
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={
             "type": "for_each",
             "items": "a,b,c,d,e,f",
@@ -241,13 +241,13 @@ async def test_no_more_work_at_once_than_is_allowed(bench: NodeHarness, workspac
 
 @pytest.mark.parametrize("named", [{"model": MODEL}, {"agent": "corral"}])
 async def test_a_model_or_an_agent_answers_for_each_item(
-    bench: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
+    harness: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     def answer(request: Request) -> Turn:
         return say(f"<{request.last_text.splitlines()[-1]}>")
 
     async with scripted_model.resources(answer) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             "each",
             resources=resources,
             attrs={"type": "for_each", "items": "a,b,c", "prompt": "Say {{item}}", **named},
@@ -262,9 +262,9 @@ async def test_a_model_or_an_agent_answers_for_each_item(
 
 
 async def test_one_item_over_its_time_costs_only_itself(
-    bench: NodeHarness, workspace: Path
+    harness: NodeHarness, workspace: Path
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={
             "type": "for_each",
             "items": "0,300",
@@ -279,9 +279,9 @@ async def test_one_item_over_its_time_costs_only_itself(
 
 
 async def test_long_answers_are_whole_in_their_file_and_short_in_the_context(
-    bench: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
-    outcome = await bench.attempt(
+    outcome = await harness.attempt(
         attrs={
             "type": "for_each",
             "items": ",".join(map(str, range(40))),
@@ -291,4 +291,4 @@ async def test_long_answers_are_whole_in_their_file_and_short_in_the_context(
     )
     assert outcome.status == "success", outcome
     assert len(json.dumps(outcome.context_updates)) < 700_000
-    assert len(bench.read("results.json")) > 40 * 32_000
+    assert len(harness.read("results.json")) > 40 * 32_000

@@ -27,7 +27,7 @@ KIND = "test.step"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+def harness(tmp_path: Path, workspace: Path) -> NodeHarness:
     return NodeHarness(tmp_path / "run", workspace)
 
 
@@ -39,18 +39,18 @@ def _forgotten() -> Iterator[None]:
     handlers._registered.update(before)  # pyright: ignore[reportPrivateUsage]
 
 
-async def attempt(bench: NodeHarness, handler: Any, **attrs: Any) -> Outcome:
+async def attempt(harness: NodeHarness, handler: Any, **attrs: Any) -> Outcome:
     handlers.register(KIND, handler)
-    return await bench.attempt(attrs={"type": KIND, **attrs})
+    return await harness.attempt(attrs={"type": KIND, **attrs})
 
 
-async def test_a_handlers_outcome_is_returned_and_written(bench: NodeHarness) -> None:
+async def test_a_handlers_outcome_is_returned_and_written(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(preferred_label="next", context_updates={"a": [1, {"b": None}]}, notes="ok")
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert (outcome.status, outcome.preferred_label) == ("success", "next")
-    assert json.loads(bench.read("status.json")) == {
+    assert json.loads(harness.read("status.json")) == {
         "outcome": "success",
         "preferred_label": "next",
         "suggested_next_ids": [],
@@ -59,11 +59,11 @@ async def test_a_handlers_outcome_is_returned_and_written(bench: NodeHarness) ->
     }
 
 
-async def test_none_is_success(bench: NodeHarness) -> None:
+async def test_none_is_success(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> None:
         return None
 
-    assert (await attempt(bench, step)).status == "success"
+    assert (await attempt(harness, step)).status == "success"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ async def test_none_is_success(bench: NodeHarness) -> None:
     ],
 )
 async def test_an_error_of_ours_fails_the_node_in_its_own_words(
-    bench: NodeHarness, error: Exception, retryable: bool
+    harness: NodeHarness, error: Exception, retryable: bool
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise error
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.status == "fail"
     assert str(error).splitlines()[0] in outcome.failure_reason
     assert outcome.retryable is retryable
@@ -94,31 +94,31 @@ class Odd(BaseException):
 @pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
 @pytest.mark.parametrize("error", [ZeroDivisionError("one by none"), SystemExit(3), Odd("odd")])
 async def test_a_handler_that_raises_fails_the_node_as_a_bug(
-    bench: NodeHarness, error: BaseException, limit: dict[str, str]
+    harness: NodeHarness, error: BaseException, limit: dict[str, str]
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise error
 
     async with asyncio.timeout(20):
-        outcome = await attempt(bench, step, **limit)
+        outcome = await attempt(harness, step, **limit)
     assert outcome.status == "fail"
     assert f"raised {type(error).__name__}" in outcome.failure_reason
-    assert "in step" in bench.read("error.txt")
+    assert "in step" in harness.read("error.txt")
 
 
 @pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
 def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
-    bench: NodeHarness, limit: dict[str, str]
+    harness: NodeHarness, limit: dict[str, str]
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as worker:
-        outcome = worker.submit(asyncio.run, attempt(bench, step, **limit)).result(20)
+        outcome = worker.submit(asyncio.run, attempt(harness, step, **limit)).result(20)
     assert "raised KeyboardInterrupt" in outcome.failure_reason
 
 
-async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: NodeHarness) -> None:
+async def test_a_handler_that_hangs_is_ended_at_its_timeout(harness: NodeHarness) -> None:
     ended = False
 
     async def step(_: NodeContext) -> Outcome:
@@ -129,13 +129,13 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(bench: NodeHarness) 
             ended = True
         return Outcome()
 
-    outcome = await attempt(bench, step, timeout="50ms")
+    outcome = await attempt(harness, step, timeout="50ms")
     assert outcome.failure_reason == "step did not end within its timeout of 0.05s"
     assert ended
 
 
 def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
-    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution_attempt, "ENDING", 0.05)
 
@@ -147,13 +147,13 @@ def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
                 continue
 
     with ThreadPoolExecutor(1) as worker:
-        outcome = worker.submit(asyncio.run, attempt(bench, step, timeout="50ms")).result(20)
+        outcome = worker.submit(asyncio.run, attempt(harness, step, timeout="50ms")).result(20)
     assert "abandoned" in outcome.failure_reason
 
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
 async def test_a_cancelled_attempt_takes_its_handler_along(
-    bench: NodeHarness, timeout: str | None
+    harness: NodeHarness, timeout: str | None
 ) -> None:
     begun, ended = asyncio.Event(), False
 
@@ -166,7 +166,7 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
             ended = True
         return Outcome()
 
-    task = asyncio.create_task(attempt(bench, step, **({"timeout": timeout} if timeout else {})))
+    task = asyncio.create_task(attempt(harness, step, **({"timeout": timeout} if timeout else {})))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -175,29 +175,29 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
 
 
 async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
-    bench: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         raise asyncio.CancelledError
 
-    assert "cancelled itself" in (await attempt(bench, step)).failure_reason
+    assert "cancelled itself" in (await attempt(harness, step)).failure_reason
 
 
 @pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
-async def test_what_is_no_outcome_is_named(bench: NodeHarness, told: Any) -> None:
+async def test_what_is_no_outcome_is_named(harness: NodeHarness, told: Any) -> None:
     async def step(_: NodeContext) -> Outcome:
         return cast("Outcome", told)
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert f"returned a {type(told).__name__}" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_an_outcome_of_wrong_types_is_named(bench: NodeHarness) -> None:
+async def test_an_outcome_of_wrong_types_is_named(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(status=cast("Any", "great"))
 
-    assert "great" in (await attempt(bench, step)).failure_reason
+    assert "great" in (await attempt(harness, step)).failure_reason
 
 
 @pytest.mark.parametrize(
@@ -216,45 +216,47 @@ async def test_an_outcome_of_wrong_types_is_named(bench: NodeHarness) -> None:
     ids=["date", "number key", "set inside", "nan", "inf", "bytes", "half", "huge", "object"],
 )
 async def test_what_is_no_json_fails_the_node_and_names_the_key(
-    bench: NodeHarness, value: Any
+    harness: NodeHarness, value: Any
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"fine": 1, "bad.key": value})
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.status == "fail"
     assert "'bad.key'" in outcome.failure_reason
 
 
-async def test_a_value_nested_without_end_is_refused(bench: NodeHarness) -> None:
+async def test_a_value_nested_without_end_is_refused(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         deep: Any = []
         for _level in range(100_000):
             deep = [deep]
         return Outcome(context_updates={"deep": deep})
 
-    assert "nested" in (await attempt(bench, step)).failure_reason
+    assert "nested" in (await attempt(harness, step)).failure_reason
 
 
-async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(bench: NodeHarness) -> None:
+async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(
+    harness: NodeHarness,
+) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(context_updates={"small": 1, "large": "x" * 2_000_000})
 
-    assert "'large'" in (await attempt(bench, step)).failure_reason
+    assert "'large'" in (await attempt(harness, step)).failure_reason
 
 
-async def test_an_unknown_type_runs_as_its_shape_says(bench: NodeHarness) -> None:
+async def test_an_unknown_type_runs_as_its_shape_says(harness: NodeHarness) -> None:
     attrs = {"type": "tol", "shape": "parallelogram", "tool_command": "echo hi"}
-    outcome = await bench.attempt(attrs=attrs)
+    outcome = await harness.attempt(attrs=attrs)
     assert outcome.context_updates["tool.output"] == "hi\n"
 
 
-async def test_a_timeout_that_is_none_fails_clearly(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
+async def test_a_timeout_that_is_none_fails_clearly(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
     assert "'soon' is not a duration" in outcome.failure_reason
 
 
-async def test_the_nodes_own_status_file_is_its_word(bench: NodeHarness) -> None:
+async def test_the_nodes_own_status_file_is_its_word(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         told = {
             "outcome": "PARTIAL_SUCCESS",
@@ -264,7 +266,7 @@ async def test_the_nodes_own_status_file_is_its_word(bench: NodeHarness) -> None
         (work.folder / "status.json").write_text(json.dumps(told))
         return Outcome(context_updates={"x": 0, "y": 2}, tokens=7)
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome == Outcome(
         status="partial_success",
         verdict_by="file",
@@ -274,42 +276,44 @@ async def test_the_nodes_own_status_file_is_its_word(bench: NodeHarness) -> None
     )
 
 
-async def test_a_status_file_cannot_make_a_failure_a_success(bench: NodeHarness) -> None:
+async def test_a_status_file_cannot_make_a_failure_a_success(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "success"}')
         raise AccessDenied("403")
 
-    assert (await attempt(bench, step)).status == "fail"
+    assert (await attempt(harness, step)).status == "fail"
 
 
 @pytest.mark.parametrize(
     "written",
     ["", "{", "[]", '{"notes": "great"}', '{"outcome": "success", "context_updates": 3}'],
 )
-async def test_a_status_file_that_is_none_fails_the_node(bench: NodeHarness, written: str) -> None:
+async def test_a_status_file_that_is_none_fails_the_node(
+    harness: NodeHarness, written: str
+) -> None:
     async def step(work: NodeContext) -> None:
         (work.folder / "status.json").write_text(written)
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.status == "fail"
     assert "status.json" in outcome.failure_reason
 
 
 async def test_a_status_file_that_is_a_link_is_not_followed(
-    bench: NodeHarness, tmp_path: Path
+    harness: NodeHarness, tmp_path: Path
 ) -> None:
     (tmp_path / "other.json").write_text('{"outcome": "success", "notes": "stolen"}')
 
     async def step(work: NodeContext) -> None:
         (work.folder / "status.json").symlink_to(tmp_path / "other.json")
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.status == "fail"
     assert (tmp_path / "other.json").read_text().endswith('"stolen"}')
 
 
 async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(
-    bench: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
     async def first(work: NodeContext) -> Outcome:
         (work.folder / "status.json").write_text('{"outcome": "fail", "notes": "not yet"}')
@@ -318,20 +322,20 @@ async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(
     async def second(_: NodeContext) -> None:
         return None
 
-    assert (await attempt(bench, first)).failure_reason == "not yet"
-    assert (await attempt(bench, second)).status == "success"
+    assert (await attempt(harness, first)).failure_reason == "not yet"
+    assert (await attempt(harness, second)).status == "success"
 
 
-async def test_auto_status_says_that_none_was_written(bench: NodeHarness) -> None:
+async def test_auto_status_says_that_none_was_written(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> None:
         return None
 
-    outcome = await attempt(bench, step, auto_status=True)
+    outcome = await attempt(harness, step, auto_status=True)
     assert (outcome.status, outcome.notes) == ("success", works.AUTO_STATUS)
 
 
 async def test_an_unwritable_folder_fails_before_anything_is_done(
-    bench: NodeHarness, tmp_path: Path
+    harness: NodeHarness, tmp_path: Path
 ) -> None:
     (tmp_path / "run").write_text("in the way")
     ran = False
@@ -340,23 +344,23 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
         nonlocal ran
         ran = True
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert "cannot be written" in outcome.failure_reason
     assert not ran
 
 
-async def test_a_folder_that_goes_away_does_not_undo_what_was_done(bench: NodeHarness) -> None:
+async def test_a_folder_that_goes_away_does_not_undo_what_was_done(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         os.rmdir(work.folder)
         return Outcome(context_updates={"done": True})
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.context_updates == {"done": True}
     assert "could not be written" in outcome.notes
 
 
 async def test_secrets_of_the_environment_land_in_no_file(
-    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
@@ -365,27 +369,27 @@ async def test_secrets_of_the_environment_land_in_no_file(
         work.emit(Text(f"the key is {secret}"))
         return Outcome(notes=secret, context_updates={"leak": {"key": f"<{secret}>"}})
 
-    outcome = await attempt(bench, step)
+    outcome = await attempt(harness, step)
     assert outcome.context_updates == {"leak": {"key": "<[SOME_API_KEY redacted]>"}}
-    assert b"redacted" in bench.written_bytes()
-    assert secret.encode() not in bench.written_bytes()
+    assert b"redacted" in harness.written_bytes()
+    assert secret.encode() not in harness.written_bytes()
 
 
-async def test_events_are_kept_beside_the_node_and_passed_on(bench: NodeHarness) -> None:
+async def test_events_are_kept_beside_the_node_and_passed_on(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> None:
         work.emit(Text("one"))
         work.emit(Text("two"))
 
-    await attempt(bench, step)
-    kept = [json.loads(line) for line in bench.read("events.ndjson").splitlines()]
+    await attempt(harness, step)
+    kept = [json.loads(line) for line in harness.read("events.ndjson").splitlines()]
     assert [event["delta"] for event in kept] == ["one", "two"]
-    assert bench.events == [Text("one"), Text("two")]
+    assert harness.events == [Text("one"), Text("two")]
 
 
-async def test_simulated_work_answers_for_its_stage(bench: NodeHarness) -> None:
+async def test_simulated_work_answers_for_its_stage(harness: NodeHarness) -> None:
     async with NodeResources(simulate=True) as resources:
-        outcome = await bench.attempt("plan", resources=resources, attrs={"prompt": "Plan it"})
+        outcome = await harness.attempt("plan", resources=resources, attrs={"prompt": "Plan it"})
     assert outcome.status == "success"
     assert outcome.context_updates["last_response"] == "[Simulated] Response for stage: plan"
-    assert bench.read("prompt.md", "plan") == "Plan it"
-    assert bench.read("response.md", "plan") == "[Simulated] Response for stage: plan"
+    assert harness.read("prompt.md", "plan") == "Plan it"
+    assert harness.read("response.md", "plan") == "[Simulated] Response for stage: plan"

@@ -21,25 +21,25 @@ from corral.values import Json
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+def harness(tmp_path: Path, workspace: Path) -> NodeHarness:
     return NodeHarness(tmp_path / "run", workspace)
 
 
 async def tool(
-    bench: NodeHarness, command: str, context: dict[str, Json] | None = None, **attrs: str | int
+    harness: NodeHarness, command: str, context: dict[str, Json] | None = None, **attrs: str | int
 ) -> Outcome:
-    return await bench.attempt(
+    return await harness.attempt(
         attrs={"type": "tool", "tool_command": command, **attrs}, context=context
     )
 
 
 async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
-    bench: NodeHarness, workspace: Path
+    harness: NodeHarness, workspace: Path
 ) -> None:
     outcome = await tool(
-        bench, 'pwd; echo "$ATTRACTOR_STAGE_DIR|$ATTRACTOR_NODE_ID|$ATTRACTOR_LOGS_ROOT"'
+        harness, 'pwd; echo "$ATTRACTOR_STAGE_DIR|$ATTRACTOR_NODE_ID|$ATTRACTOR_LOGS_ROOT"'
     )
-    run = bench.run_folder
+    run = harness.run_folder
     said = f"{workspace.resolve()}\n{run / 'step'}|step|{run}\n"
     assert outcome.status == "success"
     assert outcome.context_updates == {
@@ -49,19 +49,19 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
         "tool.exit_code": 0,
         "tool.last_line": f"{run / 'step'}|step|{run}",
     }
-    assert bench.read("tool_output.txt") == said
+    assert harness.read("tool_output.txt") == said
 
 
-async def test_a_command_can_be_ended_by_others_where_we_are_killed(bench: NodeHarness) -> None:
+async def test_a_command_can_be_ended_by_others_where_we_are_killed(harness: NodeHarness) -> None:
     ledger = paths.process_registry()
-    outcome = await tool(bench, f"cat '{ledger}'/*.json")
+    outcome = await tool(harness, f"cat '{ledger}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
     assert (entry["owner"], entry["agent"]) == (os.getpid(), "command")
     assert not list(ledger.iterdir())
 
 
-async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: NodeHarness) -> None:
-    outcome = await tool(bench, "echo some output; echo what is wrong >&2; exit 3")
+async def test_a_bad_exit_fails_the_node_with_what_it_said(harness: NodeHarness) -> None:
+    outcome = await tool(harness, "echo some output; echo what is wrong >&2; exit 3")
     assert outcome.status == "fail"
     assert "exited with 3: what is wrong" in outcome.failure_reason
     assert outcome.context_updates["tool.stderr"] == "what is wrong\n"
@@ -71,10 +71,10 @@ async def test_a_bad_exit_fails_the_node_with_what_it_said(bench: NodeHarness) -
 
 
 async def test_a_command_that_forks_is_gone_at_its_timeout(
-    bench: NodeHarness, workspace: Path
+    harness: NodeHarness, workspace: Path
 ) -> None:
     command = "(trap '' TERM; setsid sleep 300 & sleep 300) & echo begun; sleep 300"
-    outcome = await tool(bench, command, timeout="300ms")
+    outcome = await tool(harness, command, timeout="300ms")
     assert "did not end within 0.3s" in outcome.failure_reason
     assert outcome.context_updates["tool.output"] == "begun\n"
     assert processes_in(workspace) == []
@@ -82,60 +82,62 @@ async def test_a_command_that_forks_is_gone_at_its_timeout(
 
 
 async def test_what_a_command_leaves_running_ends_with_it(
-    bench: NodeHarness, workspace: Path
+    harness: NodeHarness, workspace: Path
 ) -> None:
-    assert (await tool(bench, "sleep 300 & echo done")).status == "success"
+    assert (await tool(harness, "sleep 300 & echo done")).status == "success"
     assert processes_in(workspace) == []
 
 
-async def test_only_the_end_of_much_output_goes_into_the_context(bench: NodeHarness) -> None:
-    outcome = await tool(bench, "seq 1 100000")
+async def test_only_the_end_of_much_output_goes_into_the_context(harness: NodeHarness) -> None:
+    outcome = await tool(harness, "seq 1 100000")
     said = outcome.context_updates["tool.output"]
     assert isinstance(said, str)
     assert len(said) == 32 * 1024
     assert said.endswith("\n100000\n")
-    assert bench.read("tool_output.txt").startswith("1\n2\n3\n")
+    assert harness.read("tool_output.txt").startswith("1\n2\n3\n")
 
 
-async def test_bytes_that_are_no_text_do_not_fail_the_node(bench: NodeHarness) -> None:
-    outcome = await tool(bench, r"printf 'a\377\000b'")
+async def test_bytes_that_are_no_text_do_not_fail_the_node(harness: NodeHarness) -> None:
+    outcome = await tool(harness, r"printf 'a\377\000b'")
     assert outcome.context_updates["tool.output"] == "a\ufffd\0b"
 
 
-async def test_a_node_without_a_command_says_so(bench: NodeHarness) -> None:
-    outcome = await tool(bench, " ")
+async def test_a_node_without_a_command_says_so(harness: NodeHarness) -> None:
+    outcome = await tool(harness, " ")
     assert outcome.failure_reason == "the tool node step has no tool_command"
     assert outcome.retryable is False
 
 
-async def test_a_workspace_that_is_gone_fails_clearly(bench: NodeHarness, workspace: Path) -> None:
+async def test_a_workspace_that_is_gone_fails_clearly(
+    harness: NodeHarness, workspace: Path
+) -> None:
     workspace.rmdir()
-    assert "no such folder" in (await tool(bench, "true")).failure_reason
+    assert "no such folder" in (await tool(harness, "true")).failure_reason
 
 
 async def test_secrets_of_the_environment_stay_home(
-    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
     monkeypatch.setenv("PLAIN", "not seen either")
-    outcome = await tool(bench, 'echo "[$PLAIN] [$SOME_API_KEY]"')
+    outcome = await tool(harness, 'echo "[$PLAIN] [$SOME_API_KEY]"')
     assert outcome.context_updates["tool.output"] == "[] []\n"
 
 
 async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
-    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
     async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"type": "tool", "tool_command": 'test -n "$SOME_API_KEY" && env; exit 1'},
         )
     assert "SOME_API_KEY=[SOME_API_KEY redacted]" in str(outcome.context_updates["tool.output"])
     assert secret not in outcome.failure_reason
-    assert secret.encode() not in bench.written_bytes()
+    assert secret.encode() not in harness.written_bytes()
 
 
 EVIL = (
@@ -162,9 +164,9 @@ EVIL = (
     ],
 )
 async def test_a_value_of_the_context_is_an_argument_and_never_a_command(
-    bench: NodeHarness, workspace: Path, command: str, value: str
+    harness: NodeHarness, workspace: Path, command: str, value: str
 ) -> None:
-    outcome = await tool(bench, command, {"last_response": value, "other": "$(touch evil)"})
+    outcome = await tool(harness, command, {"last_response": value, "other": "$(touch evil)"})
     assert outcome.context_updates["tool.output"] == value
     assert os.listdir(workspace) == []
 
@@ -185,21 +187,21 @@ def test_the_time_is_linear_in_the_number_of_holes() -> None:
     assert env == {"CONTEXT_X": "1"}
 
 
-async def test_a_hole_in_single_quotes_is_refused(bench: NodeHarness) -> None:
-    outcome = await tool(bench, "echo '{{x}}'", {"x": "1"})
+async def test_a_hole_in_single_quotes_is_refused(harness: NodeHarness) -> None:
+    outcome = await tool(harness, "echo '{{x}}'", {"x": "1"})
     assert "single quotes" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_hole_in_arithmetic_is_refused(bench: NodeHarness) -> None:
-    assert "$((" in (await tool(bench, "echo $(( 1 + {{x}} ))", {"x": "1"})).failure_reason
-    assert (await tool(bench, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
+async def test_a_hole_in_arithmetic_is_refused(harness: NodeHarness) -> None:
+    assert "$((" in (await tool(harness, "echo $(( 1 + {{x}} ))", {"x": "1"})).failure_reason
+    assert (await tool(harness, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
 
 
-async def test_values_reach_into_objects_and_other_templates_stay(bench: NodeHarness) -> None:
+async def test_values_reach_into_objects_and_other_templates_stay(harness: NodeHarness) -> None:
     context: dict[str, Json] = {"plan.output": {"files": ["a", "b"], "n": 3}}
     outcome = await tool(
-        bench,
+        harness,
         "printf '%s|' {{plan.output.files.1}} {{plan.output.n}} {{plan.output}} '{{.Names}}'",
         context,
     )
@@ -207,18 +209,18 @@ async def test_values_reach_into_objects_and_other_templates_stay(bench: NodeHar
     assert outcome.context_updates["tool.output"] == f"b|3|{whole}|{{{{.Names}}}}|"
 
 
-async def test_two_keys_that_read_alike_stay_apart(bench: NodeHarness) -> None:
-    outcome = await tool(bench, "echo {{a.b}} {{a_b}} {{a.b}}", {"a.b": "dot", "a_b": "line"})
+async def test_two_keys_that_read_alike_stay_apart(harness: NodeHarness) -> None:
+    outcome = await tool(harness, "echo {{a.b}} {{a_b}} {{a.b}}", {"a.b": "dot", "a_b": "line"})
     assert outcome.context_updates["tool.output"] == "dot line dot\n"
 
 
 @pytest.mark.parametrize("value", ["a\0b", "x" * 200_000])
-async def test_a_value_that_no_command_takes_is_named(bench: NodeHarness, value: str) -> None:
-    assert "{{x}}" in (await tool(bench, "echo {{x}}", {"x": value})).failure_reason
+async def test_a_value_that_no_command_takes_is_named(harness: NodeHarness, value: str) -> None:
+    assert "{{x}}" in (await tool(harness, "echo {{x}}", {"x": value})).failure_reason
 
 
-async def test_the_goal_is_a_variable_of_the_shell(bench: NodeHarness) -> None:
-    outcome = await bench.attempt(
+async def test_the_goal_is_a_variable_of_the_shell(harness: NodeHarness) -> None:
+    outcome = await harness.attempt(
         attrs={"type": "tool", "tool_command": 'echo "$goal"'},
         graph={"goal": "Do $(touch evil) it"},
     )
@@ -227,13 +229,13 @@ async def test_the_goal_is_a_variable_of_the_shell(bench: NodeHarness) -> None:
 
 @pytest.mark.parametrize(("stream", "length"), [(1, 2_000), (2, 2_000), (2, 16_384)])
 async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
-    bench: NodeHarness, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
     filler = length - len("0123456789")  # what is kept begins inside the secret
     command = f"printf '%s%0{filler}d' $SOME_API_KEY 0 >&{stream}; exit 1"
     async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as resources:
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources, attrs={"type": "tool", "tool_command": command}
         )
     assert "0000" in outcome.failure_reason

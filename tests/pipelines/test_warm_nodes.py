@@ -30,7 +30,7 @@ def options_of(gemini: RealAgent, script: object) -> RunKwargs:
 
 
 async def test_nodes_share_a_warm_process_and_nothing_is_left(
-    bench: NodeHarness, gemini: RealAgent, workspace: Path
+    harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "write" in request.last_text and not request.tool_results:
@@ -43,7 +43,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
         async with asyncio.timeout(200):
             outcomes = await asyncio.gather(
                 *(
-                    bench.attempt(
+                    harness.attempt(
                         f"n{n}", resources=resources, attrs={**attrs, "prompt": f"question {n}"}
                     )
                     for n in range(4)
@@ -51,11 +51,11 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
             )
             assert resources.warm == 1
             assert len(child_pids()) == 1
-            writes = await bench.attempt(
+            writes = await harness.attempt(
                 "w", resources=resources, attrs={**attrs, "prompt": "write it", "policy": "edits"}
             )
             assert resources.warm == 2
-            typed = await bench.attempt(
+            typed = await harness.attempt(
                 "t",
                 resources=resources,
                 attrs={
@@ -70,7 +70,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
         f"answer to {n}" for n in range(4)
     ]
     assert (workspace / "made.txt").read_text() == "made"
-    assert bench.read("response.md", "n2") == "answer to 2"
+    assert harness.read("response.md", "n2") == "answer to 2"
     assert all(outcome.tokens for outcome in outcomes)
     assert typed.status == "fail"  # it never answered with JSON, in a process of its own
     assert processes_in(workspace) == []
@@ -79,7 +79,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
 
 
 async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
-    bench: NodeHarness, gemini: RealAgent
+    harness: NodeHarness, gemini: RealAgent
 ) -> None:
     command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
 
@@ -89,7 +89,7 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
         return Turn(calls=[Call("run_shell_command", {"command": command})])
 
     async with NodeResources(options=options_of(gemini, answer)) as resources, asyncio.timeout(200):
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Say in status.json how it went", "policy": "all"},
         )
@@ -99,7 +99,7 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
 
 
 async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
-    bench: NodeHarness, gemini: RealAgent, workspace: Path
+    harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if request.tool_results:
@@ -107,7 +107,7 @@ async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports
         return Turn(calls=[Call("write_file", {"file_path": "made.txt", "content": "made"})])
 
     async with NodeResources(options=options_of(gemini, answer)) as resources, asyncio.timeout(200):
-        outcome = await bench.attempt(
+        outcome = await harness.attempt(
             resources=resources,
             attrs={
                 "prompt": "Write it",

@@ -27,10 +27,11 @@ TIMEOUT = 60.0
 
 
 class ForkServer:
-    """A preloaded process that forks others: see ``programs/zygote.py``. It ends with this one."""
+    """A preloaded process that forks others (``durable/programs/fork_server.py``). It ends with
+    this one."""
 
     def __init__(self) -> None:
-        program = Path(__file__).parents[1] / "durable" / "programs" / "zygote.py"
+        program = Path(__file__).parents[1] / "durable" / "programs" / "fork_server.py"
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         subprocess.run([sys.executable, program], stdin=orders, stdout=answers, check=True)
@@ -62,7 +63,7 @@ class ForkServer:
 
 
 @functools.cache
-def fork_server() -> ForkServer:
+def shared_fork_server() -> ForkServer:
     """The fork server of this process."""
     return ForkServer()
 
@@ -70,8 +71,8 @@ def fork_server() -> ForkServer:
 class DurableProcesses:
     """Starts, kills and observes the processes of one database."""
 
-    def __init__(self, zygote: ForkServer, db: str, folder: Path) -> None:
-        self.zygote, self.db, self.folder = zygote, db, folder
+    def __init__(self, fork_server: ForkServer, db: str, folder: Path) -> None:
+        self.fork_server, self.db, self.folder = fork_server, db, folder
         self.log = folder / "log"
         self.out = folder / "out"
         self.moments = folder / "moment"
@@ -93,7 +94,7 @@ class DurableProcesses:
             "workspace": str(self.workspace),
             **order,
         }
-        pid = self.zygote.request(do=do, **order)
+        pid = self.fork_server.request(do=do, **order)
         self._pids.append(pid)
         return pid
 
@@ -110,7 +111,7 @@ class DurableProcesses:
         return pid
 
     def wait(self, pid: int, timeout: float = TIMEOUT) -> int:
-        code = self.zygote.wait(pid, timeout)
+        code = self.fork_server.wait(pid, timeout)
         assert code is not None, f"{pid} did not end: {self.output()}"
         self._pids.remove(pid)
         return code

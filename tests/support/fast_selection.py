@@ -16,7 +16,7 @@ AGENT_MARKS = frozenset(mark_of(agent.name) for agent in registry.all_agents() i
 FIXTURES = {
     "gemini_program": "real_agent",
     "postgres_server": "postgres",
-    "zygote": "worker_process",
+    "fork_server": "worker_process",
 }
 """Fixture → mark of every test that uses it."""
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of nodes: ``bench`` and ``scripted_model``."""
+"""Fixtures for tests of nodes: ``harness`` and ``scripted_model``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.testing import ModelServer
 
 
 @pytest.fixture
-def bench(tmp_path: Path, workspace: Path) -> NodeHarness:
+def harness(tmp_path: Path, workspace: Path) -> NodeHarness:
     return NodeHarness(tmp_path / "run", workspace)
 
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.durable_processes import fork_server
+from support.durable_processes import shared_fork_server
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,23 +41,23 @@ def corral(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``corral`` with these arguments, without a terminal. The process is forked from one that
     has loaded the engine, because loading takes longer than most commands."""
-    zygote = fork_server()
+    server = shared_fork_server()
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("in", "out", "err")]
         for path in streams:
             path.write_text(stdin if path.name == "in" else "", encoding="utf-8")
-        pid = zygote.request(
+        pid = server.request(
             do="cli",
             words=words,
             cwd=str(cwd),
             env={**os.environ, **(env or {})},
             streams=[str(path) for path in streams],
         )
-        code = zygote.wait(pid, timeout)
+        code = server.wait(pid, timeout)
         stdout, stderr = (path.read_text("utf-8") for path in streams[1:])
         if code is None:
             os.kill(pid, signal.SIGKILL)
-            zygote.wait(pid, timeout)
+            server.wait(pid, timeout)
             raise subprocess.TimeoutExpired(words, timeout, stdout, stderr)
     return subprocess.CompletedProcess([CORRAL, *words], code, stdout, stderr)
 

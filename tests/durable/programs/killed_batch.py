@@ -1,4 +1,4 @@
-"""A batch that dies at the n-th moment of its life, forked by the zygote.
+"""A batch that dies at the n-th moment of its life, forked by the fork server.
 
 Moments are the writes to a journal, the giving of tasks to the queue, and the writes of
 results: before, in the middle of the line, and after. Without one it is seen through, and
