@@ -1,6 +1,6 @@
 """Read many updates through the official SDK: ``acp_sdk.py FILE``.
 
-The cost is this process's own, from the start of the agent to its end.
+The figure is the CPU time of this process, from the start of the agent to its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 acp = import_module("acp")
 
-FLOOD = Path(__file__).with_name("acp_file_agent.py")
+AGENT = Path(__file__).with_name("acp_file_agent.py")
 
 
 class Client:
@@ -44,7 +44,7 @@ def spent() -> float:
 async def main() -> None:
     file = sys.argv[1]
     client = Client(Path(file).read_bytes().count(b"\n"))
-    argv = [sys.executable, "-S", "-E", str(FLOOD), "--acp", file]
+    argv = [sys.executable, "-S", "-E", str(AGENT), "--acp", file]
     before = spent()
     async with acp.spawn_agent_process(client, *argv) as (connection, _):
         await connection.initialize(protocol_version=1)

@@ -1,8 +1,8 @@
 """Read many updates in one way and print the cost: ``acp_updates.py WAY FILE``.
 
 ``corral`` and ``wire``: all of the file in one turn. ``session`` and ``pool``, with the
-number of prompts: as many turns, in one session or each in its own. The cost is this
-process's own, from the start of the agent to its end; memory is what is resident.
+number of prompts: as many turns, in one session or each in its own. The figures are the
+CPU time of this process, from the start of the agent to its end, and its resident memory.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 import corral
 from corral.events import Done, Text
-from corral.protocol.acp.client import AcpClient
+from corral.protocol.acp.client import AcpClient, Emit
 
-FLOOD = Path(__file__).with_name("acp_file_agent.py")
+AGENT = Path(__file__).with_name("acp_file_agent.py")
 CHUNK = 1 << 16
 """The capacity of a pipe."""
 
 
 def agent(file: str) -> str:
-    return shlex.join([sys.executable, "-S", "-E", str(FLOOD), "--acp", file])
+    return shlex.join([sys.executable, "-S", "-E", str(AGENT), "--acp", file])
 
 
 def through_corral(file: str) -> tuple[int, list[int]]:
@@ -55,7 +55,8 @@ def through_wire(file: str) -> tuple[int, list[int]]:
     before = spent()
     for start in range(0, len(data), CHUNK):
         for command in acp.receive(data[start : start + CHUNK]):
-            count += len(getattr(command, "items", ()))
+            if isinstance(command, Emit):
+                count += len(command.events)
     print(json.dumps({"cpu": spent() - before, "count": count}))
     raise SystemExit
 

@@ -78,7 +78,7 @@ def main() -> None:
     with open(file, encoding="utf-8") as opened:
         read = WAYS[way](opened.read())
     if way in ("corral", "corral-lint", "pygraphviz"):
-        read()  # what is loaded and compiled at the first use
+        read()  # not counted: modules are loaded at the first use
     cpu = time.process_time()
     count = read()
     cpu = time.process_time() - cpu
@@ -92,5 +92,5 @@ def peak() -> int:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this file's own name is that of others' modules
+    del sys.path[0]  # the folder of this file has modules with the names of packages
     main()

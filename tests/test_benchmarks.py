@@ -1,0 +1,147 @@
+"""The programs of ``benchmarks/`` run, with little input. Their figures are not checked, except
+that everything was read. Programs that need a package which is not installed here are left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ROOT / "benchmarks" / "programs"
+sys.path.append(str(ROOT))
+
+from benchmarks import environment  # noqa: E402
+from benchmarks.environment import BenchEnvironment  # noqa: E402
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BenchEnvironment:
+    monkeypatch.setattr(environment, "CACHE", tmp_path / "bench")
+    return BenchEnvironment(quick=True)
+
+
+def figures(bench: BenchEnvironment, program: str, *words: str | Path) -> dict[str, float]:
+    """What a program prints: one JSON object."""
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / program, *words],
+        cwd=bench.project,
+        env={**bench.env, "PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("way", ["corral", "readline", "memory", "ready-lines"])
+def test_a_stream_of_lines_is_read(bench: BenchEnvironment, way: str) -> None:
+    assert figures(bench, "stream.py", way, bench.stream(50, tools=True))["count"] == 50
+
+
+@pytest.mark.parametrize("way", ["corral", "wire"])
+def test_the_updates_of_an_acp_agent_are_read(bench: BenchEnvironment, way: str) -> None:
+    assert figures(bench, "acp_updates.py", way, bench.updates(20))["count"] == 20
+
+
+@pytest.mark.parametrize("way", ["session", "pool"])
+def test_an_acp_agent_answers_many_prompts(bench: BenchEnvironment, way: str) -> None:
+    assert figures(bench, "acp_updates.py", way, bench.updates(20), "10")["count"] == 10
+
+
+def test_the_updates_of_an_acp_agent_are_read_by_the_official_sdk(bench: BenchEnvironment) -> None:
+    assert figures(bench, "acp_sdk.py", bench.updates(20))["count"] == 20
+
+
+@pytest.mark.parametrize("way", ["corral", "corral-lint", "pydot"])
+def test_a_pipeline_is_parsed(bench: BenchEnvironment, way: str) -> None:
+    assert figures(bench, "dot.py", way, bench.pipeline(30))["count"] >= 30
+
+
+@pytest.mark.parametrize("way", ["corral", "folder", "scheduler", "tasks"])
+def test_a_chain_of_nodes_runs(bench: BenchEnvironment, way: str) -> None:
+    assert figures(bench, "nodes.py", way, "5")["seconds"] > 0
+
+
+@pytest.mark.parametrize("way", ["corral", "asyncio"])
+def test_concurrent_agents_run(bench: BenchEnvironment, way: str) -> None:
+    found = figures(bench, "concurrent_agents.py", way, "2", bench.stream(10), bench.project)
+    assert found["threads"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "setsid", "double-fork", "ignores-TERM"])
+def test_corral_leaves_no_process_of_a_tree(bench: BenchEnvironment, kind: str) -> None:
+    assert figures(bench, "process_trees.py", "corral", kind, "1")["survived"] == 0
+
+
+@pytest.mark.parametrize("way", ["asyncio", "killpg"])
+def test_other_ways_to_end_a_tree_run(bench: BenchEnvironment, way: str) -> None:
+    assert "survived" in figures(bench, "process_trees.py", way, "plain", "1")
+
+
+@pytest.fixture(scope="module")
+def model_port() -> Iterator[str]:
+    argv = [sys.executable, str(PROGRAMS / "model_server.py")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        yield server.stdout.readline().strip()
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("way", "wire", "what", "count"),
+    [
+        *(
+            (way, wire, "packed", 20)
+            for way in ("corral", "limit")
+            for wire in ("gemini", "anthropic", "openai", "chat")
+        ),
+        *(
+            (way, "gemini", what, count)
+            for way in ("corral", "limit")
+            for what, count in (("framed", 20), ("singly", 10), ("concurrent", 100))
+        ),
+        ("google-genai", "gemini", "packed", 20),
+        ("anthropic", "anthropic", "packed", 20),
+        ("openai", "openai", "packed", 20),
+        ("openai", "chat", "concurrent", 100),
+    ],
+)
+def test_a_model_is_called(
+    bench: BenchEnvironment, model_port: str, way: str, wire: str, what: str, count: int
+) -> None:
+    found = figures(bench, "model_calls.py", way, wire, model_port, what, str(count))
+    assert found["count"] == count
+
+
+@pytest.mark.parametrize("way", ["corral", "bare"])
+@pytest.mark.parametrize("form", ["wide", "chain"])
+def test_durable_nodes_run(bench: BenchEnvironment, way: str, form: str) -> None:
+    assert figures(bench, "durable.py", way, "2", form)["cpu"] > 0
+
+
+def test_the_files_of_a_run_are_counted(bench: BenchEnvironment) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "structure.py", "--list"],
+        env=bench.env,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "one ACP prompt:" in done.stdout
+    assert "one durable simulated node:" in done.stdout
+
+
+def test_every_program_is_named_by_a_benchmark() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+    unused = {path.name for path in PROGRAMS.iterdir() if path.is_file()}
+    assert {name for name in unused if f'"{name}"' not in sources} == {"model_limit.py"}
