@@ -20,9 +20,6 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
     async def nothing(_work: handlers.NodeContext) -> None:
         return None
 
-    class NoResources:
-        simulate = False
-
     handlers.register("nothing", nothing)
     chain = " -> ".join(f"n{number}" for number in range(count))
     graph = parser.parse(
@@ -32,10 +29,10 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
 
     async def run() -> object:
         if not folder:
-            return await memory_runner.run(graph, resources=NoResources())
+            return await memory_runner.run(graph, resources=handlers.NodeResources())
         with tempfile.TemporaryDirectory() as parent:
             return await memory_runner.run(
-                graph, resources=NoResources(), folder=Path(parent) / "run"
+                graph, resources=handlers.NodeResources(), folder=Path(parent) / "run"
             )
 
     return run

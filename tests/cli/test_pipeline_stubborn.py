@@ -21,7 +21,7 @@ from corral.events import Text
 from corral.pipelines import handler
 from corral.pipelines.execution import attempt, memory_runner
 
-signals.BLOCKED = attempt.ENDING = memory_runner.ENDING = 0.2
+signals.BLOCKED = attempt.STOP_TIMEOUT = memory_runner.STOP_TIMEOUT = 0.2
 try:
     from corral.durable.worker import executor
     executor.BLOCKED = 0.2

@@ -110,7 +110,7 @@ def test_kind_names_stand_in_the_records_and_handlers_only() -> None:
 def test_every_kind_with_a_handler_module_has_a_handler_of_ours() -> None:
     for kind in node_kinds.KINDS.values():
         if kind.handler:
-            assert handlers.is_ours(handlers.find(kind.name)), kind.name
+            assert handlers.is_built_in(handlers.find(kind.name)), kind.name
 
 
 def test_names_shapes_and_aliases_are_unique() -> None:

@@ -10,8 +10,7 @@ from typing import Any, Unpack
 from corral.events import Event
 from corral.options import RunKwargs
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome

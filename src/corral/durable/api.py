@@ -32,9 +32,9 @@ from corral.options import RunKwargs
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution import memory_runner, preflight
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.memory_runner import RunResult
-from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
@@ -116,7 +116,7 @@ async def run(  # noqa: PLR0913
     resources = NodeResources(
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
-    if queue is None and repository is None:
+    if queue is None and repository is None and not simulate:
         preflight.check(graph, resources, place, given)
     name = new_id(graph.name)
     request = service.RunRequest(
@@ -165,7 +165,7 @@ async def _start(
         if tree is not None:
             place = run_worktree.workspace_folder(tree)
             loader.check(graph, place)
-            if queue is None:
+            if queue is None and not resources.simulate:
                 preflight.check(graph, resources, place, dict(request.values))
             request = replace(request, workspace=place)
         await service.start(graph, request, db=db, queue=queue)
@@ -182,7 +182,7 @@ async def _run_in_memory(
         output = await memory_runner.run(
             graph,
             resources=resources,
-            people=people,
+            interviewer=people,
             folder=request.folder,
             workspace=request.workspace,
             values=request.values,

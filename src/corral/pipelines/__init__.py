@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.pipelines import events
     from corral.pipelines.dot.parser import DotError, parse
     from corral.pipelines.dot.writer import as_dot
-    from corral.pipelines.execution.handlers import NodeContext, handler, register
+    from corral.pipelines.execution.handlers import NodeContext, NodeResources, handler, register
     from corral.pipelines.execution.interviewers import (
         AutoApprove,
         Callback,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Queued,
         Recording,
     )
-    from corral.pipelines.execution.resources import NodeResources
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.linter.engine import LintError, lint
     from corral.pipelines.linter.finding import Finding
@@ -51,11 +50,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "corral.durable.api": "PipelineResult answer cancel fork resume run run_sync runs show",
     "corral.pipelines": "events",
-    "corral.pipelines.execution.resources": "NodeResources",
     "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.dot.writer": "as_dot",
     "corral.pipelines.graph": "Edge Graph Node",
-    "corral.pipelines.execution.handlers": "NodeContext handler register",
+    "corral.pipelines.execution.handlers": "NodeContext NodeResources handler register",
     "corral.pipelines.linter.finding": "Finding",
     "corral.pipelines.linter.engine": "LintError lint",
     "corral.pipelines.loader": "load",

@@ -1,7 +1,7 @@
-"""The graph of a pipeline: what was written, typed. Data; it does nothing.
+"""The graph of a pipeline: data without behavior.
 
-An attribute keeps the type it was written with; a duration stays text (``15m``) and is
-turned into seconds where it is asked for. Unknown attributes are kept.
+An attribute has the type with which it was written. A duration stays text (``15m``) and is
+converted to seconds when it is read. Unknown attributes are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     attrs: dict[str, Value] = {}
     classes: tuple[str, ...] = ()
-    """Of ``class`` and of the subgraphs around it."""
+    """From ``class`` and from the labelled subgraphs around it."""
     line: int = 0
     column: int = 0
     within: str = ""
@@ -30,7 +30,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
 
     @property
     def kind(self) -> str:
-        """What it does: its ``type``, else what its shape stands for."""
+        """The name of its node kind: its ``type``, else the kind of its shape."""
         kind = self.attrs.get("type")
         if kind:
             return node_kinds.ALIASES.get(str(kind), str(kind))
@@ -42,6 +42,10 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
 
     def text(self, key: str, default: str = "") -> str:
         return str(self.attrs.get(key, default))
+
+    def names(self, key: str) -> list[str]:
+        """The items of a comma-separated list."""
+        return [name for item in self.text(key).split(",") if (name := item.strip())]
 
     def is_true(self, key: str) -> bool:
         return self.attrs.get(key) in (True, "true")
@@ -55,7 +59,7 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 def shape_kind(node: Node) -> str:
-    """What a node of this shape does, whatever its type."""
+    """The kind of a node with this shape and no type."""
     return node_kinds.of_shape(str(node.attrs.get("shape", ""))).name
 
 
@@ -84,7 +88,7 @@ class Edge(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Graph(msgspec.Struct, omit_defaults=True, dict=True):
-    """Never changed once it is made: a transform makes another."""
+    """Not changed after it was built: a transform returns a new graph."""
 
     name: str
     attrs: dict[str, Value] = {}
@@ -123,7 +127,7 @@ class Graph(msgspec.Struct, omit_defaults=True, dict=True):
         return kinds
 
     def of_kind(self, *kinds: str) -> Iterable[Node]:
-        """Of each kind in turn, as they are written."""
+        """The nodes of these kinds: by kind, then in the order of the text."""
         return (node for kind in kinds for node in self._kinds.get(kind, ()))
 
 
@@ -140,7 +144,7 @@ ACTIONS = "observe,wait"
 
 
 def dotfile(graph: Graph, node: Node) -> str:
-    """The pipeline that an ``include`` or a manager runs; empty: none is named."""
+    """The file of the pipeline that an ``include`` or a manager runs; empty: it names none."""
     for key in ("dotfile", "pipeline", "path", "stack.child_dotfile"):
         if found := node.text(key):
             return found
@@ -148,7 +152,7 @@ def dotfile(graph: Graph, node: Node) -> str:
 
 
 def workdir(graph: Graph, node: Node) -> str:
-    """Where it works; empty: where this one does."""
+    """The working directory of the child pipeline; empty: the same as of this one."""
     return node.text("stack.child_workdir") or str(graph.attrs.get("stack.child_workdir", ""))
 
 

@@ -1,4 +1,4 @@
-"""Loads a pipeline: a file or a text, parsed, transformed and linted."""
+"""Loads a pipeline: parses, transforms and lints a file or a text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from corral.values import Json
 __all__ = ["load", "read", "with_prompt_files"]
 
 PROMPT_FILE = re.compile(r"\s*@([^\s@]\S*)\s*")
-"""A prompt that is a file: ``@plan.md``, and nothing else."""
-LARGEST_PROMPT = 1024 * 1024
+"""A prompt that names a file: ``@plan.md`` and nothing else."""
+MAX_PROMPT_FILE = 1024 * 1024
 """Bytes of a prompt file."""
+CHILD_KEYS = ("dotfile", "pipeline", "path", "stack.child_dotfile")
+"""Attributes that name the file of a child pipeline."""
+MAX_DEPTH = 20
+"""How deep pipelines may be nested: a deeper one probably includes itself."""
 
 
 def load(
@@ -35,21 +39,21 @@ def load(
     rules: Iterable[Rule] = (),
     workspace: Path | None = None,
 ) -> Graph:
-    """The graph of a file, or of a text that holds a ``{``. A prompt ``@file`` is read beside the
-    pipeline's file, else in the workspace (the current folder unless given). Raises ``DotError``
-    where it cannot be read, ``LintError`` with the findings where it must not run, and
-    ``ConfigError`` where there is no such file."""
-    places = [Path(workspace or ".")]
+    """Load a pipeline from a file, or from a text that contains a ``{``. A prompt ``@file`` is read
+    from the directory of the pipeline's file, else from the workspace (by default the current
+    directory). Raises ``DotError`` if the text cannot be parsed, ``LintError`` with the findings if
+    the pipeline has errors, and ``ConfigError`` if there is no such file."""
+    folders = [Path(workspace or ".")]
     if not _is_text(path_or_text):
-        places.insert(0, Path(path_or_text).parent)
-    graph = with_prompt_files(read(path_or_text), places)
-    graph = _applied(graph, values, goal, model, transforms)
+        folders.insert(0, Path(path_or_text).parent)
+    graph = with_prompt_files(read(path_or_text), folders)
+    graph = _apply(graph, values, goal, model, transforms)
     engine.raise_on_errors(engine.lint(graph, rules))
     return graph
 
 
 def read(path_or_text: str | os.PathLike[str]) -> Graph:
-    """The graph as it is written; nothing is filled in, nothing is checked."""
+    """The graph as written: without transforms and checks."""
     if _is_text(path_or_text):
         return parser.parse(str(path_or_text))
     path = Path(path_or_text)
@@ -65,27 +69,26 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
 
 
 def with_prompt_files(graph: Graph, folders: Iterable[Path]) -> Graph:
-    """With the text of each prompt that names a file (``prompt="@plan.md"``) of one of these
-    folders. A file that is not there, or lies outside them, is left for lint to report."""
-    places = [folder.resolve() for folder in folders]
+    """Replace each prompt that names a file in one of these folders (``prompt="@plan.md"``) with
+    its content. If the file does not exist there, the prompt stays, and the linter reports it."""
+    roots = [folder.resolve() for folder in folders]
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         text = None
         if named := PROMPT_FILE.fullmatch(node.text("prompt")):
-            text = next(
-                (t for place in places if (t := _text_in(place, named[1])) is not None), None
-            )
+            texts = (_read_text(root, named[1]) for root in roots)
+            text = next((text for text in texts if text is not None), None)
         nodes[name] = node if text is None else replace(node, attrs={**node.attrs, "prompt": text})
     return Graph(graph.name, graph.attrs, nodes, graph.edges)
 
 
-def _text_in(folder: Path, name: str) -> str | None:
-    """What is in this file of the folder; None where there is none that can be read."""
+def _read_text(folder: Path, name: str) -> str | None:
+    """The content of this file in the folder; None if there is no such file, or it is too large."""
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder) or not path.is_file():
             return None
-        if path.stat().st_size > LARGEST_PROMPT:
+        if path.stat().st_size > MAX_PROMPT_FILE:
             return None
         return path.read_text("utf-8")
     except (OSError, ValueError):
@@ -96,7 +99,7 @@ def _is_text(pipeline: str | os.PathLike[str]) -> bool:
     return isinstance(pipeline, str) and "{" in pipeline
 
 
-def _applied(
+def _apply(
     graph: Graph,
     values: Mapping[str, Json] | None,
     goal: str | None,
@@ -106,30 +109,28 @@ def _applied(
     return transforms.apply(graph, values=values, goal=goal, model=model, transforms=own)
 
 
-KEYS = ("dotfile", "pipeline", "path", "stack.child_dotfile")
-DEEPEST = 20
-"""Pipelines in pipelines: more is one that includes itself."""
+# Child pipelines.
 
 
 def with_absolute_children(graph: Graph, folder: Path) -> Graph:
-    """With the whole path of every child that lies in this folder."""
-    nodes = {name: _placed(node, folder) for name, node in graph.nodes.items()}
-    key = KEYS[-1]
+    """Replace the path of every child pipeline in this folder with an absolute one."""
+    nodes = {name: _with_absolute_child(node, folder) for name, node in graph.nodes.items()}
+    key = CHILD_KEYS[-1]
     attrs = dict(graph.attrs)
     if key in attrs:
-        attrs[key] = _whole(attrs[key], folder)
+        attrs[key] = _absolute(attrs[key], folder)
     return Graph(graph.name, attrs, nodes, graph.edges)
 
 
 def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
-    """That every child can be read and may run. Raises ``ConfigError`` with the node's name.
-    One whose name the run must fill in is not looked at."""
+    """Check that every child pipeline can be loaded. A child whose name has a placeholder is not
+    checked. Raises ``ConfigError`` with the node's name."""
     for node, file in children(graph):
         if "{{" in file:
             continue
         path = workspace / file
-        if depth > DEEPEST:
-            raise ConfigError(f"{node.id}: {file} includes itself, over and over")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{node.id}: {file} includes itself again and again")
         try:
             child = with_absolute_children(load(path, workspace=workspace), path.parent)
         except ConfigError as error:
@@ -140,21 +141,22 @@ def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
 
 
 def children(graph: Graph) -> Iterator[tuple[Node, str]]:
-    """Each node that runs another pipeline, and its file."""
+    """Each node that runs another pipeline, with its file."""
     for node in graph.of_kind(*node_kinds.CHILD_KINDS):
         if file := dotfile(graph, node):
             yield node, file
 
 
-def _placed(node: Node, folder: Path) -> Node:
-    if node.kind not in node_kinds.CHILD_KINDS or not any(key in node.attrs for key in KEYS):
+def _with_absolute_child(node: Node, folder: Path) -> Node:
+    if node.kind not in node_kinds.CHILD_KINDS or not any(key in node.attrs for key in CHILD_KEYS):
         return node
     attrs = {
-        key: _whole(value, folder) if key in KEYS else value for key, value in node.attrs.items()
+        key: _absolute(value, folder) if key in CHILD_KEYS else value
+        for key, value in node.attrs.items()
     }
     return replace(node, attrs=attrs)
 
 
-def _whole(value: Value, folder: Path) -> Value:
-    there = folder / str(value)
-    return str(there.absolute()) if value and there.is_file() else value
+def _absolute(value: Value, folder: Path) -> Value:
+    path = folder / str(value)
+    return str(path.absolute()) if value and path.is_file() else value

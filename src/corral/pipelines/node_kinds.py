@@ -30,14 +30,14 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other values of ``type`` that select this kind."""
     handler: str = ""
-    """The module of ``pipelines.nodes`` with its handler; empty: the scheduler does it itself."""
+    """``module:function`` of its handler in ``pipelines.nodes``; empty: the scheduler runs it."""
     timeout_margin: float = 0.0
     """Seconds after the node's timeout before the handler is cancelled. A kind with a margin
     enforces the timeout itself, so that it can stop cleanly and report its results."""
     detached: bool = False
     """Whether a durable run may run it in an agent host, which survives the worker."""
     works: bool = True
-    """False: it only directs the flow. It is no step that later prompts or users hear of."""
+    """False: it only directs the flow. Prompts and progress do not show it as a step."""
     waits: bool = False
     """Whether it waits for something outside its own process: a person or a child pipeline."""
     runs_child: bool = False
@@ -70,7 +70,7 @@ CODERGEN = NodeKind(
     name="codergen",
     shape="box",
     symbol="▪",
-    handler="codergen",
+    handler="codergen:codergen",
     timeout_margin=60.0,
     detached=True,
     llm="agent",
@@ -79,7 +79,7 @@ CODERGEN = NodeKind(
 PROMPT = NodeKind(
     name="prompt",
     shape="tab",
-    handler="prompt",
+    handler="prompt:prompt",
     timeout_margin=10.0,
     detached=True,
     llm="model",
@@ -91,7 +91,7 @@ TOOL = NodeKind(
     drawn_as="parallelogram",
     symbol="▸",
     aliases=("exec",),
-    handler="tool",
+    handler="tool:tool",
     timeout_margin=15.0,
     detached=True,
     attributes=frozenset(("tool_command", "output_key", "fail_on_error", "pass_env")),
@@ -118,7 +118,7 @@ SWITCH = NodeKind(
     name="switch",
     drawn_as="diamond",
     symbol="◇",
-    handler="data",
+    handler="data:switch",
     decides=True,
     cheap=True,
     attributes=frozenset(("key", "value", "source")),
@@ -138,7 +138,7 @@ FAN_IN = NodeKind(
     drawn_as="tripleoctagon",
     symbol="⋎",
     aliases=("fan_in",),
-    handler="fan_in",
+    handler="fan_in:fan_in",
     timeout_margin=60.0,
     detached=True,
     llm="optional",
@@ -170,7 +170,7 @@ INCLUDE = NodeKind(
 FOR_EACH = NodeKind(
     name="for_each",
     aliases=("map",),
-    handler="for_each",
+    handler="for_each:for_each",
     detached=True,
     llm="optional",
     attributes=frozenset(
@@ -182,65 +182,65 @@ FOR_EACH = NodeKind(
     required=(("items",), ("prompt", "tool_command")),
 )  # fmt: skip
 SET = NodeKind(
-    name="set", handler="data", cheap=True, attributes=frozenset(("key", "value"))
+    name="set", handler="data:set_values", cheap=True, attributes=frozenset(("key", "value"))
 )  # and set.NAME, which the linter checks
 JSON_EXTRACT = NodeKind(
     name="json_extract",
-    handler="data",
+    handler="data:json_extract",
     cheap=True,
     attributes=frozenset(("source", "path", "key", "default")),
 )
 JSON_DECODE = NodeKind(
     name="json_decode",
-    handler="data",
+    handler="data:json_decode",
     attributes=frozenset(("source", "key", "prefix")),
     required=(("source",),),
 )
 JSON_PACK = NodeKind(
     name="json_pack",
-    handler="data",
+    handler="data:json_pack",
     attributes=frozenset(("keys", "output")),
     required=(("keys",),),
 )
 SPLIT = NodeKind(
     name="split",
-    handler="data",
+    handler="data:split",
     attributes=frozenset(("source", "sep", "trim", "key")),
     required=(("source",),),
 )
 REGEX = NodeKind(
     name="regex",
-    handler="data",
+    handler="data:regex",
     attributes=frozenset(("source", "pattern", "group", "key", "no_match", "default")),
     required=(("source",), ("pattern",)),
 )
 STRING_TRANSFORM = NodeKind(
     name="string_transform",
-    handler="data",
+    handler="data:string_transform",
     attributes=frozenset(("source", "ops", "key")),
     required=(("source",), ("ops",)),
 )
 ENV = NodeKind(
     name="env",
-    handler="data",
+    handler="data:env",
     attributes=frozenset(("key", "from", "required", "default")),
     required=(("key",),),
 )
 ASSERT = NodeKind(
     name="assert",
-    handler="data",
+    handler="data:check",
     attributes=frozenset(("expr", "condition", "message")),
     required=(("expr", "condition"),),
 )
 SLEEP = NodeKind(
     name="sleep",
-    handler="data",
+    handler="data:sleep",
     attributes=frozenset(("duration",)),
     required=(("duration",),),
 )
 HTTP = NodeKind(
     name="http",
-    handler="http",
+    handler="http:http",
     attributes=frozenset(
         (
             "url", "method", "headers", "json", "body", "bearer_env", "expect", "response_key",
@@ -251,21 +251,21 @@ HTTP = NodeKind(
 )  # fmt: skip
 READ_FILE = NodeKind(
     name="read_file",
-    handler="files",
+    handler="files:read_file",
     cheap=True,
     attributes=frozenset(("path", "key", "format", "default")),
     required=(("path",),),
 )
 WRITE_FILE = NodeKind(
     name="write_file",
-    handler="files",
+    handler="files:write_file",
     cheap=True,
     attributes=frozenset(("path", "content", "source", "append", "format")),
     required=(("path",), ("content", "source")),
 )
 BATCH_ITEM = NodeKind(
     name="batch.item",
-    handler="item",
+    handler="item:item",
     timeout_margin=120.0,
     detached=True,
     llm="agent",
@@ -287,7 +287,7 @@ SHAPES = {kind.shape: kind.name for kind in KINDS.values() if kind.shape}
 """DOT shape -> kind of a node without ``type``."""
 ALIASES = {alias: kind.name for kind in KINDS.values() for alias in kind.aliases}
 SCHEDULER_KINDS = tuple(name for name, kind in KINDS.items() if not kind.handler)
-"""Kinds without a handler: the scheduler does them itself."""
+"""Kinds without a handler: the scheduler runs them itself."""
 LLM_KINDS = tuple(name for name in PUBLIC if KINDS[name].llm in ("agent", "model"))
 """Kinds whose nodes always send a prompt to an agent or a model."""
 CHILD_KINDS = tuple(name for name, kind in KINDS.items() if kind.runs_child)

@@ -100,7 +100,7 @@ def with_types(graph: Graph) -> Graph:
             and not _manages(graph, node)
         ):
             return {"type": node_kinds.WAIT_HUMAN.name}
-        if not kind or kind in node_kinds.ALIASES or handlers.is_built_in(kind):
+        if not kind or kind in node_kinds.ALIASES or kind in node_kinds.PUBLIC:
             return {}
         if not known:  # searches the installed packages
             known.update(handlers.registered_kinds())

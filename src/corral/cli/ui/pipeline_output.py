@@ -20,8 +20,8 @@ from corral.cli.ui.terminal import answer, echo
 from corral.durable.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
+from corral.pipelines.execution.handlers import bearer_tokens
 from corral.pipelines.execution.interviewers import AutoApprove, Console, Interviewer
-from corral.pipelines.execution.resources import bearer_tokens
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system.environment import SecretRedactor, named_secrets

@@ -49,7 +49,7 @@ import msgspec
 from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome
 from corral.durable.payloads import RunInput
 from corral.durable.worker import executor, node_workflow
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs, paths
 from corral.system.process.registry import ProcessRegistry

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from corral.durable.batch.tasks import BatchTask
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.memory_runner import NodeRunner
-from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Ended, RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -53,11 +53,11 @@ class MemoryRunner:
             graph,
             name,
             resources=resources,
-            people=None,
+            interviewer=None,
             workspace=workspace,
             folder=None,
-            say=lambda _event: None,
-            retrying=lambda _event: None,
+            on_event=lambda _event: None,
+            on_retry=lambda _event: None,
         )
         self._tasks: dict[asyncio.Task[Outcome], str] = {}
 

@@ -21,7 +21,7 @@ from corral.errors import ConfigError, CorralError
 from corral.options import RunKwargs
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
-from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
+from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
 from corral.slug import slug
@@ -155,7 +155,7 @@ def build_spec(
         budget=budget,
         schema=schema,
     )
-    if options.queue is None:
+    if options.queue is None and not options.simulate:
         _check(spec)
     return spec
 

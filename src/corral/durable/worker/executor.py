@@ -34,7 +34,7 @@ from corral.durable.dbos.database import Database, is_full, prepare
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.options import RunKwargs
-from corral.pipelines.execution.resources import PROMPTS_AT_ONCE, NodeResources
+from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.slug import slug
 from corral.system import paths

@@ -60,7 +60,7 @@ from corral.events import Done
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import handlers
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Node
 from corral.pipelines.scheduler import retry
@@ -197,7 +197,7 @@ async def run_in_process(
     )
     began = time.time()
     async with run_worktree.used(config):
-        outcome = await execution_attempt.bounded(
+        outcome = await execution_attempt.run_bounded(
             execution_attempt.attempt(context), node.id, run_input.run_id
         )
         outcome = await run_worktree.save(config, outcome, visit.id)
@@ -229,7 +229,7 @@ def is_detached(config: RunConfig, node: Node) -> bool:
     if config.simulate or not config.detached or not node_kinds.find(node.kind).detached:
         return False
     # A host does not know node kinds that this program registered itself.
-    return handlers.is_ours(handlers.for_node(node))
+    return handlers.is_built_in(handlers.for_node(node))
 
 
 POLICIES = ("rerun", "fail", "resume")

@@ -386,8 +386,8 @@ async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
     from corral.pipelines import loader
     from corral.pipelines import loader as pipelines_loader
 
-    if run_input.depth >= pipelines_loader.DEEPEST:
-        return f"pipelines are nested more than {pipelines_loader.DEEPEST} deep"
+    if run_input.depth >= pipelines_loader.MAX_DEPTH:
+        return f"pipelines are nested more than {pipelines_loader.MAX_DEPTH} deep"
     path = Path(config.workspace) / command.dotfile
     try:
         async with run_worktree.used(config):

@@ -1,6 +1,6 @@
-"""A node's call of its agent.
+"""A node's call of its agent: its options, the prompt, the outcome.
 
-A warm process of the resources serves the node if its agent can stay warm and the node asks for
+A warm process of the resources serves the node if its agent can stay warm and the node needs
 nothing that such a process cannot do: typed output, ``until``, a session to resume, hooks,
 attachments. Warm processes serve many nodes, so they do not know a node's directory: a prompt
 that mentions ``status.json`` or ``ATTRACTOR_...`` gets its own process, which has these
@@ -9,103 +9,258 @@ variables and may write to the node's directory if it may write at all.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TypeVar, get_args
 
 import msgspec
 
-from corral.agents.spec import InProcess
-from corral.errors import CorralError, ResumeLost
+from corral.agents import registry
+from corral.agents.spec import AgentSpec, InProcess
+from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import Event
-from corral.pipelines.execution import node_dir, node_options, preamble, verdict
-from corral.pipelines.execution import resources as node_resources
+from corral.nesting import decode_json
+from corral.options import RunKwargs, RunOptions
+from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
-from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.hooks import Hooks, hooks_of
-from corral.pipelines.execution.resources import NodeResources
-from corral.pipelines.execution.shell import command_of, stage_env
+from corral.pipelines.execution.shell import node_env, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
+from corral.pipelines.graph import Node
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.policy import Policy
+from corral.policy import PRESETS, Policy, with_tools
 from corral.result import Result
 from corral.sessions.api import run
-from corral.sessions.pool import PROMPT_OPTIONS
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import config
-from corral.values import Json
+from corral.values import Effort, Json, JsonObject, is_object
 
-OF_A_STAGE = ("status.json", "ATTRACTOR_")
+Number = TypeVar("Number", int, float)
+
+DIRECTORY_WORDS = ("status.json", "ATTRACTOR_")
+"""A prompt with one of these needs the directory of its node."""
+TIMEOUT = 3600.0
+"""Seconds that an agent may work if the node has no ``timeout``."""
+BUILT_IN = "corral"
+"""The built-in agent, which runs on any model."""
+
+
+# Options.
+
+
+def model_of(node: Node, resources: NodeResources) -> str | None:
+    """``vendor:name`` of ``model``, or of ``llm_provider`` and ``llm_model``; only the name if no
+    vendor is given."""
+    name = node.text("model") or node.text("llm_model")
+    provider = node.text("llm_provider")
+    if not name:
+        return resources.model
+    if provider and not registry.names_a_model(name):
+        return f"{provider}:{name}"
+    return name
+
+
+def agent_of(work: NodeContext) -> tuple[str, str | None]:
+    """The agent, and the model as that agent names it. Raises ``ConfigError``."""
+    named = work.node.text("agent") or str(work.graph.attrs.get("agent", ""))
+    model = model_of(work.node, work.resources)
+    if registry.names_a_model(named):
+        return named, None
+    if not named:
+        # A model with its vendor runs on the built-in agent, a bare name on the default agent.
+        if model is not None and ":" in model:
+            return registry.default(model), None
+        named = work.resources.agent
+    agent = config.find_agent(named)
+    if agent.name == BUILT_IN or model is None:
+        return named, model
+    bare = model.partition(":")[2] if registry.names_a_model(model) else model
+    return named, bare
+
+
+def policy_of(work: NodeContext) -> Policy | None:
+    """The policy of the node, else of the resources; None if neither has one."""
+    node, defaults = work.node, work.resources.options
+    name = node.text("policy") or str(work.graph.attrs.get("policy", ""))
+    given: dict[str, object] = {
+        "policy": defaults.get("policy"),
+        "approval_mode": defaults.get("approval_mode"),
+        "allowed_tools": defaults.get("allowed_tools"),
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    policy = RunOptions.build(BUILT_IN, given).policy if given else None
+    if name:
+        if name not in PRESETS:
+            raise ConfigError(
+                f"{node.id}: policy must be one of {', '.join(PRESETS)}, got: {name!r}"
+            )
+        policy = PRESETS[name]
+    if "allowed_tools" in node.attrs:
+        policy = with_tools(policy or Policy(), tuple(node.names("allowed_tools")))
+    return policy
+
+
+def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
+    """The options of ``corral.run``, and notes about those that the agent does not have. Raises
+    ``ConfigError``."""
+    node = work.node
+    options = work.resources.options.copy()
+    options.pop("policy", None)
+    options.pop("approval_mode", None)
+    options.pop("allowed_tools", None)
+    options.pop("model", None)
+    options["cwd"] = str(work.workspace)
+    options["timeout"] = node.seconds("timeout") or TIMEOUT
+    if (policy := policy_of(work)) is not None:
+        options["policy"] = policy
+    if passed := work.resources.pass_env(work):
+        options["pass_env"] = passed
+    if text := node.text("system_prompt"):
+        options["system_prompt"] = text
+    if text := node.text("session_mode"):
+        options["session_mode"] = text
+    if "max_turns" in node.attrs:
+        options["max_turns"] = number_of(node, "max_turns", int)
+    if "max_tool_rounds" in node.attrs:
+        options["max_tool_rounds"] = number_of(node, "max_tool_rounds", int)
+    if "max_budget_usd" in node.attrs:
+        options["max_budget_usd"] = number_of(node, "max_budget_usd", float)
+    if images := node.names("images"):
+        options["images"] = images
+    if attachments := node.names("attachments"):
+        options["attachments"] = attachments
+    return options, _set_effort(node, config.find_agent(agent), options)
+
+
+def effort_of(node: Node) -> Effort | None:
+    """``reasoning_effort`` of the node. Raises ``ConfigError``."""
+    text = node.text("reasoning_effort")
+    if not text:
+        return None
+    try:
+        effort: Effort = msgspec.convert(text, Effort)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{node.id}: reasoning_effort must be one of {', '.join(get_args(Effort))},"
+            f" got: {text!r}"
+        ) from None
+    return effort
+
+
+def _set_effort(node: Node, spec: AgentSpec, options: RunKwargs) -> list[str]:
+    """Set ``reasoning_effort`` if the agent has it. Returns a note if it does not, because a
+    stylesheet may set it for every node."""
+    effort = effort_of(node)
+    if effort is None:
+        return []
+    if "reasoning_effort" not in spec.supports:
+        return [f"{spec.name} has no reasoning_effort"]
+    options["reasoning_effort"] = effort
+    return []
+
+
+def number_of(node: Node, key: str, kind: type[Number]) -> Number:
+    """Raises ``ConfigError``."""
+    try:
+        return kind(node.attrs[key])
+    except ValueError:
+        raise ConfigError(f"{node.id}: {key} must be a number, got: {node.text(key)!r}") from None
+
+
+def schema_of(work: NodeContext) -> JsonObject | None:
+    """``output_schema``: a JSON Schema, or the name of a file in the workspace that has one. Raises
+    ``ConfigError``."""
+    text = work.node.text("output_schema").strip()
+    if not text:
+        return None
+    where = "output_schema"
+    if not text.startswith("{"):
+        path = Path(os.path.join(work.workspace, text))
+        where = f"output_schema {path}"
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{work.node.id}: {where} cannot be read: {error}") from error
+    try:
+        schema: object = decode_json(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{work.node.id}: {where} is not JSON: {error}") from error
+    if not is_object(schema):
+        raise ConfigError(f"{work.node.id}: {where} is not a JSON Schema: it must be an object")
+    return schema
+
+
+# The call.
 
 
 class AgentCall(msgspec.Struct, kw_only=True):
     """One prompt to an agent, with its options."""
 
     agent: str
-    options: dict[str, Any]
+    options: RunKwargs
     notes: list[str]
-    schema: dict[str, Json] | None
+    schema: JsonObject | None
     until: Until | None
     rounds: int
     max_total_tokens: int | None
     hooks: Hooks | None
     thread: str | None
-    held: str | None = None
+    resume: str | None = None
     """Token of the session to resume."""
     report: Report | None = None
-    """How the outcome is reported, where the node decides something."""
+    """How the agent reports the outcome, if the node decides something."""
 
 
-def build_call(work: NodeContext, resources: NodeResources, *, alone: bool = False) -> AgentCall:
+def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
     """Build the call from the node's attributes. ``alone``: one of several prompts of a node,
     which resumes no session. Raises ``CallerError``."""
-    node = work.node
-    agent, model = node_options.agent_of(work, resources)
-    options, notes = node_options.options_of(work, resources, agent)
+    node, resources = work.node, work.resources
+    agent, model = agent_of(work)
+    options, notes = options_of(work, agent)
     if model is not None:
         options["model"] = model
     until: Until | None = None
-    if command := node.text("until"):
-        said, holes = command_of(command, work.context)
+    if text := node.text("until"):
+        command, values = shell_command(text, work.context)
         until = command_succeeds(
-            said,
-            env={**resources.command_env(work), **holes, **stage_env(work)},
+            command,
+            env={**resources.command_env(work), **values, **node_env(work)},
             pass_env=resources.pass_env(work),
         )
-    limited: int | None = None
+    max_total_tokens: int | None = None
     if until is not None and "max_total_tokens" in node.attrs:
-        limited = node_options.number_of(node, "max_total_tokens", int)
+        max_total_tokens = number_of(node, "max_total_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
-    report = None if alone else _report(work, resources, agent, options)
+    report = None if alone else _report(work, agent, options)
     return AgentCall(
         agent=agent,
         options=options,
         notes=notes,
-        schema=node_options.schema_of(work),
+        schema=schema_of(work),
         until=until,
-        rounds=node_options.number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
-        max_total_tokens=limited,
-        hooks=hooks_of(work, resources, agent),
+        rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
+        max_total_tokens=max_total_tokens,
+        hooks=hooks_of(work, agent),
         thread=thread,
-        held=None if thread is None else _held(work, thread, agent),
+        resume=None if thread is None else _session_to_resume(work, thread, agent),
         report=report,
     )
 
 
-def _report(
-    work: NodeContext, resources: NodeResources, agent: str, options: dict[str, Any]
-) -> Report | None:
+def _report(work: NodeContext, agent: str, options: RunKwargs) -> Report | None:
     """How this agent reports the outcome of a node that decides something. The policy must permit
-    our report tool: it is permitted here, because it does nothing else."""
+    the report tool: it is permitted here, because it does nothing else."""
     wanted = verdict.wanted_of(work.graph, work.node)
     if wanted is None:
         return None
-    record = config.find_agent(agent)
-    policy = options.get("policy") or Policy()
-    is_own = isinstance(record.transport, InProcess)
-    by_tool = is_own or (
-        "mcp_servers" in record.supports
+    spec = config.find_agent(agent)
+    policy = policy_of(work) or Policy()
+    by_tool = isinstance(spec.transport, InProcess) or (
+        "mcp_servers" in spec.supports
         and policy.allow_tools is None
         and policy.mode is None
         and find_spec("mcp") is not None
@@ -117,102 +272,96 @@ def _report(
         options["policy"] = msgspec.structs.replace(policy, own_mcp="allow")
         return Report(wanted, "tool")
     if policy.write == "allow":
-        path = str(work.folder.absolute() / node_dir.STATUS)
+        path = str(work.folder.absolute() / run_dir.STATUS)
         return Report(wanted, "file", path)
     return Report(wanted, "answer")
 
 
-def _held(work: NodeContext, thread: str, agent: str) -> str | None:
-    held = work.context.get(f"internal.thread.{thread}")
-    if not isinstance(held, dict) or held.get("agent") != agent:
+def _session_to_resume(work: NodeContext, thread: str, agent: str) -> str | None:
+    session = work.context.get(f"internal.thread.{thread}")
+    if not isinstance(session, dict) or session.get("agent") != agent:
         return None
-    token = held.get("resume_token")
-    able = config.find_agent(agent).resumes
-    return token if isinstance(token, str) and token and able else None
+    token = session.get("resume_token")
+    can_resume = config.find_agent(agent).resumes
+    return token if isinstance(token, str) and token and can_resume else None
 
 
-async def send_prompt(
-    work: NodeContext, resources: NodeResources, ask: AgentCall, prompt: str
-) -> Result:
-    """The prompt, with what the agent must be told before it, to its end. What was sent is in
-    ``prompt.md``."""
-    if ask.held is not None:
-        node_resources.write_node_file(work, "prompt.md", prompt)
+async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result:
+    """Run the prompt, after the preamble, to its end. ``prompt.md`` has what was sent."""
+    if call.resume is not None:
+        work.write_file("prompt.md", prompt)
         try:
-            result = await _sent(work, resources, ask, prompt)
+            result = await _send(work, call, prompt)
             if result.error is None or result.error.code != ResumeLost.code:
                 return result
             lost = result.error.message
         except ResumeLost as error:
             lost = error.message
-        ask.notes.append(f"the session of thread {ask.thread} is lost: {lost}")
-        ask.held = None
-    whole = preamble.with_preamble(work, prompt, work.visit.fidelity)
-    node_resources.write_node_file(work, "prompt.md", whole)
-    return await _sent(work, resources, ask, whole)
+        call.notes.append(f"the session of thread {call.thread} is lost: {lost}")
+        call.resume = None
+    full_prompt = preamble.with_preamble(work, prompt, work.visit.fidelity)
+    work.write_file("prompt.md", full_prompt)
+    return await _send(work, call, full_prompt)
 
 
-async def _sent(work: NodeContext, resources: NodeResources, ask: AgentCall, prompt: str) -> Result:
-    prompt = resources.redactor.clean_text(prompt)
-    hooks = ask.hooks
-    if is_warm(ask, prompt):
-        fixed = {key: value for key, value in ask.options.items() if key not in PROMPT_OPTIONS}
-        own = {key: value for key, value in ask.options.items() if key in PROMPT_OPTIONS}
-        return await resources.warm_run(ask.agent, prompt, fixed=fixed, own=own, on_event=work.emit)
+async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
+    prompt = work.resources.redactor.clean_text(prompt)
+    hooks = call.hooks
+    if is_warm(call, prompt):
+        return await work.resources.run_warm(call.agent, prompt, call.options, work.emit)
     if hooks is None:
-        return await _run(work, resources, ask, prompt, work.emit)
-    return await hooks.watched(work.emit, lambda hear: _run(work, resources, ask, prompt, hear))
+        return await _run(work, call, prompt, work.emit)
+    return await hooks.watch(work.emit, lambda emit: _run(work, call, prompt, emit))
 
 
-def is_warm(ask: AgentCall, prompt: str) -> bool:
+def is_warm(call: AgentCall, prompt: str) -> bool:
     """Whether a warm process can serve it."""
-    plain = ask.schema is None and ask.until is None and ask.thread is None and ask.hooks is None
-    plain = plain and (ask.report is None or ask.report.channel == "answer")
-    own = any(word in prompt for word in OF_A_STAGE) or "attachments" in ask.options
-    return plain and not own and config.find_agent(ask.agent).transport.kind == "acp"
+    if any(each is not None for each in (call.schema, call.until, call.thread, call.hooks)):
+        return False
+    if call.report is not None and call.report.channel != "answer":
+        return False
+    if "attachments" in call.options or any(word in prompt for word in DIRECTORY_WORDS):
+        return False
+    return config.find_agent(call.agent).transport.kind == "acp"
 
 
 async def _run(
-    work: NodeContext,
-    resources: NodeResources,
-    ask: AgentCall,
-    prompt: str,
-    on_event: Callable[[Event], None],
+    work: NodeContext, call: AgentCall, prompt: str, on_event: Callable[[Event], None]
 ) -> Result:
-    options = dict(ask.options)
-    options["env"] = {**resources.env, **stage_env(work)}
+    options = call.options.copy()
+    options["env"] = {**work.resources.env, **node_env(work)}
     policy = options.get("policy")
-    if policy is not None and policy.write == "allow":
+    if isinstance(policy, Policy) and policy.write == "allow":
         folder = str(work.folder.absolute())
         options["policy"] = msgspec.structs.replace(policy, writable=(*policy.writable, folder))
-    if ask.thread is None:
+    if call.thread is None:
         options.setdefault("keep", False)
-    if ask.held is not None:
-        options["resume"] = ask.held
+    if call.resume is not None:
+        options["resume"] = call.resume
     return await run(
-        ask.agent,
+        call.agent,
         prompt,
-        ask=resources.ask,
+        ask=work.resources.ask,
         on_event=on_event,
-        tools=_tools(ask),
-        output=ask.schema,
-        until=ask.until,
-        rounds=ask.rounds,
-        max_total_tokens=ask.max_total_tokens,
+        tools=_tools(call),
+        output=call.schema,
+        until=call.until,
+        rounds=call.rounds,
+        max_total_tokens=call.max_total_tokens,
         **options,
     )
 
 
-def _tools(ask: AgentCall) -> Tools | None:
-    """What this prompt's agent may call of ours: the report, watched over by the node's hooks."""
-    hooks = None if ask.hooks is None else ask.hooks.tools
-    if ask.report is None or ask.report.channel != "tool":
+def _tools(call: AgentCall) -> Tools | None:
+    """The tools that corral adds for this prompt: the report tool, with the node's hooks."""
+    hooks = None if call.hooks is None else call.hooks.tools
+    if call.report is None or call.report.channel != "tool":
         return hooks
-    return Tools([ask.report.tool], agent_hooks=() if hooks is None else hooks.agent_hooks)
+    return Tools([call.report.tool], agent_hooks=() if hooks is None else hooks.agent_hooks)
 
 
 class Report:
-    """The report that an agent must make, and what it reported with the tool."""
+    """The report that an agent must make, and the verdict that it reported with the tool."""
 
     def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
         self.channel: Channel = channel
@@ -228,15 +377,15 @@ class Report:
             outcome: str,
             preferred_label: str = "",
             notes: str = "",
-            context_updates: dict[str, Any] | None = None,
+            context_updates: dict[str, Json] | None = None,
         ) -> str:
-            given: dict[str, Json] = {
+            fields: JsonObject = {
                 "outcome": outcome,
                 "preferred_label": preferred_label,
                 "notes": notes,
                 "context_updates": context_updates or {},
             }
-            self.verdict = verdict.read(given, verdict.TOOL)
+            self.verdict = verdict.read(fields, verdict.TOOL)
             return "reported"
 
         return Tool.of(
@@ -246,21 +395,21 @@ class Report:
         )
 
 
-def outcome_of_result(work: NodeContext, ask: AgentCall, result: Result) -> Outcome:
-    """How the node ended, with what it spent. A thread's session goes along, also of a turn that
-    failed: the next attempt can go on with it."""
-    updates: dict[str, Json] = {}
-    if ask.thread is not None and result.resume_token is not None:
-        updates[f"internal.thread.{ask.thread}"] = {
-            "agent": ask.agent,
+def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Outcome:
+    """The outcome of the node, with its cost. The session of a thread is recorded even if the turn
+    failed: the next attempt can resume it."""
+    updates: JsonObject = {}
+    if call.thread is not None and result.resume_token is not None:
+        updates[f"internal.thread.{call.thread}"] = {
+            "agent": call.agent,
             "resume_token": result.resume_token,
         }
     if result.output is not None:
         updates[f"{work.node.id}.output"] = result.output
-    notes = list(ask.notes)
+    notes = list(call.notes)
     if result.denied:
-        refused = ", ".join(sorted({denied.name for denied in result.denied}))
-        notes.append(f"refused by the policy: {refused} (set policy=edits or policy=all)")
+        denied = ", ".join(sorted({denied.name for denied in result.denied}))
+        notes.append(f"denied by the policy: {denied} (set policy=edits or policy=all)")
     outcome = Outcome()
     try:
         result.raise_for_status()

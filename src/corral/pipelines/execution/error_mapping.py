@@ -1,4 +1,4 @@
-"""Errors as outcomes: what failed, in a sentence, and whether another attempt may help."""
+"""Errors as outcomes: the reason, its class, and whether another attempt may help."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FINAL = (
     UntrustedFolder,
     VersionTooOld,
 )
-"""What is the same at every attempt: somebody must change something first."""
+"""Errors that another attempt does not fix: a person must change something first."""
 
 
 CLASSES: tuple[tuple[tuple[type[CorralError], ...], FailureClass], ...] = (
@@ -55,7 +55,7 @@ CLASSES: tuple[tuple[tuple[type[CorralError], ...], FailureClass], ...] = (
     ((BudgetSpent, QuotaSpent, TurnLimit), "budget"),
     ((TimedOut,), "timeout"),
 )
-"""``failure_class`` of an error; of the others ``retryable`` decides."""
+"""The ``failure_class`` of errors. For all others ``retryable`` decides."""
 
 
 def failure_class(error: CorralError) -> FailureClass:
@@ -66,8 +66,8 @@ def failure_class(error: CorralError) -> FailureClass:
 
 
 def outcome_of_error(error: CorralError) -> Outcome:
-    """Network, 429 and 5xx may be tried again by themselves; bad config, a bad key or a refused
-    permission never; of all else the node's own ``max_retries`` decide."""
+    """Network errors, 429 and 5xx are retried; a bad configuration, a bad key or a denied
+    permission never. For all other errors the node's own ``max_retries`` decides."""
     reason = error.message if error.hint is None else f"{error.message} ({error.hint})"
     retryable = True if error.retryable else False if isinstance(error, FINAL) else None
     return failed(reason, retryable=retryable, failure_class=failure_class(error))

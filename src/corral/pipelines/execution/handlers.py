@@ -1,4 +1,4 @@
-"""Node kinds: one async function each, found by its name.
+"""The interface of node handlers: what a handler gets, and how it is registered and found.
 
 ::
 
@@ -8,33 +8,188 @@
     async def my_step(work):
         return Outcome(context_updates={"answer": 42})
 
-A handler gets its ``NodeContext`` and returns an ``Outcome`` (or None: success). It may be run
-again after a crash, so what it does twice should be as good as once. What it raises fails
-the node: a ``CorralError`` by its own words and its own ``retryable``, anything else as a bug.
+A handler gets a ``NodeContext`` and returns an ``Outcome`` (or None: success). It may be run again
+after a crash, so running it twice must do no harm. If it raises, the node fails: a
+``CorralError`` with its own message and its own ``retryable``, anything else as a bug.
+
+``NodeContext.resources`` is what a process shares between the nodes that it runs: warm agents, a
+model client, a redactor of secrets. Agents that can stay warm serve the nodes of all runs from a
+few processes. There is one process for each combination of the options that are fixed at its
+start (agent, model, policy, environment).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from corral.errors import ConfigError
+import msgspec
+
+from corral.agents.registry import DEFAULT_AGENT
+from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
+from corral.options import RunKwargs
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json
+from corral.system import config, fs
+from corral.system.environment import SecretRedactor, is_secret, named_secrets
+from corral.values import SHORTEST_SECRET, Json
+
+if TYPE_CHECKING:
+    from corral.inference.client import Client
+    from corral.result import Result
+    from corral.sessions.permissions import Asker
+    from corral.sessions.pool import Pool
+
+PROMPTS_AT_ONCE = 4
+"""Prompts that one warm process serves at the same time."""
 
 
-class ResourcesProtocol(Protocol):
-    """What a process that runs nodes keeps for all of them: warm agents and the like."""
+class NodeResources:
+    """What the nodes of a process share. Use it as ``async with``, only in the event loop that
+    opened it; leaving the block ends all processes.
+
+    ``options`` are those of ``corral.run``: the defaults of every node. ``agent`` and ``model``
+    are for nodes that name none. ``ask`` answers the agents' permission requests. ``processes``
+    limits the processes of each warm agent. With ``simulate`` no agent and no model is called."""
+
+    def __init__(
+        self,
+        *,
+        simulate: bool = False,
+        agent: str = DEFAULT_AGENT,
+        model: str | None = None,
+        options: RunKwargs | None = None,
+        ask: Asker | None = None,
+        processes: int = 1,
+        prompts_at_once: int = PROMPTS_AT_ONCE,
+    ) -> None:
+        self.simulate = simulate
+        self.agent = agent
+        self.model = model
+        self.options: RunKwargs = {} if options is None else options.copy()
+        self.ask = ask
+        self._processes = processes
+        self._prompts_at_once = prompts_at_once
+        self.env: Mapping[str, str] = self.options.get("env") or {}
+        passed = self.options.get("pass_env")
+        self._pass_env = tuple(config.passed_env() if passed is None else passed)
+        self._last_graph: Graph | None = None
+        """The graph whose secrets were added last."""
+        self._secrets = named_secrets({**os.environ, **self.env})
+        self.redactor = SecretRedactor(self._secrets)
+        """Removes secrets from what is written to files of a run or sent to a model."""
+        self._stack = AsyncExitStack()
+        self._pools: dict[bytes, Pool] = {}
+        self._client: Client | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> NodeResources:
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        self._pools.clear()
+        self._client = None
+        await self._stack.aclose()
+
+    def command_env(self, work: NodeContext) -> dict[str, str]:
+        """The part of ``env`` that commands see: no secrets, except those in ``pass_env``."""
+        passed = self.pass_env(work)
+        return {
+            name: value
+            for name, value in self.env.items()
+            if name in passed or not is_secret(name, value)
+        }
+
+    def pass_env(self, work: NodeContext) -> tuple[str, ...]:
+        """Names of variables that commands and agents of this node see besides the usual ones:
+        those of the node, of the graph, and of the options or of a trusted corral.toml."""
+        named = (str(attrs.get("pass_env", "")) for attrs in (work.node.attrs, work.graph.attrs))
+        own = (name.strip() for text in named for name in text.replace(",", " ").split())
+        return tuple(dict.fromkeys((*self._pass_env, *own)))
+
+    def add_secrets_of(self, graph: Graph) -> None:
+        """From now on, redact the tokens that nodes of this graph use."""
+        if graph is self._last_graph:
+            return
+        self._last_graph = graph
+        tokens = bearer_tokens(graph, {**os.environ, **self.env})
+        if not tokens.items() <= self._secrets.items():
+            self._secrets = {**self._secrets, **tokens}
+            self.redactor = SecretRedactor(self._secrets)
 
     @property
-    def simulate(self) -> bool: ...
+    def pool_count(self) -> int:
+        """How many pools of warm agents are open."""
+        return len(self._pools)
+
+    async def run_warm(
+        self, agent: str, prompt: str, options: RunKwargs, on_event: Callable[[Event], None]
+    ) -> Result:
+        """Run one prompt in a new session of a warm process. The options that a prompt can choose
+        go with the prompt; the others select the process."""
+        from corral.sessions.pool import PROMPT_OPTIONS
+
+        own = {key: value for key, value in options.items() if key in PROMPT_OPTIONS}
+        fixed = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
+        pool = await self._pool(agent, cast("RunKwargs", fixed))
+        return await pool.run(prompt, on_event=on_event, **cast("RunKwargs", own))
+
+    async def _pool(self, agent: str, options: RunKwargs) -> Pool:
+        self._check_open()
+        key = agent.encode() + msgspec.json.encode(options, enc_hook=str, order="sorted")
+        pool = self._pools.get(key)
+        if pool is None:
+            from corral.sessions.api import pool as new_pool
+
+            pool = new_pool(
+                agent,
+                size=self._processes,
+                prompts_at_once=self._prompts_at_once,
+                ask=self.ask,
+                **options,
+            )
+            # Opening waits for nothing: two nodes cannot open the same pool at once.
+            self._pools[key] = await self._stack.enter_async_context(pool)
+        return pool
+
+    def client(self) -> Client:
+        """The client for calls of models without an agent."""
+        self._check_open()
+        if self._client is None:
+            from corral.inference.client import Client
+
+            self._client = Client(environ={**os.environ, **self.env})
+            self._stack.push_async_callback(self._client.close)
+        return self._client
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError(
+                "open the resources first: async with NodeResources(...) as resources"
+            )
+
+
+def bearer_tokens(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
+    """Name -> value of the variables that nodes send as bearer tokens. They are secrets, whatever
+    their names are."""
+    names = (node.text("bearer_env") for node in graph.nodes.values())
+    return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +199,43 @@ class NodeContext:
     run_id: str
     graph: Graph
     node: Node
-    """Transformed: holes in its prompt are filled."""
     visit: RunNode
     attempt: int
     folder: Path
-    """The node's own in the run folder: ``prompt.md``, ``response.md``, ``status.json``."""
+    """The node's directory in the run directory: ``prompt.md``, ``response.md``,
+    ``status.json``."""
     run_folder: Path
     workspace: Path
-    """Where agents and commands work."""
-    resources: ResourcesProtocol
+    """The working directory of agents and commands."""
+    resources: NodeResources
     emit: Callable[[Event], None] = field(default=lambda _event: None)
-    """An agent's event, as it comes."""
-    keeps: bool = True
-    """False: nothing is to be written into ``folder``, which need not be there."""
+    """Reports an event of the node's agent."""
+    writes_files: bool = True
+    """False: nothing is written to ``folder``, which need not exist."""
 
     @property
     def context(self) -> dict[str, Json]:
         return self.visit.context
 
+    def write_file(self, name: str, data: str | bytes) -> None:
+        """Write a file in the node's directory, with secrets redacted. Does nothing unless
+        ``writes_files``. Raises ``StorageFailed``."""
+        if not self.writes_files:
+            return
+        raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
+        path = f"{self.folder}{os.sep}{name}"
+        try:
+            fs.write_atomically(path, self.resources.redactor.clean(raw), mode=0o666)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot write {path}: {error.strerror or error}", hint="Free some space there."
+            ) from error
+
 
 Handler: TypeAlias = Callable[[NodeContext], Awaitable[Outcome | None]]
 
 ENTRY_POINTS = "corral.nodes"
-"""The group in which other packages name their node types: ``my.step = "my_package:my_step"``."""
+"""The entry point group of node types in other packages: ``my.step = "my_package:my_step"``."""
 
 _registered: dict[str, Handler] = {}
 
@@ -74,14 +243,14 @@ _registered: dict[str, Handler] = {}
 def handler(kind: str) -> Callable[[Handler], Handler]:
     """Decorates the function that runs nodes of this type."""
 
-    def register_it(function: Handler) -> Handler:
+    def decorate(function: Handler) -> Handler:
         return register(kind, function)
 
-    return register_it
+    return decorate
 
 
 def register(kind: str, function: Handler) -> Handler:
-    """Nodes of this type run this function from now on, in this process."""
+    """Run nodes of this type with this function from now on, in this process."""
     if not kind:
         raise ConfigError("a handler needs a name")
     if not inspect.iscoroutinefunction(function):
@@ -91,43 +260,55 @@ def register(kind: str, function: Handler) -> Handler:
 
 
 def find(kind: str) -> Handler:
-    """What runs nodes of this type: registered here, else built in, else another package's.
-    Raises ``ConfigError`` with the nearest name."""
-    function = _registered.get(kind)
-    if function is not None:
-        return function
-    if module_name := node_kinds.find(kind).handler:
-        from importlib import import_module
+    """The handler of this type: one registered here, else a built-in one, else one of another
+    package. Raises ``ConfigError`` with the most similar name."""
+    function = _registered.get(kind) or _find_built_in(kind) or _find_entry_point(kind)
+    if function is None:
+        raise _unknown_kind(kind)
+    _registered[kind] = function
+    return function
 
-        module = import_module(f"corral.pipelines.nodes.{module_name}")
-        built: dict[str, Handler] = module.HANDLERS
-        _registered[kind] = built[kind]
-        return built[kind]
+
+def _find_built_in(kind: str) -> Handler | None:
+    module_name, _, name = node_kinds.find(kind).handler.partition(":")
+    if not module_name:
+        return None
+    from importlib import import_module
+
+    function: Handler = getattr(import_module(f"corral.pipelines.nodes.{module_name}"), name)
+    return function
+
+
+def _find_entry_point(kind: str) -> Handler | None:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINTS, name=kind):
         try:
             loaded = entry.load()
-        except Exception as error:  # whatever another package does when it is imported
+        except Exception as error:  # the import runs code of another package
             raise ConfigError(
                 f"the node type {kind!r} of {entry.value} cannot be loaded: {error}"
             ) from error
         return register(kind, loaded)
-    if kind in node_kinds.SCHEDULER_KINDS:
-        raise ConfigError(f"{kind!r} has no handler: the scheduler itself runs such nodes")
+    return None
+
+
+def _unknown_kind(kind: str) -> ConfigError:
     from difflib import get_close_matches
 
+    if kind in node_kinds.SCHEDULER_KINDS:
+        return ConfigError(f"{kind!r} has no handler: the scheduler itself runs such nodes")
     names = registered_kinds()
     near = get_close_matches(kind, names, 1, 0.5)
     listed = ", ".join(names)
-    raise ConfigError(
+    return ConfigError(
         f"no node type is called {kind!r}",
         hint=f"Did you mean {near[0]!r}? Known: {listed}." if near else f"Known: {listed}.",
     )
 
 
 def for_node(node: Node) -> Handler:
-    """What runs this node: by its type, or by its shape where no process has such a type. Raises
+    """The handler of this node: by its type, or by its shape if no package has such a type. Raises
     ``ConfigError``."""
     kind = node.kind
     if kind in _registered or kind in node_kinds.KINDS or kind in registered_kinds():
@@ -135,15 +316,10 @@ def for_node(node: Node) -> Handler:
     return find(shape_kind(node))
 
 
-def is_ours(function: Handler) -> bool:
-    """Whether it is built in: it ends when it is cancelled, needs a folder, and is the same in
-    every process. One that somebody registered need not be."""
+def is_built_in(function: Handler) -> bool:
+    """Whether the handler is built in: it stops when it is cancelled, needs a directory, and is
+    the same in every process. A registered one may not be."""
     return function.__module__.startswith("corral.pipelines.nodes.")
-
-
-def is_built_in(kind: str) -> bool:
-    """Whether nodes of this type run here without anything that somebody registered."""
-    return kind in node_kinds.PUBLIC
 
 
 def registered_kinds() -> list[str]:

@@ -1,8 +1,9 @@
-"""People who are asked: at the terminal, through a function, from a list, or nobody at all.
+"""Interviewers answer the questions of human gates: at the terminal, through a function, from a
+list, or automatically.
 
-An interviewer is anything with ``async def ask(question) -> Answer``. It may be cancelled at
-any time: a timeout, or an answer from elsewhere. Asking over days and restarts is the
-engine's.
+An interviewer is anything with ``async def ask(question) -> Answer``. It may be cancelled at any
+time, by a timeout or an answer from elsewhere. Questions that stay open for days, over restarts,
+are the task of the durable engine.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ from corral.system.threads import in_own_thread
 from corral.terminal_text import one_line, visible
 
 AnswerLike: TypeAlias = Answer | str | None
-"""A text is an answer's ``value``; None skips the question."""
+"""A text is the ``value`` of an answer; None skips the question."""
 
-LONGEST = 64 * 1024
-"""Bytes of a line that somebody types."""
+LONGEST_LINE = 64 * 1024
+"""Bytes of a line that a person types."""
 
 
 class Interviewer(Protocol):
     async def ask(self, question: Question) -> Answer: ...
 
 
-def answer_of(said: AnswerLike) -> Answer:
-    """Raises ``ConfigError`` for what is no answer."""
-    match said:
+def answer_of(value: AnswerLike) -> Answer:
+    """Raises ``ConfigError`` if the value is not an answer."""
+    match value:
         case Answer():
-            return said
+            return value
         case str():
-            return Answer(value=said)
+            return Answer(value=value)
         case None:
             return Answer(skipped=True)
         case _:
             raise ConfigError(
-                f"a question was answered with a {type(said).__name__}",
+                f"a question was answered with a {type(value).__name__}",
                 hint="Return an Answer, a text, or None to skip it.",
             )
 
 
 class AutoApprove:
-    """Takes the first choice of every question: for runs that nobody watches."""
+    """Takes the first choice of every question: for runs without a person."""
 
     async def ask(self, question: Question) -> Answer:
         if question.choices:
@@ -60,7 +61,7 @@ class AutoApprove:
 
 
 class Queued:
-    """Answers from a list, in order; when it is used up, every question is skipped."""
+    """Answers from a list, in order. After the last answer every question is skipped."""
 
     def __init__(self, answers: Iterable[Answer | str]) -> None:
         self.left = deque(answers)
@@ -77,12 +78,12 @@ class Callback:
 
     async def ask(self, question: Question) -> Answer:
         call = partial(self._function, question)
-        told = call() if inspect.iscoroutinefunction(self._function) else await in_own_thread(call)
-        return answer_of(await told if inspect.isawaitable(told) else told)
+        value = call() if inspect.iscoroutinefunction(self._function) else await in_own_thread(call)
+        return answer_of(await value if inspect.isawaitable(value) else value)
 
 
 class Recording:
-    """Keeps what another was asked, and what it answered."""
+    """Records the questions and answers of another interviewer."""
 
     def __init__(self, inner: Interviewer) -> None:
         self._inner = inner
@@ -95,34 +96,34 @@ class Recording:
 
 
 class Console:
-    """A person at a terminal. One question at a time, however many are put at once.
+    """A person at a terminal. Questions are asked one after the other.
 
-    A choice is made by its key or its label; words after the key go along as the answer's
-    text (``n the second test is wrong``). Enter alone takes the default. Ctrl-D skips.
+    The person types the key or the label of a choice. Words after the key are the answer's text
+    (``n the second test is wrong``). Enter alone takes the default. Ctrl-D skips.
     """
 
     def __init__(self, fd: int | None = None, say: Callable[[str], None] | None = None) -> None:
-        """``fd`` is what is read, stdin unless told; ``say`` writes, to stderr unless told.
-        Raises ``ConfigError`` where nobody can type."""
+        """``fd`` is read, by default stdin; ``say`` writes, by default to stderr. Raises
+        ``ConfigError`` if the input is not a terminal."""
         self._fd = sys.stdin.fileno() if fd is None else fd
         self._say = _to_stderr if say is None else say
         if not os.isatty(self._fd):
             raise ConfigError(
-                "nobody can be asked: the input is no terminal",
-                hint="Answer from elsewhere, or approve everything beforehand.",
+                "no person can be asked: the input is not a terminal",
+                hint="Answer from elsewhere, or approve all questions beforehand.",
             )
         self._turn = asyncio.Lock()
         self._typed = b""
 
     async def ask(self, question: Question) -> Answer:
         async with self._turn:
-            self._say(shown(question))
+            self._say(format_question(question))
             while True:
                 line = await self._line()
                 if line is None:
                     self._say("(skipped)\n")
                     return Answer(skipped=True)
-                answer = read(question, line)
+                answer = parse_answer(question, line)
                 if answer is not None:
                     return answer
                 keys = ", ".join(choice.key for choice in question.choices)
@@ -130,8 +131,8 @@ class Console:
                 self._say(f"Please {wanted}\n> ")
 
     async def _line(self) -> str | None:
-        """What is typed up to Enter; None at the end of the input. Nothing is left reading when
-        this is cancelled: the next question gets the next line."""
+        """The next line; None at the end of the input. A cancelled call reads nothing more: the
+        next question gets the next line."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._typed:
             ready: asyncio.Future[None] = loop.create_future()
@@ -145,24 +146,25 @@ class Console:
                 chunk = os.read(self._fd, 4096)
             if not chunk:
                 return None
-            self._typed = (self._typed + chunk)[-LONGEST:]
+            self._typed = (self._typed + chunk)[-LONGEST_LINE:]
         line, _, self._typed = self._typed.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
 
 
-def shown(question: Question) -> str:
-    """As a person reads it at a terminal. The text may hold words of a model: what cannot be
-    seen is escaped, and of several lines each has a bar, so that none passes for a choice."""
+def format_question(question: Question) -> str:
+    """The question as a terminal shows it. A model may have written the text: invisible characters
+    are escaped, and if there are several lines each gets a bar, so that none looks like a
+    choice."""
     text = visible(question.text).expandtabs(4).strip("\n").split("\n")
     lines = ["", *(text if len(text) == 1 else (f"| {line}" for line in text)), ""]
     for choice in question.choices:
-        usual = "  (default)" if choice.key == question.default else ""
-        lines.append(f"  [{one_line(choice.key)}] {one_line(choice.label)}{usual}")
+        default = "  (default)" if choice.key == question.default else ""
+        lines.append(f"  [{one_line(choice.key)}] {one_line(choice.label)}{default}")
     return "\n".join((*lines, "> "))
 
 
-def read(question: Question, line: str) -> Answer | None:
-    """The answer that a line stands for; None where it fits no choice."""
+def parse_answer(question: Question, line: str) -> Answer | None:
+    """The answer in a line; None if it matches no choice."""
     if not question.choices:
         return Answer(value=line or question.default or "") if line or question.default else None
     if not line:
@@ -170,8 +172,9 @@ def read(question: Question, line: str) -> Answer | None:
     if (choice := find_choice(question.choices, line)) is not None:
         return Answer(value=choice.key)
     key, _, rest = line.partition(" ")
-    meant = next((c for c in question.choices if c.key.lower() == key.rstrip(":,.").lower()), None)
-    return None if meant is None else Answer(value=meant.key, text=rest.strip())
+    key = key.rstrip(":,.").lower()
+    choice = next((choice for choice in question.choices if choice.key.lower() == key), None)
+    return None if choice is None else Answer(value=choice.key, text=rest.strip())
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

@@ -4,23 +4,40 @@
 
     result = await memory_runner.run(graph, resources=resources)
 
-    async with memory_runner.MemoryRun(graph, resources=resources) as run:
+    async with memory_runner.MemoryRun(graph, RunSettings(resources=resources)) as run:
         async for event in run:
             ...
         result = await run.result()
 
 Nothing survives this process but the run directory, if there is one. However the run ends, it
 leaves no task or process behind.
+
+Theory of operation
+===================
+
+``MemoryRun.drive`` is the driver of a ``Scheduler`` (see there). It carries out each command: a
+node, a question, a child pipeline and a wait each become one task. A task puts its result as a
+message into ``_inbox``. ``drive`` takes one message at a time, calls ``Scheduler.receive``, and
+carries out the commands that come back, until the scheduler is finished.
+
+A ``Stop`` command cancels its task. A cancelled task that does not end in time is abandoned with a
+warning, so one node cannot block the run. If ``drive`` itself is cancelled or fails, it stops all
+tasks before it returns.
+
+After a crash nothing continues by itself. A run that was stored (``State``) can be continued in a
+new ``MemoryRun`` with that state: it gives the commands without a reply again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +49,10 @@ from msgspec.structs import replace
 from corral.errors import CorralError
 from corral.events import Event
 from corral.pipelines import events, loader
-from corral.pipelines import loader as pipelines_loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
-from corral.pipelines.execution import attempt, handlers
 from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution.handlers import NodeContext, ResourcesProtocol
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph, Node
@@ -71,35 +87,38 @@ NOWHERE = Path(os.devnull)
 
 
 class NodeRunner:
+    """Runs nodes with all their attempts, and asks people. Without ``folder``, the files of
+    built-in nodes go to a temporary directory that ``close`` removes."""
+
     def __init__(
         self,
         graph: Graph,
         run_id: str,
         *,
-        resources: ResourcesProtocol,
-        people: Interviewer | None,
+        resources: NodeResources,
+        interviewer: Interviewer | None,
         workspace: Path,
         folder: RunDir | None,
-        say: Callable[[RunEvent], None],
-        retrying: Callable[[StepRetrying], None],
+        on_event: Callable[[RunEvent], None],
+        on_retry: Callable[[StepRetrying], None],
     ) -> None:
         self._graph = graph
         self._run_id = run_id
         self._resources = resources
-        self._interviewer = people
+        self._interviewer = interviewer
         self._workspace = workspace
         self._folder = folder
-        self._say = say
-        self._retrying = retrying
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._on_event = on_event
+        self._on_retry = on_retry
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     async def run_node(self, visit: RunNode) -> Message:
         node = self._graph.nodes[visit.node]
-        root, place, keeps = self._place(visit, node)
+        run_folder, folder, writes_files = self._directories(visit, node)
         attempt, earlier = 1, None
         while True:
             outcome = await execution_attempt.attempt(
@@ -109,19 +128,19 @@ class NodeRunner:
                     node=node,
                     visit=visit,
                     attempt=attempt,
-                    folder=place,
-                    run_folder=root,
+                    folder=folder,
+                    run_folder=run_folder,
                     workspace=self._workspace,
                     resources=self._resources,
-                    emit=partial(self._agent_said, visit.node),
-                    keeps=keeps,
+                    emit=partial(self._emit, visit.node),
+                    writes_files=writes_files,
                 )
             )
             outcome = retry.with_earlier_cost(outcome, earlier)
             then = retry.after(self._graph, node, outcome, attempt, visit.id)
             if isinstance(then, Outcome):
                 return Ended(id=visit.id, outcome=then)
-            self._retrying(
+            self._on_retry(
                 StepRetrying(
                     node=visit.node,
                     visit=visit.id,
@@ -134,21 +153,21 @@ class NodeRunner:
             earlier = outcome
             attempt += 1
 
-    def _place(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool]:
-        """The run's folder, the visit's, and whether anything is to be written there."""
+    def _directories(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool]:
+        """The run's directory, the visit's, and whether files are written there."""
         folder = self._folder
         if folder is None:
-            if not handlers.is_ours(handlers.for_node(node)):  # which makes what it needs
+            if not handlers.is_built_in(handlers.for_node(node)):  # it writes its own files
                 return NOWHERE, NOWHERE, False
-            if self._scratch is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="corral-run-")
-            folder = RunDir(self._scratch.name)
+            if self._temporary is None:
+                self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
+            folder = RunDir(self._temporary.name)
         return folder.path, folder.make_visit_dir(visit.id, visit.node), True
 
     async def ask(self, question: Question) -> Message:
         if self._interviewer is None:
             if question.timeout is None:
-                reason = f"there is nobody to ask: {question.text}"
+                reason = f"there is no interviewer to ask: {question.text}"
                 return Ended(id=question.id, outcome=failed(reason, retryable=False))
             await asyncio.sleep(question.timeout)
             return Expired(id=question.id)
@@ -161,14 +180,14 @@ class NodeRunner:
                 raise
             return Expired(id=question.id)
 
-    def _agent_said(self, node: str, event: Event) -> None:
-        self._say(event if event.node == node else replace(event, node=node))
+    def _emit(self, node: str, event: Event) -> None:
+        self._on_event(event if event.node == node else replace(event, node=node))
 
 
-ENDING = 30.0
-"""Seconds for a cancelled task to end. An attempt limits its own ending to less."""
+STOP_TIMEOUT = 30.0
+"""Seconds for a cancelled task to stop. An attempt limits its own stopping to less."""
 
-Given = TypeVar("Given")
+C = TypeVar("C")
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,8 +209,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 async def run(
     graph: Graph,
     *,
-    resources: ResourcesProtocol,
-    people: Interviewer | None = None,
+    resources: NodeResources,
+    interviewer: Interviewer | None = None,
     folder: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] = ".",
     run_id: str | None = None,
@@ -201,49 +220,56 @@ async def run(
     """Run the graph to its end. A failed node does not raise. Raises ``PipelineInvalid`` if the
     graph is invalid, and ``StorageFailed`` if the run directory cannot be written; if the run
     ended nevertheless, the error has its result as ``.result``."""
-    running = MemoryRun(
-        graph,
+    settings = RunSettings(
         resources=resources,
-        people=people,
-        folder=folder,
-        workspace=workspace,
-        run_id=run_id,
-        values=values,
+        interviewer=interviewer,
+        folder=None if folder is None else Path(folder),
+        workspace=Path(workspace),
         on_event=on_event,
     )
-    return await running.drive()
+    return await MemoryRun(graph, settings, run_id=run_id, values=values).drive()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What surrounds a run. A child pipeline gets the same, with its own directories."""
+
+    resources: NodeResources
+    interviewer: Interviewer | None = None
+    """Answers the questions of human gates; None: a question without a timeout fails."""
+    folder: Path | None = None
+    """The run directory; None: nothing is written."""
+    workspace: Path = Path()
+    on_event: Callable[[RunEvent], None] | None = None
 
 
 class MemoryRun:
     """A run in progress. Inside ``async with`` it stores its events until they are read. With the
-    ``state`` of another run it continues from there."""
+    ``state`` of another run it continues from there. ``depth`` counts the pipelines around it."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         graph: Graph,
+        settings: RunSettings,
         *,
-        resources: ResourcesProtocol,
-        people: Interviewer | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        workspace: str | os.PathLike[str] = ".",
         run_id: str | None = None,
         values: Mapping[str, Json] | None = None,
         state: State | None = None,
-        on_event: Callable[[RunEvent], None] | None = None,
         depth: int = 0,
     ) -> None:
         self.graph = graph
         self.run_id = run_id or f"run-{os.urandom(4).hex()}"
         self.scheduler = Scheduler(graph, run_id=self.run_id, values=values, state=state)
-        self._resources = resources
-        self._interviewer = people
-        self._workspace = Path(workspace).absolute()
+        self._settings = settings
+        self._workspace = settings.workspace.absolute()
         self._checkpoints = (
-            None if folder is None else CheckpointWriter(RunDir(Path(folder).absolute()))
+            None
+            if settings.folder is None
+            else CheckpointWriter(RunDir(settings.folder.absolute()))
         )
-        self._on_event = on_event
+        self._on_event = settings.on_event
         self._unread: deque[RunEvent] | None = None
-        self._news = asyncio.Event()
+        self._has_news = asyncio.Event()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping: dict[asyncio.Task[None], str] = {}
@@ -254,16 +280,16 @@ class MemoryRun:
         self._node_runner = NodeRunner(
             graph,
             self.run_id,
-            resources=resources,
-            people=people,
+            resources=settings.resources,
+            interviewer=settings.interviewer,
             workspace=self._workspace,
             folder=None if self._checkpoints is None else self._checkpoints.folder,
-            say=self._deliver,
-            retrying=self._emit,
+            on_event=self._deliver,
+            on_retry=self._emit,
         )
         self._driving: asyncio.Task[RunResult] | None = None
 
-    # The public face.
+    # The public methods.
 
     async def __aenter__(self) -> MemoryRun:
         self._unread = deque()
@@ -280,7 +306,7 @@ class MemoryRun:
         driving.cancel()
         await asyncio.wait({driving})
         if not driving.cancelled():
-            driving.exception()  # whoever wants it asks for the result
+            driving.exception()  # ``result`` raises it; here it is only marked as retrieved
 
     def __aiter__(self) -> AsyncIterator[RunEvent]:
         return self._events()
@@ -292,8 +318,8 @@ class MemoryRun:
                 yield unread.popleft()
             if driving.done():
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._has_news.clear()
+            await self._has_news.wait()
 
     async def result(self) -> RunResult:
         """Wait for the end of the run."""
@@ -316,7 +342,7 @@ class MemoryRun:
         """Run to the end."""
         scheduler, checkpoints = self.scheduler, self._checkpoints
         if checkpoints is not None:
-            checkpoints.folder.create(self.graph, self.run_id)  # before anything is spent
+            checkpoints.folder.create(self.graph, self.run_id)  # before anything costs money
         try:
             self._carry_out(scheduler.pending() if scheduler.state.started else scheduler.start())
             while scheduler.state.finish is None:
@@ -332,7 +358,7 @@ class MemoryRun:
             if checkpoints is not None:
                 checkpoints.close(scheduler.state)
             self._node_runner.close()
-            self._news.set()
+            self._has_news.set()
         result = self._result(scheduler.state.finish)
         if checkpoints is not None and checkpoints.failed is not None:
             checkpoints.failed.result = result
@@ -348,7 +374,7 @@ class MemoryRun:
                     return await self._inbox.get()
             except TimeoutError:
                 if not checkpoints.save_now(self.scheduler.state):
-                    break  # the disk will not: with the next node it is tried again
+                    break  # the disk cannot be written: it is tried again after the next node
                 self._emit(events.CheckpointSaved())
         return await self._inbox.get()
 
@@ -414,19 +440,17 @@ class MemoryRun:
             self._stopping[task] = id.rpartition(".")[0]
             task.add_done_callback(self._forget_stopped)
 
-    def _begin(self, id: str, doing: Callable[[Given], Awaitable[Message]], command: Given) -> None:
-        self._tasks[id] = asyncio.create_task(self._answer(id, doing, command))
+    def _begin(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
+        self._tasks[id] = asyncio.create_task(self._answer(id, call, command))
 
-    async def _answer(
-        self, id: str, doing: Callable[[Given], Awaitable[Message]], command: Given
-    ) -> None:
+    async def _answer(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
         try:
-            message = await doing(command)
+            message = await call(command)
         except CorralError as error:
             message = Ended(id=id, outcome=failed(str(error), retryable=error.retryable))
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            message = Ended(id=id, outcome=failed(said, retryable=False))
+            reason = f"{type(error).__name__}: {error}"
+            message = Ended(id=id, outcome=failed(reason, retryable=False))
         self._tasks.pop(id, None)
         self._inbox.put_nowait(message)
 
@@ -436,29 +460,34 @@ class MemoryRun:
     async def _wait_for_stopped(self) -> None:
         """Wait for cancelled tasks; those that do not end are abandoned."""
         if self._stopping:
-            ending = [attempt.end(*each, self.run_id, ENDING) for each in self._stopping.items()]
-            for said in filter(None, await asyncio.gather(*ending)):
-                self.scheduler.state.log(said)
+            waits = [
+                execution_attempt.wait_stopped(task, node, self.run_id, STOP_TIMEOUT)
+                for task, node in self._stopping.items()
+            ]
+            for message in filter(None, await asyncio.gather(*waits)):
+                self.scheduler.state.log(message)
 
     async def _child(self, command: Child) -> Message:
-        if self._depth >= pipelines_loader.DEEPEST:
-            reason = f"pipelines are nested more than {pipelines_loader.DEEPEST} deep"
+        if self._depth >= loader.MAX_DEPTH:
+            reason = f"pipelines are nested more than {loader.MAX_DEPTH} deep"
             return Ended(id=command.id, outcome=failed(reason, retryable=False))
         path = self._workspace / command.dotfile
         loaded = loader.load(path, values=command.context, workspace=self._workspace)
-        graph = pipelines_loader.with_absolute_children(loaded, path.parent)
+        graph = loader.with_absolute_children(loaded, path.parent)
         folder = None
         if self._checkpoints is not None:
             folder = self._checkpoints.folder.make_visit_dir(command.id, command.node) / "child"
-        child = self._children[command.id] = MemoryRun(
-            graph,
-            resources=self._resources,
-            people=self._interviewer,
+        settings = dataclasses.replace(
+            self._settings,
             folder=folder,
             workspace=self._workspace / command.workdir,
+            on_event=self._deliver,
+        )
+        child = self._children[command.id] = MemoryRun(
+            graph,
+            settings,
             run_id=f"{self.run_id}/{command.id}",
             values=command.context,
-            on_event=self._deliver,
             depth=self._depth + 1,
         )
         try:
@@ -488,4 +517,4 @@ class MemoryRun:
             self._on_event(event)
         if self._unread is not None:
             self._unread.append(event)
-            self._news.set()
+            self._has_news.set()

@@ -1,29 +1,27 @@
-"""What an agent is told of the run before its own prompt, where it begins a session of its own.
+"""The preamble: what an agent that starts a new session learns about the run before its prompt.
 
-``truncate``: the goal and the run. ``compact`` adds how each node ended and what the context
-holds, a line each. ``summary:low|medium|high`` adds more of what was said, up to about 600,
-1,500 or 3,000 tokens. ``full`` is no text: the agent goes on with the session of its thread;
-where that cannot be, it is told ``summary:high``. A node with nothing before it is told
-nothing.
+``truncate``: the goal and the run. ``compact`` adds the status of each node and the values of the
+context, one line each. ``summary:low|medium|high`` has more of the answers and values, up to about
+600, 1,500 or 3,000 tokens. ``full`` adds no text: the agent resumes the session of its thread. If
+that is not possible, it gets ``summary:high``. A node with nothing before it gets no preamble.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
 from corral.pipelines import node_kinds
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.run_dir import file_name
+from corral.pipelines.execution.run_dir import CHECKPOINT, file_name
 from corral.pipelines.graph import Node
 from corral.pipelines.templates import as_text
-from corral.values import Json
+from corral.values import Json, JsonObject, as_object
 
 TOKEN = 4
-"""Characters, about."""
+"""Characters of a token, about."""
 SIZES = {
     "truncate": 400 * TOKEN,
     "compact": 1000 * TOKEN,
@@ -31,12 +29,12 @@ SIZES = {
     "summary:medium": 1500 * TOKEN,
     "summary:high": 3000 * TOKEN,
 }
-"""Characters that a preamble may have."""
+"""Characters of a preamble."""
 VALUES = {"compact": 200, "summary:low": 120, "summary:medium": 600, "summary:high": 2000}
 """Characters of one value of the context."""
-LARGEST_CHECKPOINT = 16 * 1024 * 1024
+MAX_CHECKPOINT = 16 * 1024 * 1024
 
-_NOT_TOLD = (
+_HIDDEN = (
     "graph.",
     "internal.",
     "parallel.results",
@@ -48,46 +46,53 @@ _NOT_TOLD = (
     "outcome",
     "preferred_label",
 )
+"""Prefixes of context keys that are not shown."""
+
+
+def with_preamble(work: NodeContext, prompt: str, fidelity: str) -> str:
+    text = preamble(work, fidelity)
+    return f"{text}\n\n# Your task\n\n{prompt}" if text else prompt
 
 
 def preamble(work: NodeContext, fidelity: str) -> str:
-    """What goes before the prompt; empty where there is nothing to tell. An unknown fidelity is
-    told as ``compact``."""
+    """The text before the prompt; empty if nothing came before this node. An unknown fidelity is
+    treated as ``compact``."""
     if fidelity == "full":
         fidelity = "summary:high"
     if fidelity not in SIZES:
         fidelity = "compact"
-    previous = work.visit.previous
-    told = {key: value for key, value in work.context.items() if not key.startswith(_NOT_TOLD)}
+    values = {key: value for key, value in work.context.items() if not key.startswith(_HIDDEN)}
     stages = _stages(work)
-    if not told and not stages and not work.context.get("last_response"):
+    if not values and not stages and not work.context.get("last_response"):
         return ""
     lines = ["# The run so far", ""]
     if goal := as_text(work.context.get("graph.goal")) or work.graph.goal:
         lines.append(f"Goal: {goal}")
     lines.append(f"Run: {work.run_id}, now at: {work.node.id}")
-    if fidelity == "truncate":
-        return _cut("\n".join(lines), SIZES[fidelity])
-    if stages:
-        lines += ["", "Stages:", *(f"- {name}: {status}" for name, status in stages)]
-    most = VALUES[fidelity]
-    if previous and (said := _said(work, previous, most)):
-        lines += ["", f"Answer of {previous}:", said]
-    if told:
-        lines += ["", "Context:"]
-        lines += [f"- {key}: {_cut(as_text(value), most)}" for key, value in sorted(told.items())]
+    if fidelity != "truncate":
+        lines += _details(work, stages, values, VALUES[fidelity])
     return _cut("\n".join(lines), SIZES[fidelity])
 
 
-def with_preamble(work: NodeContext, prompt: str, fidelity: str) -> str:
-    told = preamble(work, fidelity)
-    return f"{told}\n\n# Your task\n\n{prompt}" if told else prompt
+def _details(
+    work: NodeContext, stages: list[tuple[str, str]], values: JsonObject, longest: int
+) -> list[str]:
+    lines: list[str] = []
+    if stages:
+        lines += ["", "Stages:", *(f"- {name}: {status}" for name, status in stages)]
+    previous = work.visit.previous
+    if previous and (answer := _answer_of(work, previous, longest)):
+        lines += ["", f"Answer of {previous}:", answer]
+    if values:
+        shown = ((key, _cut(as_text(value), longest)) for key, value in sorted(values.items()))
+        lines += ["", "Context:", *(f"- {key}: {text}" for key, text in shown)]
+    return lines
 
 
 def _stages(work: NodeContext) -> list[tuple[str, str]]:
-    """Each node that has ended, and how: of the checkpoint where it is at hand, else of the one
-    before alone."""
-    checkpoint = _checkpoint(work.run_folder / "checkpoint.json")
+    """Each node that has ended, with its status: from the checkpoint if it can be read, else only
+    the previous node."""
+    checkpoint = _read_checkpoint(work.run_folder / CHECKPOINT)
     outcomes = checkpoint.get("node_outcomes")
     completed = checkpoint.get("completed_nodes")
     if isinstance(outcomes, dict) and isinstance(completed, list):
@@ -110,24 +115,24 @@ def _is_step(node: Node | None) -> bool:
     return node is None or node_kinds.find(node.kind).works
 
 
-def _checkpoint(path: Path) -> dict[str, Json]:
+def _read_checkpoint(path: Path) -> JsonObject:
     try:
-        if os.path.getsize(path) > LARGEST_CHECKPOINT:
+        if os.path.getsize(path) > MAX_CHECKPOINT:
             return {}
-        read: object = msgspec.json.decode(path.read_bytes())
+        checkpoint: Json = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
-        return {}  # another machine's, or half a one: the context says enough
-    return cast("dict[str, Json]", read) if isinstance(read, dict) else {}
+        return {}  # it is on another machine, or incomplete; the context is enough
+    return as_object(checkpoint)
 
 
-def _said(work: NodeContext, previous: str, most: int) -> str:
-    """The last answer: of its file where that is at hand, else what the context has of it."""
+def _answer_of(work: NodeContext, previous: str, longest: int) -> str:
+    """The last answer: from its file if it can be read, else the part that is in the context."""
     try:
         with open(work.run_folder / file_name(previous) / "response.md", encoding="utf-8") as file:
-            return _cut(file.read(most + 1).strip(), most)
+            return _cut(file.read(longest + 1).strip(), longest)
     except (OSError, UnicodeDecodeError):
-        return _cut(as_text(work.context.get("last_response")), most)
+        return _cut(as_text(work.context.get("last_response")), longest)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

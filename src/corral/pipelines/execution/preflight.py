@@ -1,12 +1,13 @@
-"""Before a run spends anything: each node's agent is there, its key is set, its policy holds.
+"""Checks before a run costs anything: each node's agent is installed, its key is set, and its
+policy can be enforced.
 
-What a node can only know when it runs (a hole in the name of its model) is not looked at.
+An attribute with a placeholder (``model="{{model}}"``) cannot be checked before the run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,24 +16,22 @@ from corral.agents import registry as agents_registry
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.pipelines import node_kinds
-from corral.pipelines.execution import agent_call, node_options
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.resources import NodeResources
-from corral.pipelines.graph import Graph, Node
+from corral.pipelines.execution import agent_call
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
+from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
 from corral.values import Json
+
+SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
 
 
 def check(
     graph: Graph, resources: NodeResources, workspace: Path, values: Mapping[str, Json]
 ) -> None:
-    """Raises what the node would fail with, and names the node. Nothing is started. Resources
-    that simulate need nothing."""
-    if resources.simulate:
-        return
-    seen: set[bytes] = set()
+    """Raises the error with which a node would fail, with the name of the node. Starts nothing."""
+    checked: set[bytes] = set()
     for node in graph.of_kind(*node_kinds.LLM_KINDS):
-        if any("{{" in str(value) for value in _settings(node)):
+        if any("{{" in node.text(key) for key in SETTINGS):
             continue
         work = NodeContext(
             run_id="",
@@ -46,40 +45,35 @@ def check(
             resources=resources,
         )
         try:
-            _check(work, resources, seen)
+            _check_node(work, checked)
         except CorralError as error:
             if not error.message.startswith(f"{node.id}:"):
                 error.message = f"node {node.id!r}: {error.message}"
             raise
 
 
-def _settings(node: Node) -> Iterator[object]:
-    keys = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
-    return (node.attrs.get(key, "") for key in keys)
-
-
-def _check(work: NodeContext, resources: NodeResources, seen: set[bytes]) -> None:
+def _check_node(work: NodeContext, checked: set[bytes]) -> None:
+    """``checked``: the calls that were checked already."""
     if node_kinds.find(work.node.kind).llm == "model":
-        node_options.schema_of(work)
-        _key(node_options.model_of(work.node, resources), resources)
+        agent_call.schema_of(work)
+        _check_key(agent_call.model_of(work.node, work.resources), work.resources)
         return
     from corral.sessions.prepare import prepare
 
-    ask = agent_call.build_call(work, resources)
-    kept = msgspec.json.encode([ask.agent, ask.options], enc_hook=str, order="sorted")
-    if kept in seen:
+    call = agent_call.build_call(work)
+    key = msgspec.json.encode([call.agent, call.options], enc_hook=str, order="sorted")
+    if key in checked:
         return
-    seen.add(kept)
-    prepared = prepare(ask.agent, ask.options, has_asker=resources.ask is not None)
+    checked.add(key)
+    prepared = prepare(call.agent, {**call.options}, has_asker=work.resources.ask is not None)
     if isinstance(prepared.agent.transport, InProcess):
-        model = prepared.run.model or ask.agent
-        _key(model, resources)
+        _check_key(prepared.run.model or call.agent, work.resources)
 
 
-def _key(model: str | None, resources: NodeResources) -> None:
+def _check_key(model: str | None, resources: NodeResources) -> None:
     """Raises ``MissingKey``."""
     from corral.models import registry
-    from corral.system import api_keys as keys
+    from corral.system import api_keys
 
     if model is not None and agents_registry.names_a_model(model):
-        keys.access(registry.split_model(model)[0], {**os.environ, **resources.env})
+        api_keys.access(registry.split_model(model)[0], {**os.environ, **resources.env})

@@ -1,21 +1,21 @@
-"""The run folder: what people and tools read of a run.
+"""The run directory: the files that people, agents and tools read.
 
 ::
 
     manifest.json       name, goal, run_id, start_time
     checkpoint.json     timestamp, current_node, completed_nodes, node_outcomes, node_retries,
-                        context, logs: where the run stands, always whole
-    events.ndjson       what happened in the run; an agent's own events are with its node
-    visits/<visit>/     one folder for each visit (``build.2``), which never moves:
+                        context, logs: the state of the run; replaced atomically
+    events.ndjson       the events of the run; events of an agent are in its node's directory
+    visits/<visit>/     one directory for each visit (``build.2``), which never moves:
                         prompt.md, response.md, status.json, events.ndjson …
     <node>              a link to the node's latest visit
     artifacts/
-    rounds/<n>/         all of it but the manifest and the events, of a round that
+    rounds/<n>/         everything but the manifest and the events, of a round that
                         ``loop_restart`` ended
 
-Ids that are no good names of files are written with ``%``. Nothing here loses a run: what
-cannot be written is ``StorageFailed``, and may be tried again. A folder that is made here is
-its owner's alone: prompts and answers are nobody else's.
+In an id that is not a valid file name, characters are escaped with ``%``. A write that fails
+raises ``StorageFailed``; it does not end the run, and may be tried again. Only the owner may read a
+directory that is created here, because it has prompts and answers.
 """
 
 from __future__ import annotations
@@ -23,46 +23,55 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
+from corral import events as agent_events
 from corral.errors import StorageFailed
+from corral.events import Event
 from corral.pipelines import events
 from corral.pipelines.events import PipelineEvent, RunEvent
-from corral.pipelines.execution import node_dir
+from corral.pipelines.execution import verdict
+from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import TRUNK, State
 from corral.system import fs, paths
+from corral.system.environment import SecretRedactor
 from corral.values import Json
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
 VISITS, ARTIFACTS, ROUNDS = "visits", "artifacts", "rounds"
-_TAKEN = frozenset((MANIFEST, CHECKPOINT, EVENTS, VISITS, ARTIFACTS, ROUNDS))
+_RESERVED = frozenset((MANIFEST, CHECKPOINT, EVENTS, VISITS, ARTIFACTS, ROUNDS))
 _STAYS = (MANIFEST, EVENTS, ROUNDS)
 LONGEST = 150
-"""Bytes of a file's name; an id may be longer."""
-PRETTY = 256 * 1024
-"""Bytes. What is larger nobody reads by eye."""
+"""Bytes of a file name. An id may be longer."""
+MAX_INDENTED = 256 * 1024
+"""Bytes of a file that is indented for people. Larger ones are not."""
+STATUS = "status.json"
+ATTEMPT_FILES = (STATUS, "prompt.md", "response.md", "tool_output.txt", "error.txt")
+"""Files of one attempt, which are removed before the next."""
+MAX_STATUS = 1024 * 1024
+"""Bytes of a ``status.json`` that an agent or a command wrote."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def file_name(id: str) -> str:
-    """A name for the file of this node or visit: itself, wherever that is possible."""
-    kept = "".join(
+    """The file name of a node or visit: the id itself, if that is a valid name."""
+    name = "".join(
         letter if letter.isalnum() or letter in "_-. ~#" else _escaped(letter) for letter in id
     )
-    if kept in _TAKEN or kept.startswith((".", " ")) or not kept:
-        kept = _escaped(kept[:1] or "%") + kept[1:]
-    if len(kept.encode()) > LONGEST:
+    if name in _RESERVED or name.startswith((".", " ")) or not name:
+        name = _escaped(name[:1] or "%") + name[1:]
+    if len(name.encode()) > LONGEST:
         digest = blake2b(id.encode(), digest_size=8).hexdigest()
-        kept = kept.encode()[: LONGEST - 17].decode(errors="ignore") + f"~{digest}"
-    return kept
+        name = name.encode()[: LONGEST - 17].decode(errors="ignore") + f"~{digest}"
+    return name
 
 
 def _escaped(letter: str) -> str:
@@ -70,7 +79,7 @@ def _escaped(letter: str) -> str:
 
 
 class RunDir:
-    """Everything raises ``StorageFailed`` where the disk will not."""
+    """Every method raises ``StorageFailed`` if the disk cannot be written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -82,7 +91,7 @@ class RunDir:
         return self.path / ARTIFACTS
 
     def create(self, graph: Graph, run_id: str, **more: Json) -> None:
-        """The folder and its manifest. One that is there already keeps its start."""
+        """Create the directory and its manifest. An existing manifest is not changed."""
         with self._storing():
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
@@ -96,45 +105,45 @@ class RunDir:
                 "nodes": len(graph.nodes),
                 **more,
             }
-            paths.write_private(self.path / MANIFEST, _pretty(msgspec.json.encode(manifest)))
+            paths.write_private(self.path / MANIFEST, _indented(msgspec.json.encode(manifest)))
 
     def visit_dir(self, visit: str) -> Path:
-        """Where the files of this visit are, or would be."""
+        """The directory of this visit, which need not exist."""
         return self.path / VISITS / file_name(visit)
 
     def make_visit_dir(self, visit: str, node: str) -> Path:
-        """The folder of this visit, made; the node's link shows to it, unless a later visit is
-        there already. As good twice as once."""
+        """Create the directory of this visit, and point the node's link to it, unless the link
+        points to a later visit. May be called twice."""
         with self._storing():
-            place = self.visit_dir(visit)
-            place.mkdir(parents=True, exist_ok=True)
-            link, target = self.path / file_name(node), f"{VISITS}/{place.name}"
+            directory = self.visit_dir(visit)
+            directory.mkdir(parents=True, exist_ok=True)
+            link, target = self.path / file_name(node), f"{VISITS}/{directory.name}"
             with suppress(OSError):
-                if _number(os.readlink(link)) > _number(target):
-                    return place
-            draft = self.path / f".{os.getpid()}.{place.name}"
+                if _visit_number(os.readlink(link)) > _visit_number(target):
+                    return directory
+            draft = self.path / f".{os.getpid()}.{directory.name}"
             try:
                 with suppress(FileNotFoundError):
                     draft.unlink()
                 draft.symlink_to(target)
                 fs.move_into_place(draft, link)
             except OSError as error:
-                if error.errno not in _NO_LINKS:  # a file system that has no links
+                if error.errno not in _NO_LINKS:  # the file system has no links
                     raise
-            return place
+            return directory
 
     def write_status(self, done: Checkpoint) -> None:
-        """``status.json`` of a node that the plan did itself. Of a round that is over it is there
-        already."""
+        """Write ``status.json`` of a node that the scheduler ran itself. In a round that is over
+        it exists already."""
         if done.outcome is None or (self.path / ROUNDS / str(done.round)).exists():
             return
-        place = self.make_visit_dir(done.visit, done.node)
-        data = _pretty(msgspec.json.encode(node_dir.status_json(done.outcome)))
+        directory = self.make_visit_dir(done.visit, done.node)
+        data = _indented(msgspec.json.encode(status_json(done.outcome)))
         with self._storing():
-            fs.write_atomically(place / node_dir.STATUS, data, mode=0o666)
+            fs.write_atomically(directory / STATUS, data, mode=0o666)
 
     def save(self, state: State) -> None:
-        """``checkpoint.json``, replaced as a whole."""
+        """Replace ``checkpoint.json`` atomically."""
         known: dict[str, msgspec.Raw] = {}
         for node, outcome in state.outcomes.items():
             cached = self._outcomes.get(node)
@@ -156,7 +165,7 @@ class RunDir:
             }
         )
         with self._storing():
-            paths.write_private(self.path / CHECKPOINT, _pretty(data))
+            paths.write_private(self.path / CHECKPOINT, _indented(data))
 
     def append_events(self, happened: Iterable[RunEvent]) -> None:
         """Append to ``events.ndjson``."""
@@ -170,8 +179,8 @@ class RunDir:
                 data = data[os.write(self._events, data) :]
 
     def restart(self, round: int) -> None:
-        """This round begins with a fresh folder; what there is goes to ``rounds/``. As good
-        twice as once."""
+        """Start this round: move the files of the last round to ``rounds/``. May be called
+        twice."""
         with self._storing():
             rounds = self.path / ROUNDS
             over, draft = rounds / str(round - 1), rounds / f".{round - 1}"
@@ -197,23 +206,23 @@ class RunDir:
         except OSError as error:
             raise StorageFailed(
                 f"cannot write the run folder {self.path}: {error.strerror or error}",
-                hint="Free some space, or choose a folder that can be written.",
+                hint="Free some space, or choose another folder.",
             ) from error
 
 
 def _outcome(outcome: Outcome) -> msgspec.Raw:
-    told = {"status": outcome.status, **msgspec.to_builtins(outcome)}
-    return msgspec.Raw(msgspec.json.encode(told))
+    fields = {"status": outcome.status, **msgspec.to_builtins(outcome)}
+    return msgspec.Raw(msgspec.json.encode(fields))
 
 
-def _number(target: str) -> int:
-    """Of the visit that a link shows to."""
+def _visit_number(target: str) -> int:
+    """The number of the visit that a link points to."""
     tail = target.rpartition(".")[2]
     return int(tail) if tail.isdecimal() else 0
 
 
-def _pretty(data: bytes) -> bytes:
-    return msgspec.json.format(data, indent=2) if len(data) <= PRETTY else data
+def _indented(data: bytes) -> bytes:
+    return msgspec.json.format(data, indent=2) if len(data) <= MAX_INDENTED else data
 
 
 def _now() -> str:
@@ -222,8 +231,9 @@ def _now() -> str:
 
 
 class CheckpointWriter:
-    """What is done is done, and paid for: a folder that takes no more does not end a run. What
-    could not be written is tried again with the next node; ``failed`` says what is missing."""
+    """Writes the run directory while a run goes on. A directory that cannot be written does not
+    end the run, because its nodes may have cost money. A write that failed is tried again with the
+    next node; ``failed`` is the last error."""
 
     def __init__(self, folder: RunDir) -> None:
         self.folder = folder
@@ -232,21 +242,21 @@ class CheckpointWriter:
         self._next = 0.0
         self._unwritten: list[PipelineEvent] = []
         self._round: State | None = None
-        """Where the round stood when it was last looked at. A plan that restarts makes new lists
-        and leaves these as they were, so that the old round's folder gets its last word."""
+        """The state at the last checkpoint of the round. A scheduler that restarts makes new lists
+        and does not change these, so that the last checkpoint of the old round is complete."""
 
     def node_ended(self, done: Checkpoint) -> None:
-        """A node has; what the plan did itself is written down."""
+        """A node has ended: write the status if the scheduler ran it itself."""
         try:
             self.folder.write_status(done)
         except StorageFailed as error:
             self.failed = error
 
     def save(self, state: State) -> bool:
-        """A checkpoint, unless the last one took longer to write than this node to run: with
-        thousands of nodes that do nothing not each has one. Whether it was written."""
+        """Write a checkpoint, unless the last one took longer to write than this node to run: with
+        thousands of fast nodes not each has one. Returns whether it was written."""
         if self._round is not None and self._round.round != state.round:
-            return False  # the folder of this round is not there yet
+            return False  # the directory of this round does not exist yet
         self._round = msgspec.structs.replace(state, lanes={TRUNK: state.trunk})
         self._is_behind = True
         return time.monotonic() >= self._next and self.save_now(state)
@@ -254,7 +264,7 @@ class CheckpointWriter:
     def save_now(self, state: State) -> bool:
         if not self._is_behind:
             return False
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             self.folder.save(state)
             self.flush()
@@ -263,7 +273,7 @@ class CheckpointWriter:
             return False
         finally:
             ended = time.monotonic()
-            self._next = ended + (ended - begun)  # at most half of a run's time
+            self._next = ended + (ended - started)  # at most half of the run's time
         self.failed = None
         self._is_behind = False
         return True
@@ -292,7 +302,7 @@ class CheckpointWriter:
             self._unwritten = []
 
     def restart(self, round: int) -> None:
-        """A fresh folder; what there is goes aside."""
+        """Save the last state of the old round, and start this one."""
         old, self._round = self._round, None
         try:
             if old is not None:
@@ -302,7 +312,105 @@ class CheckpointWriter:
             self.failed = error
 
     def close(self, state: State) -> None:
-        """The last word on the run."""
+        """Write the final checkpoint."""
         self._is_behind = True
         self.save_now(state)
         self.folder.close()
+
+
+# The directory of a node.
+
+
+def clear_node_dir(folder: Path) -> None:
+    """Create the directory of a node, or remove the files of an earlier attempt. Raises
+    ``OSError``."""
+    try:
+        existing = os.listdir(folder)
+    except FileNotFoundError:
+        folder.mkdir(parents=True)
+        return
+    for name in ATTEMPT_FILES:
+        if name in existing:
+            os.unlink(f"{folder}{os.sep}{name}")
+
+
+def status_json(outcome: Outcome) -> dict[str, Json]:
+    """The content of ``status.json``."""
+    status: dict[str, Json] = {
+        "outcome": outcome.verdict or outcome.status,
+        "preferred_label": outcome.preferred_label,
+        "suggested_next_ids": [*outcome.suggested_next_ids],
+        "context_updates": outcome.context_updates,
+        "notes": outcome.notes,
+    }
+    if outcome.failure_reason:
+        status["failure_reason"] = outcome.failure_reason
+    if outcome.cost_usd is not None:
+        status["cost_usd"] = outcome.cost_usd
+    if outcome.tokens is not None:
+        status["tokens"] = outcome.tokens
+    return status
+
+
+def read_status(folder: Path) -> NodeVerdict | None:
+    """The status that the node's agent or command wrote; None if it wrote none. Raises
+    ``ValueError`` if the file is not a status."""
+    try:
+        fd = os.open(
+            f"{folder}{os.sep}{STATUS}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ValueError(f"status.json cannot be read: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        try:
+            raw = file.read(MAX_STATUS + 1)
+        except OSError as error:
+            raise ValueError(f"status.json cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_STATUS:
+        raise ValueError(f"status.json has over {MAX_STATUS:,} bytes")
+    try:
+        status: Json = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"status.json is not JSON: {error}") from error
+    if not isinstance(status, dict):
+        raise ValueError("status.json is not an object")
+    if "outcome" not in status and "status" not in status:
+        raise ValueError("status.json has no outcome")
+    return verdict.read(status, "status.json")
+
+
+class AgentEventLog:
+    """Writes ``events.ndjson`` of a node: each event of its agents, with secrets redacted.
+
+    The first event creates the file. If the disk is full, events are lost but the run continues.
+    """
+
+    def __init__(
+        self, folder: Path, redactor: SecretRedactor, then: Callable[[Event], None]
+    ) -> None:
+        self._folder = folder
+        self._redactor = redactor
+        self._then = then
+        self._fd: int | None = None
+        self._is_full = False
+
+    def emit(self, event: Event) -> None:
+        if not self._is_full:
+            try:
+                if self._fd is None:
+                    self._fd = os.open(
+                        self._folder / "events.ndjson",
+                        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+                        0o666,
+                    )
+                os.write(self._fd, self._redactor.clean(agent_events.to_json(event)) + b"\n")
+            except OSError:
+                self._is_full = True
+        self._then(event)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,13 +1,12 @@
 """Shell commands of a pipeline, and the values of the context that they use.
 
-A value never becomes part of the command's text. A hole ``{{key}}`` in a command becomes a
-reference to an environment variable that holds the value (``{{tool.output}}`` →
-``"${CONTEXT_TOOL_OUTPUT}"``), and the shell does not read what it expands as commands: what a
-model wrote can be an argument, never a command. Inside double quotes a hole is fine; inside
-single quotes the shell expands nothing, so a hole there is refused. A hole whose key nobody
-knows stays as it is written. ``$goal`` is such a variable too. A command that hands its text
-to another interpreter (``sh -c``, ``eval``, ``ssh``, ``python -c``) must let that one read the
-variable.
+A value never becomes part of the command's text. A placeholder ``{{key}}`` in a command is
+replaced by a reference to an environment variable that has the value (``{{tool.output}}`` ->
+``"${CONTEXT_TOOL_OUTPUT}"``). The shell does not execute the value of a variable, so text of a
+model can be an argument, but never a command. Inside single quotes the shell expands nothing, so a
+placeholder there is an error. A placeholder with an unknown key stays. ``$goal`` is such a
+variable, too. A command that passes its text to another interpreter (``sh -c``, ``eval``, ``ssh``,
+``python -c``) must let that interpreter read the variable.
 """
 
 from __future__ import annotations
@@ -22,86 +21,97 @@ from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.templates import as_text, find
+from corral.pipelines.templates import PLACEHOLDER, as_text, find
 from corral.system.environment import SecretRedactor
 from corral.system.platform import WINDOWS
 from corral.values import Json
 
 LONGEST_VALUE = 120_000
-"""Bytes of a value: Linux takes no variable over 128 KiB."""
-KEPT = 16 * 1024 * 1024
-"""Bytes of a command's output that are kept in its file; of more, the end."""
-IN_CONTEXT = 32 * 1024
-"""Bytes of it that go into the context."""
+"""Bytes of a value: Linux accepts no variable over 128 KiB."""
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Bytes of a command's output that are stored in its file. Of a longer output, the end is."""
+MAX_IN_CONTEXT = 32 * 1024
+"""Bytes of an output that go into the context."""
+MAX_IN_REASON = 2_000
+"""Characters of an output in an error message."""
 
-_HOLE = re.compile(r"\{\{\s*+\.?([A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+)\s*+\}\}")
-"""As in ``templates``, which fills texts that nobody runs."""
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Ran(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     code: int | None
-    """None where a signal ended it."""
-    late: bool
+    """None: a signal ended it."""
+    timed_out: bool
     stdout: bytes
-    """The last of it."""
+    """The end of the output, at most ``MAX_OUTPUT``."""
     cut: int
-    """Bytes before that."""
+    """Bytes of stdout that were dropped before that."""
     stderr: str
     stderr_is_cut: bool = False
 
-    def redacted(self, redactor: SecretRedactor) -> Ran:
-        """The same without secrets, also where the cut went through one."""
+    def redacted(self, redactor: SecretRedactor) -> CommandResult:
+        """The same with secrets redacted, even if a secret was cut in two."""
         out = redactor.clean_part(self.stdout, begin_cut=self.cut > 0)
         err = redactor.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
         return msgspec.structs.replace(self, stdout=out, stderr=err)
 
     @property
     def ok(self) -> bool:
-        return self.code == 0 and not self.late
+        return self.code == 0 and not self.timed_out
+
+    def end(self, timeout: float) -> str:
+        """How it ended: ``exited with 1``."""
+        if self.timed_out:
+            return f"did not end within {timeout:g}s"
+        return "was killed by a signal" if self.code is None else f"exited with {self.code}"
+
+    def output_tail(self) -> str:
+        """The end of stderr, or of stdout if stderr is empty."""
+        output = self.stderr.strip() or self.stdout.decode("utf-8", "replace").strip()
+        return output[-MAX_IN_REASON:]
 
 
-def command_of(text: str, values: Mapping[str, Json]) -> tuple[str, dict[str, str]]:
-    """The command with a variable in place of each hole, and the variables. Raises
+def shell_command(text: str, context: Mapping[str, Json]) -> tuple[str, dict[str, str]]:
+    """The command with a variable in place of each placeholder, and the variables. Raises
     ``ConfigError``."""
     env: dict[str, str] = {}
     names: dict[str, str] = {}
     out: list[str] = []
     at = 0
-    arithmetic = closed = -1  # where "$((" and "))" were last seen
+    arithmetic = closed = -1  # the last positions of "$((" and "))"
     quote = ""
-    for hole in _HOLE.finditer(text):
-        key = hole[1]
-        value = find(values, key)
-        if value is None and key not in values:
-            continue  # the template of another language: docker's, say
-        between = text[at : hole.start()]
+    for placeholder in PLACEHOLDER.finditer(text):
+        key = placeholder[1]
+        value = find(context, key)
+        if value is None and key not in context:
+            continue  # a template of another language, such as docker's
+        between = text[at : placeholder.start()]
         quote = _quote_after(between, quote)
         out.append(between)
         if quote == "'":
             raise ConfigError(
-                f"{{{{{key}}}}} stands in single quotes, where the shell expands nothing",
-                hint="Use double quotes, or none: the value is quoted by itself.",
+                f"{{{{{key}}}}} is in single quotes, where the shell expands nothing",
+                hint="Use double quotes, or no quotes: the value is quoted automatically.",
             )
-        arithmetic = max(arithmetic, text.rfind("$((", at, hole.start()))
-        closed = max(closed, text.rfind("))", at, hole.start()))
+        arithmetic = max(arithmetic, text.rfind("$((", at, placeholder.start()))
+        closed = max(closed, text.rfind("))", at, placeholder.start()))
         if arithmetic > closed:
             raise ConfigError(
-                f"{{{{{key}}}}} stands in $((…)): some shells run commands that they find there"
+                f"{{{{{key}}}}} is in $((…)): some shells run commands that they find there"
             )
         name = names.get(key)
         if name is None:
             name = _name(key, env)
             names[key] = name
-            env[name] = _said(key, value)
+            env[name] = _variable_value(key, value)
         out.append(f"${{{name}}}" if quote else f'"${{{name}}}"')
-        at = hole.end()
+        at = placeholder.end()
     return "".join((*out, text[at:])), env
 
 
 def _quote_after(text: str, quote: str) -> str:
-    """Which quote is open at the end of the text. A wrong guess in an odd command costs a word
-    split in two, never a command: the value is in a variable either way."""
+    """The quote that is open at the end of the text. If the guess is wrong, a word may be split in
+    two, but no text becomes a command: the value is in a variable in any case."""
     escaped = False
     for char in text:
         if escaped:
@@ -124,20 +134,22 @@ def _name(key: str, taken: Mapping[str, str]) -> str:
     return name
 
 
-def _said(key: str, value: Json) -> str:
+def _variable_value(key: str, value: Json) -> str:
     text = as_text(value)
     if "\0" in text:
-        raise ConfigError(f"the value of {{{{{key}}}}} holds a NUL character: no command takes it")
+        raise ConfigError(
+            f"the value of {{{{{key}}}}} has a NUL character: no command accepts that"
+        )
     if len(text.encode("utf-8", "replace")) > LONGEST_VALUE:
         raise ConfigError(
-            f"the value of {{{{{key}}}}} is over {LONGEST_VALUE:,} bytes: no command takes it",
+            f"the value of {{{{{key}}}}} is over {LONGEST_VALUE:,} bytes: no command accepts that",
             hint="Put it into a file with a write_file node, and name the file.",
         )
     return text
 
 
-def stage_env(work: NodeContext) -> dict[str, str]:
-    """What agents and commands of a node are told about where they are."""
+def node_env(work: NodeContext) -> dict[str, str]:
+    """The variables that tell agents and commands of a node about the node."""
     return {
         "ATTRACTOR_STAGE_DIR": str(work.folder.absolute()),
         "ATTRACTOR_NODE_ID": work.node.id,
@@ -153,40 +165,44 @@ async def run_command(
     pass_env: tuple[str, ...],
     timeout: float,
     stdin: bytes | None = None,
-) -> Ran:
-    """In the shell, to its end or its timeout; nothing that it started is left, and where we are
-    killed, whoever goes on finds it in the process registry and ends it. It sees the variables that
-    programs need, those that ``pass_env`` names, and ``env``. Raises ``CorralError`` where it
-    cannot be started."""
-    kept = bytearray()
+) -> CommandResult:
+    """Run a command in the shell, to its end or its timeout. No process that it started is left; if
+    this process is killed, the next one finds the command in the process registry and ends it. The
+    command sees the variables that programs need, those in ``pass_env``, and ``env``. Raises
+    ``CorralError`` if it cannot be started."""
+    output = bytearray()
     cut = 0
 
-    def hear(chunk: bytes) -> None:
+    def drop_beginning() -> None:
         nonlocal cut
-        kept.extend(chunk)
-        if len(kept) > 2 * KEPT:
-            cut += len(kept) - KEPT
-            del kept[: len(kept) - KEPT]
+        cut += len(output) - MAX_OUTPUT
+        del output[: len(output) - MAX_OUTPUT]
+
+    def on_output(chunk: bytes) -> None:
+        output.extend(chunk)
+        if len(output) > 2 * MAX_OUTPUT:
+            drop_beginning()
 
     workspace = Workspace(cwd, env=env, pass_env=pass_env)
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
-    ran = await run_program(
+    done = await run_program(
         workspace,
         [*shell, command],
         workspace.root,
         timeout,
-        hear,
+        on_output,
         stdin=stdin,
         owner="command",
     )
-    if len(kept) > KEPT:
-        cut += len(kept) - KEPT
-        del kept[: len(kept) - KEPT]
-    return Ran(ran.exit.code, ran.late, bytes(kept), cut, ran.stderr, ran.stderr_is_cut)
+    if len(output) > MAX_OUTPUT:
+        drop_beginning()
+    return CommandResult(
+        done.exit.code, done.late, bytes(output), cut, done.stderr, done.stderr_is_cut
+    )
 
 
-def shortened(text: str, most: int = IN_CONTEXT) -> str:
-    """At most so many bytes of it, the end: that is where a command says how it went."""
+def last_bytes(text: str, most: int = MAX_IN_CONTEXT) -> str:
+    """At most the last ``most`` bytes: the end of an output says how a command ended."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= most:
         return text

@@ -1,24 +1,24 @@
 """How an agent or a model reports the outcome of its node.
 
-A node *decides* something when it has more than one way out, when an edge of it or of a decision
-after it has a condition on ``outcome`` or ``preferred_label``, or when it is a goal gate. Such a
+A node *decides* something if it has more than one outgoing edge, if an edge of it or of a decision
+after it has a condition on ``outcome`` or ``preferred_label``, or if it is a goal gate. Such a
 node's prompt gets a short instruction: the outcomes and labels that this node may report, and the
 channel to report them by:
 
-- ``tool``: a call of ``report_outcome``, for agents that take our tools;
-- ``file``: ``status.json`` in the node's folder, for an agent that may write there;
+- ``tool``: a call of ``report_outcome``, for agents that accept corral's tools;
+- ``file``: ``status.json`` in the node's directory, for an agent that may write there;
 - ``answer``: a JSON object at the end of the answer.
 
-What was reported is read in that order, whichever channel was named. ``outcome`` may be any word
-of the author's; all but ``fail`` and ``retry`` are a success. Without a report the node succeeded.
-``verdict=off`` on the node or the graph turns the instruction off; a report is read all the same.
+All channels are read, in this order, whichever the instruction named. ``outcome`` may be any word;
+all but ``fail`` and ``retry`` are a success. Without a report the node succeeded. ``verdict=off``
+on the node or the graph turns the instruction off, but a report is still read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -27,17 +27,17 @@ from corral.pipelines.conditions import AllOf, AnyOf, Clause, Tree
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status, not_json
 from corral.pipelines.scheduler.routing import is_decision, normalize_label
-from corral.values import Json
+from corral.values import Json, JsonObject, is_object
 
 Channel = Literal["tool", "file", "answer"]
 
 TOOL = "report_outcome"
 KEYS = ("outcome", "preferred_label")
-STATUSES: tuple[str, ...] = get_args(Status)
-SCANNED = 64 * 1024
-"""Characters at the end of an answer in which a report is looked for."""
-BRACES = 400
-"""Places in them where an object may begin that are tried."""
+STATUSES: tuple[Status, ...] = get_args(Status)
+MAX_SCANNED = 64 * 1024
+"""Characters at the end of an answer in which a report is searched."""
+MAX_BRACES = 400
+"""Opening braces in them that are tried as the beginning of an object."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -59,32 +59,38 @@ class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wanted_of(graph: Graph, node: Node) -> Wanted | None:
-    """What this node may report; None where it decides nothing, or is not to be asked."""
-    if node.text("verdict") == "off":
-        return None
-    if not node.text("verdict") and str(graph.attrs.get("verdict", "")) == "off":
+    """What this node may report; None if it decides nothing, or has ``verdict=off``."""
+    if (node.text("verdict") or str(graph.attrs.get("verdict", ""))) == "off":
         return None
     edges = graph.edges_from(node.id)
-    after = [
-        edge
-        for known in edges
-        if (target := graph.nodes.get(known.target)) is not None and is_decision(target)
-        for edge in graph.edges_from(target.id)
-    ]
+    after = _edges_of_decisions(graph, edges)
     compared = [clause for edge in (*edges, *after) for clause in _compared(graph, edge)]
     decides = len(edges) > 1 or bool(compared) or node.is_true("goal_gate")
     if not decides:
         return None
-    outcomes = ["success", "fail", *(_words(compared, "outcome"))]
-    labels = [*_words(compared, "preferred_label")]
-    for group in (edges, after):
-        free = [edge for edge in group if conditions.edge_condition(graph, edge) is None]
-        labels += [edge.label for edge in free if edge.label] if len(group) > 1 else []
+    outcomes = ["success", "fail", *(_literals(compared, "outcome"))]
+    labels = [*_literals(compared, "preferred_label")]
+    labels += [*_free_labels(graph, edges), *_free_labels(graph, after)]
     return Wanted(tuple(dict.fromkeys(outcomes)), tuple(dict.fromkeys(labels)))
 
 
+def _edges_of_decisions(graph: Graph, edges: list[Edge]) -> list[Edge]:
+    """The edges that leave the decisions to which these edges lead."""
+    targets = (graph.nodes.get(edge.target) for edge in edges)
+    decisions = (node for node in targets if node is not None and is_decision(node))
+    return [edge for node in decisions for edge in graph.edges_from(node.id)]
+
+
+def _free_labels(graph: Graph, edges: list[Edge]) -> Iterator[str]:
+    """The labels of edges without a condition, if there is more than one edge to choose from."""
+    if len(edges) > 1:
+        for edge in edges:
+            if edge.label and conditions.edge_condition(graph, edge) is None:
+                yield edge.label
+
+
 def instruction(wanted: Wanted, channel: Channel, path: str = "") -> str:
-    """What is appended to the prompt of a node that decides something."""
+    """The text that is appended to the prompt of a node that decides something."""
     how = {
         "tool": f"call the tool `{TOOL}` once, as the last thing you do",
         "file": f"write a JSON object to the file {path}",
@@ -101,13 +107,13 @@ def instruction(wanted: Wanted, channel: Channel, path: str = "") -> str:
 
 def find(text: str) -> NodeVerdict | None:
     """The last JSON object of an answer, bare or fenced, that has an ``outcome`` or a
-    ``preferred_label``; None where there is none."""
-    end = text[-SCANNED:]
+    ``preferred_label``; None if there is none."""
+    end = text[-MAX_SCANNED:]
     decoder = json.JSONDecoder()
-    found: dict[str, Json] | None = None
+    found: JsonObject | None = None
     begin = at = len(end)
     until = -1
-    for _ in range(BRACES):
+    for _ in range(MAX_BRACES):
         at = end.rfind("{", 0, at)
         if at < 0:
             break
@@ -117,17 +123,19 @@ def find(text: str) -> NodeVerdict | None:
             continue
         if found is not None and stop <= begin:
             break  # it ends before the one that was found
-        if isinstance(value, dict) and any(key in value for key in KEYS) and stop > until:
-            found, begin, until = cast("dict[str, Json]", value), at, stop
+        if is_object(value) and any(key in value for key in KEYS) and stop > until:
+            found, begin, until = value, at, stop
     return None if found is None else read(found, "the answer")
 
 
 def read(given: dict[str, Json], source: str) -> NodeVerdict:
-    """A report out of JSON. Raises ``ValueError`` for fields of the wrong type."""
+    """The report in a JSON object. Raises ``ValueError`` if a field has the wrong type."""
     following = given.get("suggested_next_ids") or []
     updates = given.get("context_updates") or {}
     if not isinstance(following, list) or not isinstance(updates, dict):
-        raise ValueError(f"{source}: suggested_next_ids is a list, context_updates an object")
+        raise ValueError(
+            f"{source}: suggested_next_ids must be a list and context_updates an object"
+        )
     for key, value in updates.items():
         if wrong := not_json(value):
             raise ValueError(f"{source}: {key!r} {wrong}")
@@ -143,10 +151,10 @@ def read(given: dict[str, Json], source: str) -> NodeVerdict:
 
 
 def apply_verdict(outcome: Outcome, verdict: NodeVerdict, node: str, by: Channel) -> Outcome:
-    """The outcome of a node that went well, as its agent reported it."""
+    """The outcome of a node that succeeded, changed by the report of its agent."""
     word = verdict.outcome
-    is_status = word in STATUSES
-    status = cast("Status", word) if is_status else "success"
+    status = next((status for status in STATUSES if status == word), None)
+    is_status, status = status is not None, status or "success"
     has_failed = status in ("fail", "retry")
     reason = verdict.failure_reason
     if has_failed and not reason:
@@ -166,14 +174,14 @@ def apply_verdict(outcome: Outcome, verdict: NodeVerdict, node: str, by: Channel
 
 
 def unknown_label(graph: Graph, node: Node, label: str) -> str:
-    """What is wrong with a reported label: no edge has it; empty where one does, or where the
-    node's edges have none."""
+    """A message if no edge has the reported label; empty if one has it, or if no edge of the node
+    has a label."""
     wanted = wanted_of(graph, node)
     known = () if wanted is None else wanted.labels
     accepted = {normalize_label(each) for each in known}
     if not label or not known or normalize_label(label) in accepted:
         return ""
-    return f"the reported preferred_label {label!r} is none of: {', '.join(known)}"
+    return f"the reported preferred_label {label!r} is not one of: {', '.join(known)}"
 
 
 def _word(text: str) -> str:
@@ -186,7 +194,7 @@ def _text(value: Json) -> str:
 
 
 def _compared(graph: Graph, edge: Edge) -> Iterator[Clause]:
-    """The clauses of an edge's condition that look at what a node reports."""
+    """The clauses of an edge's condition that compare what a node reports."""
     try:
         condition = conditions.edge_condition(graph, edge)
     except conditions.ConditionError:
@@ -208,7 +216,8 @@ def _clauses(tree: Tree) -> Iterator[Clause]:
                 yield from _clauses(part)
 
 
-def _words(clauses: list[Clause], key: str) -> Iterator[str]:
+def _literals(clauses: list[Clause], key: str) -> Iterator[str]:
+    """The texts with which these clauses compare this key."""
     for clause in clauses:
         if clause.key.removeprefix("context.") == key and clause.operator == "=" and clause.literal:
             yield clause.literal

@@ -1,99 +1,89 @@
 """``parallel.fan_in`` with a prompt: a model, or an agent that the node names, ranks the branches.
 
-The branches that did not fail are put before it, and it names the best. Whose context updates
-win is the plan's to do.
+It gets the branches that did not fail, and names the best. The scheduler merges their context
+updates.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
 import msgspec
 
-from corral.pipelines.execution import agent_call, node_options
-from corral.pipelines.execution import resources as node_resources
-from corral.pipelines.execution.handlers import Handler, NodeContext
+from corral.pipelines.execution import agent_call
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.run_dir import RunDir
-from corral.pipelines.nodes.codergen import prompt_of, simulated
+from corral.pipelines.nodes.codergen import prompt_of, simulated_answer
 from corral.pipelines.nodes.prompt import ask_model, outcome_with_cost
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.values import Json
+from corral.values import JsonObject, as_object, as_objects, as_text
 
 BEST = "parallel.fan_in.best_id"
-PRODUCED = ("response.md", "tool_output.txt")
-"""What a branch's last node leaves: an answer, or the output of a command."""
-ANSWER = 4_000
-"""Characters of a branch's answer that the judge is shown."""
+OUTPUT_FILES = ("response.md", "tool_output.txt")
+"""Output of a branch's last node: an answer, or the output of a command."""
+MAX_ANSWER = 4_000
+"""Characters of a branch's answer in the prompt."""
 
 
 async def fan_in(work: NodeContext) -> Outcome:
-    branches = [each for each in _results(work) if each.get("status") not in ("fail", "cancelled")]
+    results = as_objects(work.context.get("parallel.results"))
+    branches = [each for each in results if each.get("status") not in ("fail", "cancelled")]
     ids = [str(each["id"]) for each in branches if each.get("id")]
     if not ids:
         return failed("there is no branch to rank: none succeeded", retryable=False)
-    asked = f"{prompt_of(work)}\n\n{_shown(work, branches)}"
-    node_resources.write_node_file(work, "prompt.md", asked)
+    prompt = f"{prompt_of(work)}\n\n{_describe(work, branches)}"
+    work.write_file("prompt.md", prompt)
     if work.resources.simulate:
-        node_resources.write_node_file(work, "response.md", simulated(work))
-        return Outcome(context_updates=_picked(branches, ids[0]))
-    schema: dict[str, Json] = {
+        work.write_file("response.md", simulated_answer(work))
+        return Outcome(context_updates=_best_updates(branches, ids[0]))
+    schema: JsonObject = {
         "type": "object",
         "properties": {"best_id": {"enum": [*ids]}, "reason": {"type": "string"}},
         "required": ["best_id"],
     }
-    resources = node_resources.resources_of(work)
-    model = node_options.model_of(work.node, resources)
-    if not work.node.text("agent") and model is not None and ":" in model:
-        generation = await ask_model(work, resources, asked, schema)
-        outcome, answer = outcome_with_cost(generation, {}), generation.object
-    else:
-        ask = agent_call.build_call(work, resources, alone=True)
-        ask.schema = schema
-        result = await agent_call.send_prompt(work, resources, ask, asked)
-        outcome, answer = agent_call.outcome_of_result(work, ask, result), result.output
-        if not outcome.ok:
-            return outcome
-    told = cast("dict[str, str]", answer)
-    node_resources.write_node_file(work, "response.md", msgspec.json.encode(told))
+    outcome, choice = await _ask(work, prompt, schema)
+    if not outcome.ok:
+        return outcome
+    work.write_file("response.md", msgspec.json.encode(choice))
     return msgspec.structs.replace(
         outcome,
-        context_updates=_picked(branches, told["best_id"]),
-        notes=told.get("reason", "") or outcome.notes,
+        context_updates=_best_updates(branches, as_text(choice.get("best_id"))),
+        notes=as_text(choice.get("reason")) or outcome.notes,
     )
 
 
-def _results(work: NodeContext) -> list[dict[str, Json]]:
-    results = work.context.get("parallel.results")
-    if not isinstance(results, list):
-        return []
-    return [each for each in results if isinstance(each, dict)]
+async def _ask(work: NodeContext, prompt: str, schema: JsonObject) -> tuple[Outcome, JsonObject]:
+    """The outcome with its cost, and the answer; empty if the outcome is a failure."""
+    model = agent_call.model_of(work.node, work.resources)
+    if not work.node.text("agent") and model is not None and ":" in model:
+        generation = await ask_model(work, prompt, schema)
+        return outcome_with_cost(generation, {}), as_object(generation.object)
+    call = agent_call.build_call(work, alone=True)
+    call.schema = schema
+    result = await agent_call.send_prompt(work, call, prompt)
+    return agent_call.outcome_of_result(work, call, result), as_object(result.output)
 
 
-def _picked(branches: list[dict[str, Json]], best: str) -> dict[str, Json]:
+def _best_updates(branches: list[JsonObject], best: str) -> JsonObject:
     status = next((each.get("status") for each in branches if each.get("id") == best), "success")
     return {BEST: best, "parallel.fan_in.best_outcome": status}
 
 
-def _shown(work: NodeContext, branches: list[dict[str, Json]]) -> str:
-    """The branches for a judge: with what their last nodes produced, where that is at hand."""
-    told = ["The branches to choose from; answer with the id of the best:"]
+def _describe(work: NodeContext, branches: list[JsonObject]) -> str:
+    """The branches for the prompt, with the output of their last nodes if it can be read."""
+    parts = ["The branches to choose from; answer with the id of the best:"]
     for branch in branches:
-        said = _answer(work, str(branch.get("last_visit", ""))) or branch.get("last_response", "")
-        told.append(f"## {branch['id']}\n\nstatus: {branch.get('status')}\n\n{said}")
-    return "\n\n".join(told)
+        answer = _output(work, str(branch.get("last_visit", ""))) or branch.get("last_response", "")
+        parts.append(f"## {branch['id']}\n\nstatus: {branch.get('status')}\n\n{answer}")
+    return "\n\n".join(parts)
 
 
-def _answer(work: NodeContext, visit: str) -> str:
+def _output(work: NodeContext, visit: str) -> str:
     if not visit:
         return ""
-    place = RunDir(work.run_folder).visit_dir(visit)
-    for name in PRODUCED:
+    folder = RunDir(work.run_folder).visit_dir(visit)
+    for name in OUTPUT_FILES:
         try:
-            with open(place / name, encoding="utf-8", errors="replace") as file:
-                return file.read(ANSWER)
+            with open(folder / name, encoding="utf-8", errors="replace") as file:
+                return file.read(MAX_ANSWER)
         except OSError:
             continue
     return ""
-
-
-HANDLERS: dict[str, Handler] = {"parallel.fan_in": fan_in}

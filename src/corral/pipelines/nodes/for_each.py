@@ -1,29 +1,27 @@
 """``for_each``: an agent, a model or a command for each item of a list.
 
-``items`` is a hole that holds a list, the name of a key that does, JSON, or words parted by
-commas; in ``prompt`` and ``tool_command`` the holes ``{{item}}``, ``{{item.field}}`` and
-``{{index}}`` stand for the one at hand. With ``tool_command`` it is a command; with ``model``
-and no ``agent`` one call of that model; else an agent. ``max_parallel`` (4) work at once, each
-within ``item_timeout`` and in a folder of its own, ``items/<index>``. ``item_key`` gives the
-item a second name, ``results_key`` the results another key.
+``items`` is a placeholder for a list, the name of a key that has one, JSON, or words separated by
+commas. In ``prompt`` and ``tool_command`` the placeholders ``{{item}}``, ``{{item.field}}`` and
+``{{index}}`` stand for the current item. With ``tool_command`` a command runs; with ``model`` and
+no ``agent`` that model is called once; else an agent is. ``max_parallel`` (4) items run at the same
+time, each within ``item_timeout`` and in its own folder, ``items/<index>``. ``item_key`` is a
+second name for the item, ``results_key`` another key for the results.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import cast
 
 import msgspec
 
 from corral.errors import ConfigError, CorralError
 from corral.nesting import decode_json
-from corral.pipelines.execution import node_dir
-from corral.pipelines.execution import resources as node_resources
+from corral.pipelines.execution import run_dir
+from corral.pipelines.execution.agent_call import number_of
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
-from corral.pipelines.execution.node_options import names, number_of
-from corral.pipelines.execution.shell import IN_CONTEXT
+from corral.pipelines.execution.shell import MAX_IN_CONTEXT
 from corral.pipelines.graph import Node, Value
 from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
@@ -31,59 +29,65 @@ from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import as_text, find
-from corral.values import Json
+from corral.values import Json, JsonObject
 
-MOST = 1000
-"""Items, unless ``max_items`` says otherwise: a list may be what a model made."""
-ROOM = 512 * 1024
-"""Bytes of all answers in the context; the whole of them is in ``results.json``."""
+MAX_ITEMS = 1000
+"""Items, unless ``max_items`` is set: a model may have made the list."""
+MAX_RESULTS = 512 * 1024
+"""Bytes of all answers in the context. ``results.json`` has all of them."""
 ANSWER = "internal.item"
 
 
 async def for_each(work: NodeContext) -> Outcome:
     """``<node>.results`` has one entry for each item, in order: ``index``, ``status``, and
-    ``output`` or ``error``. Some failed: a partial success; all: a failure."""
+    ``output`` or ``error``. If some items failed, it is a partial success; if all did, a
+    failure."""
     items = items_of(work)
     handler = _handler(work.node)
-    width = number_of(work.node, "max_parallel", int) if "max_parallel" in work.node.attrs else 4
-    if width < 1:
-        raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {width}")
-    places = asyncio.Semaphore(width)
+    limit = number_of(work.node, "max_parallel", int) if "max_parallel" in work.node.attrs else 4
+    if limit < 1:
+        raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {limit}")
+    slots = asyncio.Semaphore(limit)
 
-    async def one(index: int, item: Json) -> Outcome:
-        async with places:
-            return await _outcome(_part(work, index, item), handler)
+    async def run_item(index: int, item: Json) -> Outcome:
+        async with slots:
+            return await _run(_item_context(work, index, item), handler)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(index, item)) for index, item in enumerate(items)]
-    return _together(work, [task.result() for task in tasks])
+        tasks = [group.create_task(run_item(index, item)) for index, item in enumerate(items)]
+    return _combine(work, [task.result() for task in tasks])
 
 
 def items_of(work: NodeContext) -> list[Json]:
-    """Raises ``ConfigError`` for what is no list."""
+    """Raises ``ConfigError`` if ``items`` is not a list."""
     node = work.node
     if "items" not in node.attrs:
         raise ConfigError(f"the for_each node {node.id} has no items")
-    given = value_of(work, node.attrs["items"])
-    if isinstance(given, str) and isinstance(held := find(work.context, given.strip()), list):
-        given = held  # the bare name of a key
-    if isinstance(given, str):
-        text = given.strip()
-        given = cast("Json", names(text))
-        if text.startswith(("[", "{")):
-            try:
-                parsed: Json = decode_json(text)
-            except msgspec.DecodeError as error:
-                raise ConfigError(f"{node.id}: items is no JSON: {error}") from error
-            given = parsed
-    if not isinstance(given, list):
-        raise ConfigError(f"{node.id}: items must be a list, got: {type(given).__name__}")
-    most = number_of(node, "max_items", int) if "max_items" in node.attrs else MOST
-    if len(given) > most:
+    items = value_of(work, node.attrs["items"])
+    if isinstance(items, str):
+        items = _parse_items(work, items.strip())
+    if not isinstance(items, list):
+        raise ConfigError(f"{node.id}: items must be a list, got: {type(items).__name__}")
+    most = number_of(node, "max_items", int) if "max_items" in node.attrs else MAX_ITEMS
+    if len(items) > most:
         raise ConfigError(
-            f"{node.id}: there are {len(given):,} items, over {most:,}", hint="Raise max_items."
+            f"{node.id}: there are {len(items):,} items, over {most:,}", hint="Raise max_items."
         )
-    return given
+    return items
+
+
+def _parse_items(work: NodeContext, text: str) -> Json:
+    """The list in a text: the name of a key, JSON, or words separated by commas."""
+    value = find(work.context, text)
+    if isinstance(value, list):
+        return value
+    if not text.startswith(("[", "{")):
+        return [name for item in text.split(",") if (name := item.strip())]
+    try:
+        parsed: Json = decode_json(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{work.node.id}: items is not JSON: {error}") from error
+    return parsed
 
 
 def _handler(node: Node) -> Handler:
@@ -95,14 +99,14 @@ def _handler(node: Node) -> Handler:
     return prompt if named and not node.text("agent") else codergen
 
 
-def _part(work: NodeContext, index: int, item: Json) -> NodeContext:
-    """The work on one item: like the node's own, in a folder and with a context of its own."""
+def _item_context(work: NodeContext, index: int, item: Json) -> NodeContext:
+    """The context of one item: that of the node, with another folder and the item's values."""
     attrs: dict[str, Value] = {**work.node.attrs, "output_key": ANSWER}
     attrs.pop("timeout", None)
     if "item_timeout" in attrs:
         attrs["timeout"] = attrs["item_timeout"]
     node = msgspec.structs.replace(work.node, attrs=attrs)
-    context: dict[str, Json] = {**work.context, "item": item, "index": index}
+    context: JsonObject = {**work.context, "item": item, "index": index}
     if name := work.node.text("item_key"):
         context[name] = item
     return dataclasses.replace(
@@ -113,61 +117,62 @@ def _part(work: NodeContext, index: int, item: Json) -> NodeContext:
     )
 
 
-async def _outcome(part: NodeContext, handler: Handler) -> Outcome:
+async def _run(work: NodeContext, handler: Handler) -> Outcome:
     try:
-        node_dir.clear(part.folder)
-        return await handler(part) or Outcome()
+        run_dir.clear_node_dir(work.folder)
+        return await handler(work) or Outcome()
     except CorralError as error:
         return outcome_of_error(error)
     except (OSError, ValueError) as error:
         return Outcome(status="fail", failure_reason=f"{type(error).__name__}: {error}")
 
 
-def _together(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
+def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
     node = work.node
-    room = min(IN_CONTEXT, ROOM // max(1, len(outcomes)))
-    whole: list[Json] = []
-    short: list[Json] = []
-    for index, outcome in enumerate(outcomes):
-        entry: dict[str, Json] = {"index": index, "status": outcome.status}
-        if not outcome.ok:
-            entry["error"] = outcome.failure_reason
-        typed = f"{node.id}.output"
-        output = outcome.context_updates.get(
-            typed if node.text("output_schema") else ANSWER, None if outcome.ok else ""
-        )
-        whole.append({**entry, "output": output})
-        short.append({**entry, "output": _shortened(output, room)})
-    node_resources.write_node_file(work, "results.json", msgspec.json.encode(whole))
-    bad = [outcome for outcome in outcomes if not outcome.ok]
+    longest = min(MAX_IN_CONTEXT, MAX_RESULTS // max(1, len(outcomes)))
+    entries = [_entry(node, index, outcome) for index, outcome in enumerate(outcomes)]
+    short: list[Json] = [
+        {**entry, "output": _shortened(entry["output"], longest)} for entry in entries
+    ]
+    work.write_file("results.json", msgspec.json.encode(entries))
+    failures = [outcome for outcome in outcomes if not outcome.ok]
+    message = ""
+    if failures:
+        count = f"{len(failures)} of {len(outcomes)} items failed"
+        message = f"{count}: {failures[0].failure_reason}"
+    all_failed = bool(failures) and len(failures) == len(outcomes)
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
-    told = f"{len(bad)} of {len(outcomes)} items failed: {bad[0].failure_reason}" if bad else ""
-    failed = bool(bad) and len(bad) == len(outcomes)
-    retryable: bool | None = None
-    if failed and any(outcome.retryable for outcome in bad):
-        retryable = True
-    elif failed and all(outcome.retryable is False for outcome in bad):
-        retryable = False
     return Outcome(
-        status="fail" if failed else "partial_success" if bad else "success",
-        failure_reason=told if failed else "",
-        notes="" if failed else told,
-        retryable=retryable,
+        status="fail" if all_failed else "partial_success" if failures else "success",
+        failure_reason=message if all_failed else "",
+        notes="" if all_failed else message,
+        retryable=_retryable(failures) if all_failed else None,
         context_updates={
             node.text("results_key") or f"{node.id}.results": short,
             f"{node.id}.count": len(outcomes),
-            f"{node.id}.failed": len(bad),
+            f"{node.id}.failed": len(failures),
         },
         cost_usd=sum(costs) if costs else None,
         tokens=sum(tokens) if tokens else None,
     )
 
 
-def _shortened(output: Json, room: int) -> Json:
-    if isinstance(output, str) or len(msgspec.json.encode(output)) > room:
-        return truncate_text(as_text(output), room)
+def _entry(node: Node, index: int, outcome: Outcome) -> JsonObject:
+    key = f"{node.id}.output" if node.text("output_schema") else ANSWER
+    output = outcome.context_updates.get(key, None if outcome.ok else "")
+    entry: JsonObject = {"index": index, "status": outcome.status, "output": output}
+    return entry if outcome.ok else {**entry, "error": outcome.failure_reason}
+
+
+def _retryable(failures: list[Outcome]) -> bool | None:
+    """Whether another attempt may help, if all items failed."""
+    if any(outcome.retryable for outcome in failures):
+        return True
+    return False if all(outcome.retryable is False for outcome in failures) else None
+
+
+def _shortened(output: Json, longest: int) -> Json:
+    if isinstance(output, str) or len(msgspec.json.encode(output)) > longest:
+        return truncate_text(as_text(output), longest)
     return output
-
-
-HANDLERS: dict[str, Handler] = {"for_each": for_each}

@@ -1,8 +1,8 @@
-"""``batch.item``: one task of a batch, whose result is whole: nobody reads its folder for it.
+"""``batch.item``: one task of a batch. Its outcome has the complete result.
 
-The node has the prompt's template, and what all the tasks share: ``agent``, ``model``,
-``timeout``, ``output_schema``, ``worktree`` (a commit; the repository is around the workspace).
-The context holds the task's own fields, and nothing else.
+The node has the template of the prompt, and the attributes that all tasks share: ``agent``,
+``model``, ``timeout``, ``output_schema``, ``worktree`` (a commit; the repository is around the
+workspace). The context has only the fields of the task.
 """
 
 from __future__ import annotations
@@ -19,73 +19,72 @@ import msgspec
 from corral.errors import CorralError, StorageFailed
 from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
-from corral.pipelines.execution import resources as node_resources
 from corral.pipelines.execution.error_mapping import outcome_of_error
-from corral.pipelines.execution.handlers import Handler, NodeContext
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
 from corral.system.git.worktree import TaskWorktree, branch_name, task_folder
-from corral.values import Json
+from corral.values import Json, JsonObject
 
-LONGEST = 400_000
-"""Characters of an answer in its result; the whole is in ``response.md``."""
+MAX_TEXT = 400_000
+"""Characters of an answer in its result. ``response.md`` has all of it."""
 UPDATE = "item"
-"""The key of the outcome's updates that holds the result."""
+"""The key of the result in the context updates of the outcome."""
 
 
 async def item(work: NodeContext) -> Outcome:
-    """A failed run fails the task, with its code and what it said."""
-    began = time.monotonic()
+    """If the agent's run fails, the task fails with its error code and reason."""
+    started = time.monotonic()
     prompt = templates.fill(work.node.text("prompt"), work.context)
-    # Its fields are in the prompt already: they must not be told a second time, before it.
+    # The prompt contains the fields already: the preamble must not repeat them.
     work = dataclasses.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
-    told: dict[str, Json] = {}
+    fields: JsonObject = {}
     try:
         if work.resources.simulate:
-            node_resources.write_node_file(work, "prompt.md", prompt)
-            node_resources.write_node_file(work, "response.md", prompt)
-            told["text"] = f"[Simulated] {prompt}"[:LONGEST]
+            work.write_file("prompt.md", prompt)
+            work.write_file("response.md", prompt)
+            fields["text"] = f"[Simulated] {prompt}"[:MAX_TEXT]
             outcome = Outcome()
         else:
-            outcome, told = await _asked(work, prompt)
+            outcome, fields = await _run_agent(work, prompt)
     except CorralError as error:
         outcome = outcome_of_error(error)
-        told["code"] = error.code
-    told["seconds"] = round(time.monotonic() - began, 3)
-    return msgspec.structs.replace(outcome, context_updates={UPDATE: told})
+        fields["code"] = error.code
+    fields["seconds"] = round(time.monotonic() - started, 3)
+    return msgspec.structs.replace(outcome, context_updates={UPDATE: fields})
 
 
-async def _asked(work: NodeContext, prompt: str) -> tuple[Outcome, dict[str, Json]]:
-    resources = node_resources.resources_of(work)
+async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObject]:
     commit = work.node.text("worktree")
-    async with _place(work, commit) as (place, tree):
-        work = dataclasses.replace(work, workspace=place)
-        ask = agent_call.build_call(work, resources)
-        result = await agent_call.send_prompt(work, resources, ask, prompt)
-        outcome = agent_call.outcome_of_result(work, ask, result)
-        told = _told(result, outcome)
+    async with _workspace(work, commit) as (workspace, tree):
+        work = dataclasses.replace(work, workspace=workspace)
+        call = agent_call.build_call(work)
+        result = await agent_call.send_prompt(work, call, prompt)
+        outcome = agent_call.outcome_of_result(work, call, result)
+        fields = _result_fields(result, outcome)
         if result.text:
-            node_resources.write_node_file(work, "response.md", result.text)
+            work.write_file("response.md", result.text)
         if tree is None:
-            return outcome, told
+            return outcome, fields
         if outcome.ok:
             try:
-                told |= await _kept(work, tree)
+                fields |= await _save_changes(work, tree)
             except StorageFailed as error:
-                # Not to be tried again: that would do the work anew, in place of what is there.
-                reason = f"its work could not be kept: {error.message}; it is in {tree.place}"
-                told["code"] = error.code
-                return failed(reason, retryable=False), told
+                # Not retryable: another attempt would replace the work that is in the worktree.
+                reason = f"its work could not be saved: {error.message}; it is in {tree.place}"
+                fields["code"] = error.code
+                return failed(reason, retryable=False), fields
         await asyncio.shield(tree.remove())
-        return outcome, told
+        return outcome, fields
 
 
-def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
-    said = result.text
+def _result_fields(result: Result, outcome: Outcome) -> JsonObject:
+    """The fields of a result that are not empty."""
+    text = result.text
     files: list[Json] = [file.path for file in result.files]
-    denied: list[Json] = [*sorted({refusal.name for refusal in result.denied})]
-    told: dict[str, Json] = {
-        "text": said[:LONGEST],
+    denied: list[Json] = [*sorted({denied.name for denied in result.denied})]
+    fields: JsonObject = {
+        "text": text[:MAX_TEXT],
         "output": result.output,
         "code": result.error.code if result.error else "" if outcome.ok else result.status,
         "files": files,
@@ -93,17 +92,17 @@ def _told(result: Result, outcome: Outcome) -> dict[str, Json]:
         "agent": result.agent,
         "model": result.model,
         "label": result.label,
-        "cut": len(said) > LONGEST,
+        "cut": len(text) > MAX_TEXT,
     }
-    return {key: value for key, value in told.items() if value not in (None, "", [], False)}
+    return {key: value for key, value in fields.items() if value not in (None, "", [], False)}
 
 
 @asynccontextmanager
-async def _place(
+async def _workspace(
     work: NodeContext, commit: str
 ) -> AsyncGenerator[tuple[Path, TaskWorktree | None]]:
-    """Where it works: the workspace, or the same folder in a worktree of its own. The worktree is
-    removed if the task raises; else its work must be kept first."""
+    """The workspace of the task: that of the node, or the same folder in a new worktree. The
+    worktree is removed if the task raises; otherwise its changes must be saved first."""
     if not commit:
         yield work.workspace, None
         return
@@ -117,16 +116,13 @@ async def _place(
         raise
 
 
-async def _kept(work: NodeContext, tree: TaskWorktree) -> dict[str, Json]:
+async def _save_changes(work: NodeContext, tree: TaskWorktree) -> JsonObject:
     branch = branch_name(work.node.text("batch"), work.visit.id)
     change = await tree.commit_to(branch, f"{work.node.text('batch')}: {work.visit.id}")
     if change is None:
         return {}
-    told: dict[str, Json] = {"branch": change.branch, "commit": change.commit}
-    told["files"] = list(change.files)
+    fields: JsonObject = {"branch": change.branch, "commit": change.commit}
+    fields["files"] = list(change.files)
     if work.node.is_true("patch"):
-        told["patch"] = change.patch
-    return told
-
-
-HANDLERS: dict[str, Handler] = {"batch.item": item}
+        fields["patch"] = change.patch
+    return fields

@@ -1,35 +1,35 @@
-"""``prompt``: one call of a model, no tools. ``prompt``, ``model``, ``system_prompt``,
-``reasoning_effort``, ``temperature``, ``max_tokens``, ``output_schema``, ``timeout``. The answer
-is in ``<node>.output``, and under ``key`` where that is given: as text, or as a value of the
-schema."""
+"""``prompt``: one call of a model, without tools.
+
+Attributes: ``prompt``, ``model``, ``system_prompt``, ``reasoning_effort``, ``temperature``,
+``max_tokens``, ``output_schema``, ``timeout``. The answer is in ``<node>.output``, and in ``key``
+if that is given: as text, or as a value of the schema.
+"""
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 import msgspec
 
 from corral.errors import ConfigError
 from corral.inference.api import generate
+from corral.inference.request import RequestOptions
 from corral.inference.results import Generation
 from corral.inference.structured import generate_object
 from corral.models.registry import EXAMPLE
-from corral.pipelines.execution import node_options, verdict
-from corral.pipelines.execution import resources as node_resources
-from corral.pipelines.execution.handlers import Handler, NodeContext
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution import verdict
+from corral.pipelines.execution.agent_call import effort_of, model_of, number_of, schema_of
+from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.nodes.codergen import (
     apply_report,
     outcome_with_answer,
     prompt_of,
-    simulated,
+    simulated_answer,
     truncate_text,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json
+from corral.values import Json, JsonObject
 
 TIMEOUT = 600.0
-"""Seconds, where the node has none."""
+"""Seconds, if the node has no ``timeout``."""
 
 
 async def prompt(work: NodeContext) -> Outcome:
@@ -37,53 +37,47 @@ async def prompt(work: NodeContext) -> Outcome:
     wanted = verdict.wanted_of(work.graph, work.node)
     if wanted is not None:
         text = f"{text}\n\n{verdict.instruction(wanted, 'answer')}"
-    node_resources.write_node_file(work, "prompt.md", text)
+    work.write_file("prompt.md", text)
     output = f"{work.node.id}.output"
     if work.resources.simulate:
-        said = simulated(work)
-        return outcome_with_answer(work, said, outcome=Outcome(context_updates={output: said}))
-    resources = node_resources.resources_of(work)
-    schema = node_options.schema_of(work)
-    generation = await ask_model(work, resources, text, schema)
-    said = resources.redactor.clean_text(generation.text)
-    value: Json = truncate_text(said) if schema is None else cast("Json", generation.object)
-    updates: dict[str, Json] = {output: value}
+        answer = simulated_answer(work)
+        return outcome_with_answer(work, answer, outcome=Outcome(context_updates={output: answer}))
+    schema = schema_of(work)
+    generation = await ask_model(work, text, schema)
+    answer = work.resources.redactor.clean_text(generation.text)
+    value: Json = truncate_text(answer) if schema is None else generation.object
+    updates: JsonObject = {output: value}
     if key := work.node.text("key"):
         updates[key] = value
-    outcome = outcome_with_answer(work, said, outcome=outcome_with_cost(generation, updates))
-    return apply_report(work, outcome, None, said)
+    outcome = outcome_with_answer(work, answer, outcome=outcome_with_cost(generation, updates))
+    return apply_report(work, outcome, None, answer)
 
 
-async def ask_model(
-    work: NodeContext, resources: NodeResources, text: str, schema: dict[str, Json] | None
-) -> Generation:
+async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> Generation:
     """One answer of the node's model. Raises ``CorralError``."""
-    node = work.node
-    model = node_options.model_of(node, resources)
+    node, resources = work.node, work.resources
+    model = model_of(node, resources)
     if model is None:
-        raise ConfigError(f"{node.id} names no model", hint=f"As in model={EXAMPLE!r}.")
-    options: dict[str, Any] = {
+        raise ConfigError(f"{node.id} names no model", hint=f"For example model={EXAMPLE!r}.")
+    options: RequestOptions = {
         "client": resources.client(),
         "timeout": node.seconds("timeout") or TIMEOUT,
         "system": node.text("system_prompt") or None,
-        "reasoning_effort": node.text("reasoning_effort") or None,
+        "reasoning_effort": effort_of(node),
     }
     if "max_tokens" in node.attrs:
-        options["max_tokens"] = node_options.number_of(node, "max_tokens", int)
+        options["max_tokens"] = number_of(node, "max_tokens", int)
     if "temperature" in node.attrs:
-        options["temperature"] = node_options.number_of(node, "temperature", float)
+        options["temperature"] = number_of(node, "temperature", float)
     text = resources.redactor.clean_text(text)
     if schema is None:
         return await generate(model, text, **options)
     return await generate_object(model, schema, text, **options)
 
 
-def outcome_with_cost(generation: Generation, updates: dict[str, Json]) -> Outcome:
+def outcome_with_cost(generation: Generation, updates: JsonObject) -> Outcome:
     return msgspec.structs.replace(
         Outcome(context_updates=updates),
         cost_usd=generation.cost.usd,
         tokens=generation.usage.total,
     )
-
-
-HANDLERS: dict[str, Handler] = {"prompt": prompt}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -60,7 +60,14 @@ def failed(
 
 MAX_DEPTH = 100
 """Levels of nesting in a value: not every JSON reader can read more."""
-_TOO_DEEP = f"is nested more than {MAX_DEPTH} deep"
+
+
+def is_dict(value: object) -> TypeGuard[dict[object, object]]:
+    return isinstance(value, dict)
+
+
+def _is_sequence(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    return isinstance(value, list | tuple)
 
 
 def not_json(value: object, depth: int = 0) -> str | None:
@@ -74,14 +81,8 @@ def not_json(value: object, depth: int = 0) -> str | None:
             return None if -(2**63) <= value < 2**64 else "is a number beyond 64 bits"
         case float():
             return None if math.isfinite(value) else f"is {value}"
-        case dict():
-            return _not_json_object(value, depth)
-        case list() | tuple():
-            if depth >= MAX_DEPTH:
-                return _TOO_DEEP
-            return next((wrong for item in value if (wrong := not_json(item, depth + 1))), None)
         case _:
-            return f"is or holds a {type(value).__name__}"
+            return _not_json_container(value, depth)
 
 
 def _not_json_text(value: str) -> str | None:
@@ -92,9 +93,13 @@ def _not_json_text(value: str) -> str | None:
     return None
 
 
-def _not_json_object(value: dict[object, object], depth: int) -> str | None:
+def _not_json_container(value: object, depth: int) -> str | None:
     if depth >= MAX_DEPTH:
-        return _TOO_DEEP
+        return f"is nested more than {MAX_DEPTH} deep"
+    if _is_sequence(value):
+        return next((wrong for item in value if (wrong := not_json(item, depth + 1))), None)
+    if not is_dict(value):
+        return f"is or contains a {type(value).__name__}"
     for key, item in value.items():
         if not isinstance(key, str):
             return f"has a key that is not text: {key!r}"

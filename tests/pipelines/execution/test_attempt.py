@@ -19,8 +19,7 @@ from corral.events import Text
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.scheduler.outcome import Outcome
 
 KIND = "test.step"
@@ -137,7 +136,7 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(harness: NodeHarness
 def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution_attempt, "ENDING", 0.05)
+    monkeypatch.setattr(execution_attempt, "STOP_TIMEOUT", 0.05)
 
     async def step(_: NodeContext) -> Outcome:
         while True:
@@ -349,7 +348,9 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
     assert not ran
 
 
-async def test_a_folder_that_goes_away_does_not_undo_what_was_done(harness: NodeHarness) -> None:
+async def test_a_folder_that_goes_away_does_not_undo_what_was_done(
+    harness: NodeHarness,
+) -> None:
     async def step(work: NodeContext) -> Outcome:
         os.rmdir(work.folder)
         return Outcome(context_updates={"done": True})

@@ -19,8 +19,8 @@ from corral.pipelines.execution.interviewers import (
     Interviewer,
     Queued,
     Recording,
-    read,
-    shown,
+    format_question,
+    parse_answer,
 )
 from corral.pipelines.scheduler.commands import Answer, Choice, Question
 
@@ -121,7 +121,7 @@ async def test_questions_at_once_are_put_one_after_another(terminal: Terminal) -
 def test_nobody_can_be_asked_through_a_pipe() -> None:
     reading, writing = os.pipe()
     try:
-        with pytest.raises(ConfigError, match="no terminal"):
+        with pytest.raises(ConfigError, match="not a terminal"):
             Console(reading)
     finally:
         os.close(reading)
@@ -172,6 +172,6 @@ def test_a_label_that_begins_like_a_key_is_still_the_label() -> None:
     question = Question(
         id="q", node="q", text="?", choices=(Choice("A", "go", "x"), Choice("G", "a b", "y"))
     )
-    assert read(question, "a b") == Answer(value="G")
-    assert read(question, "a because") == Answer(value="A", text="because")
-    assert "[G] a b" in shown(question)
+    assert parse_answer(question, "a b") == Answer(value="G")
+    assert parse_answer(question, "a because") == Answer(value="A", text="because")
+    assert "[G] a b" in format_question(question)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src"
+SRC = Path(__file__).parents[3] / "src"
 PACKAGE = "corral.pipelines.scheduler"
 MODULES = sorted(
     f"{PACKAGE}.{path.stem}" for path in (SRC / "corral/pipelines/scheduler").glob("[a-z]*.py")

@@ -11,7 +11,7 @@ from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution import memory_runner
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.graph import Node
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.engine import LintError
@@ -191,7 +191,7 @@ async def test_data_nodes(
         ('type=assert, expr="number > 3", message="only {{number}}"', "only 3"),
         ("type=split, source=gone, key=k", "no 'gone' in the context"),
         ("type=json_decode, source=text, key=k", "no JSON"),
-        ("type=regex, source=text, pattern=z, key=k", "finds nothing"),
+        ("type=regex, source=text, pattern=z, key=k", "does not match"),
         ('type=regex, source=text, pattern="(", key=k', "regex node n"),
         ("type=string_transform, source=text, ops=shout, key=k", "no op is called 'shout'"),
     ],

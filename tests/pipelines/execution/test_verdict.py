@@ -17,8 +17,8 @@ from corral.agents import registry
 from corral.pipelines import loader
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.execution import memory_runner, verdict
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.memory_runner import RunResult
-from corral.pipelines.execution.resources import NodeResources
 from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say
@@ -193,9 +193,9 @@ async def test_a_label_that_no_edge_has_is_a_warning(
         scripted_model.resources(answer), workspace, folder=tmp_path / "run"
     )
     assert result.ok
-    assert any("'Paint it' is none of" in str(event) for event in heard)
+    assert any("'Paint it' is not one of" in str(event) for event in heard)
     status = json.loads((tmp_path / "run" / "review" / "status.json").read_text())
-    assert "'Paint it' is none of" in status["notes"]
+    assert "'Paint it' is not one of" in status["notes"]
 
 
 async def test_the_last_object_of_the_answer_is_a_report(

@@ -10,7 +10,7 @@ import pytest
 from support.nodes import NodeHarness
 
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Json
@@ -43,8 +43,8 @@ async def test_set_puts_values_as_they_are(harness: NodeHarness) -> None:
     [
         ({}, "sets nothing"),
         ({"key": "x"}, "has a key and no value"),
-        ({"key": "internal.thread.t", "value": "x"}, "the engine's own"),
-        ({"set.graph.goal": "x"}, "the engine's own"),
+        ({"key": "internal.thread.t", "value": "x"}, "is reserved for corral"),
+        ({"set.graph.goal": "x"}, "is reserved for corral"),
     ],
 )
 async def test_a_set_that_cannot_be_is_told(
@@ -86,7 +86,9 @@ async def test_a_switch_prefers_the_edge_of_its_value(harness: NodeHarness) -> N
     assert outcome.preferred_label == "green"
 
 
-async def test_a_switch_takes_its_default_and_never_just_any_edge(harness: NodeHarness) -> None:
+async def test_a_switch_takes_its_default_and_never_just_any_edge(
+    harness: NodeHarness,
+) -> None:
     outcome = await switched(harness, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
     assert outcome.suggested_next_ids == ("z",)
     outcome = await switched(harness, [*CASES, ("z", {})], {"c": "blue"}, key="c")
@@ -122,7 +124,7 @@ async def test_json_is_found_in_what_was_said(
         ("no JSON here", "a", "there is no JSON in it"),
         ('{"a": 1}', "b", "there is no 'b'"),
         ('{"a": [1]}', "a[3]", "there is no 'a[3]'"),
-        ('{"a": 1}', "a[", "is no path"),
+        ('{"a": 1}', "a[", "is not a path"),
     ],
 )
 async def test_json_that_is_not_there_fails_unless_there_is_a_default(
@@ -201,7 +203,7 @@ async def test_a_file_that_cannot_be_read_is_told(harness: NodeHarness, workspac
     (workspace / "folder").mkdir()
     for path, said in (
         ("missing", "there is no file missing"),
-        ("pipe", "is no file"),
+        ("pipe", "is not a file"),
         ("large", "too large"),
         ("bytes", "is not UTF-8"),
         ("folder", "folder"),

@@ -24,7 +24,7 @@ LOOP = """digraph review {
   ok -> done [label="[A] Approve"]
   ok -> plan [label="[R] Revise"]
 }"""
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dot"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.dot"))
 
 
 def test_as_text_a_person_can_follow_it() -> None:

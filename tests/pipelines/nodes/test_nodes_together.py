@@ -62,7 +62,11 @@ async def test_nodes_of_every_kind_hand_their_values_on(
     people = Recording(Queued(["f", "y"]))
     async with scripted_model.resources(answer, named=None) as resources, asyncio.timeout(60):
         result = await memory_runner.run(
-            graph, resources=resources, people=people, folder=tmp_path / "run", workspace=workspace
+            graph,
+            resources=resources,
+            interviewer=people,
+            folder=tmp_path / "run",
+            workspace=workspace,
         )
     assert result.ok, (result.reason, result.outcomes)
     assert result.context["second"] == "hi $(Tom)"

@@ -145,7 +145,7 @@ async def test_a_refusal_fails_the_node(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/broken", "no JSON"), ("/large", "too large for the context")]
+    ("path", "said"), [("/broken", "not JSON"), ("/large", "too large for the context")]
 )
 async def test_an_answer_that_cannot_be_kept_fails_the_node(
     harness: NodeHarness, server: Server, path: str, said: str

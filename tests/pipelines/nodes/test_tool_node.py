@@ -13,8 +13,8 @@ from support.nodes import NodeHarness, processes_in
 from support.scripted_agent import child_pids
 from support.stream_checks import no_deadline
 
-from corral.pipelines.execution.resources import NodeResources
-from corral.pipelines.execution.shell import command_of
+from corral.pipelines.execution.handlers import NodeResources
+from corral.pipelines.execution.shell import shell_command
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import paths
 from corral.values import Json
@@ -26,7 +26,10 @@ def harness(tmp_path: Path, workspace: Path) -> NodeHarness:
 
 
 async def tool(
-    harness: NodeHarness, command: str, context: dict[str, Json] | None = None, **attrs: str | int
+    harness: NodeHarness,
+    command: str,
+    context: dict[str, Json] | None = None,
+    **attrs: str | int,
 ) -> Outcome:
     return await harness.attempt(
         attrs={"type": "tool", "tool_command": command, **attrs}, context=context
@@ -52,7 +55,9 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
     assert harness.read("tool_output.txt") == said
 
 
-async def test_a_command_can_be_ended_by_others_where_we_are_killed(harness: NodeHarness) -> None:
+async def test_a_command_can_be_ended_by_others_where_we_are_killed(
+    harness: NodeHarness,
+) -> None:
     ledger = paths.process_registry()
     outcome = await tool(harness, f"cat '{ledger}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
@@ -174,15 +179,15 @@ async def test_a_value_of_the_context_is_an_argument_and_never_a_command(
 @settings(no_deadline, max_examples=200)
 @given(st.text(), st.sampled_from(["{{x}}", '"{{x}}"', "a{{x}}b", "$(echo {{x}})", "`{{x}}`"]))
 def test_no_value_becomes_part_of_the_commands_text(value: str, shape: str) -> None:
-    said, env = command_of(f"printf %s {shape}", {"x": value.replace("\0", "")})
-    other, _ = command_of(f"printf %s {shape}", {"x": "plain"})
+    said, env = shell_command(f"printf %s {shape}", {"x": value.replace("\0", "")})
+    other, _ = shell_command(f"printf %s {shape}", {"x": "plain"})
     assert said == other
     assert env == {"CONTEXT_X": value.replace("\0", "")}
 
 
 def test_the_time_is_linear_in_the_number_of_holes() -> None:
     """Looking at all the text before each hole does not come to an end here."""
-    said, env = command_of("echo $((1)) {{x}}" * 100_000, {"x": "1"})
+    said, env = shell_command("echo $((1)) {{x}}" * 100_000, {"x": "1"})
     assert said == 'echo $((1)) "${CONTEXT_X}"' * 100_000
     assert env == {"CONTEXT_X": "1"}
 
@@ -198,7 +203,9 @@ async def test_a_hole_in_arithmetic_is_refused(harness: NodeHarness) -> None:
     assert (await tool(harness, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
 
 
-async def test_values_reach_into_objects_and_other_templates_stay(harness: NodeHarness) -> None:
+async def test_values_reach_into_objects_and_other_templates_stay(
+    harness: NodeHarness,
+) -> None:
     context: dict[str, Json] = {"plan.output": {"files": ["a", "b"], "n": 3}}
     outcome = await tool(
         harness,

@@ -12,7 +12,7 @@ from support.nodes import KEY, MODEL, NodeHarness, ScriptedModel, processes_in
 
 from corral.events import Event, ToolOutput, ToolResult
 from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
 from corral.values import Json
@@ -133,7 +133,7 @@ async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
             outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
         assert outcome.status == status
         assert (workspace / "a.txt").exists() is written
-        assert ("refused by the policy: write_file" in outcome.notes) is not written
+        assert ("denied by the policy: write_file" in outcome.notes) is not written
 
 
 async def test_allowed_tools_are_all_there_is(
@@ -154,7 +154,7 @@ async def test_allowed_tools_are_all_there_is(
         ({"reasoning_effort": "immense"}, "reasoning_effort must be one of"),
         ({"max_turns": "many"}, "max_turns must be a number"),
         ({"output_schema": "no-such.json"}, "cannot be read"),
-        ({"output_schema": "{nonsense"}, "is no JSON"),
+        ({"output_schema": "{nonsense"}, "is not JSON"),
         ({"agent": "gemini-aqp"}, "Did you mean"),
         ({"model": "nobody:thing"}, "unknown model vendor 'nobody'"),
         ({"max_budget_usd": 1.5}, "corral has no option 'max_budget_usd'"),
@@ -275,7 +275,9 @@ async def test_a_key_lands_in_no_file(harness: NodeHarness, scripted_model: Scri
     assert KEY.encode() not in harness.written_bytes()
 
 
-async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(harness: NodeHarness) -> None:
+async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(
+    harness: NodeHarness,
+) -> None:
     async with NodeResources(agent="gemini-acp", options={"program": "/nonexistent"}) as resources:
         outcome = await harness.attempt(
             resources=resources, attrs={"prompt": "Go", "reasoning_effort": "high"}

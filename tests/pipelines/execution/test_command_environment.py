@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.nodes import NodeHarness, ScriptedModel
 
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
 from corral.testing import call, say
 
@@ -82,7 +82,10 @@ def test_so_many_are_planted() -> None:
 
 @pytest.mark.parametrize("passed", [(), ("GITHUB_PAT", "INTERNAL_HOST")])
 async def test_every_command_sees_the_same_few_variables(
-    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path, passed: tuple[str, ...]
+    harness: NodeHarness,
+    scripted_model: ScriptedModel,
+    workspace: Path,
+    passed: tuple[str, ...],
 ) -> None:
     """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
     script = [call("shell", command="env > by-shell"), say("Done.")]

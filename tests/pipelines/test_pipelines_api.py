@@ -149,7 +149,7 @@ def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
 
 
 NO_JSON: list[tuple[Any, str]] = [
-    (object(), "holds a object"),
+    (object(), "contains a object"),
     (float("nan"), "is nan"),
     (2**70, "beyond 64 bits"),
     ("a\udcffb", "lone surrogate"),

@@ -12,25 +12,25 @@ from support.nodes import NodeHarness, processes_in
 from support.scripted_agent import child_pids
 
 from corral.options import RunKwargs
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
-    from support.real_agents import RealAgent
+    from support.real_gemini import Gemini
 
 pytest_plugins = ("support.node_fixtures",)
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
-def options_of(gemini: RealAgent, script: object) -> RunKwargs:
+def options_of(gemini: Gemini, script: object) -> RunKwargs:
     """Those of a resources: the node has its own folder and time."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
 async def test_nodes_share_a_warm_process_and_nothing_is_left(
-    harness: NodeHarness, gemini: RealAgent, workspace: Path
+    harness: NodeHarness, gemini: Gemini, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "write" in request.last_text and not request.tool_results:
@@ -49,12 +49,12 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
                     for n in range(4)
                 )
             )
-            assert resources.warm == 1
+            assert resources.pool_count == 1
             assert len(child_pids()) == 1
             writes = await harness.attempt(
                 "w", resources=resources, attrs={**attrs, "prompt": "write it", "policy": "edits"}
             )
-            assert resources.warm == 2
+            assert resources.pool_count == 2
             typed = await harness.attempt(
                 "t",
                 resources=resources,
@@ -64,7 +64,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
                     "output_schema": json.dumps({"type": "object"}),
                 },
             )
-            assert resources.warm == 2
+            assert resources.pool_count == 2
     assert [outcome.failure_reason for outcome in (*outcomes, writes)] == [""] * 5
     assert [outcome.context_updates["last_response"] for outcome in outcomes] == [
         f"answer to {n}" for n in range(4)
@@ -79,7 +79,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
 
 
 async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
-    harness: NodeHarness, gemini: RealAgent
+    harness: NodeHarness, gemini: Gemini
 ) -> None:
     command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
 
@@ -93,13 +93,13 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
             resources=resources,
             attrs={"prompt": "Say in status.json how it went", "policy": "all"},
         )
-        assert resources.warm == 0
+        assert resources.pool_count == 0
     assert (outcome.status, outcome.failure_reason) == ("fail", "red"), outcome
     assert child_pids() == []
 
 
 async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
-    harness: NodeHarness, gemini: RealAgent, workspace: Path
+    harness: NodeHarness, gemini: Gemini, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if request.tool_results:

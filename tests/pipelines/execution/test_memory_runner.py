@@ -20,20 +20,15 @@ from corral.events import Text
 from corral.pipelines import events
 from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
 from corral.pipelines.execution import handlers, memory_runner
-from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.interviewers import AutoApprove, Queued
-from corral.pipelines.execution.memory_runner import MemoryRun, RunResult
-from corral.pipelines.execution.resources import NodeResources as RealDesk
+from corral.pipelines.execution.memory_runner import MemoryRun, RunResult, RunSettings
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.state import from_json, to_json
 
 T = TypeVar("T")
-
-
-class Desk:
-    simulate = True
 
 
 class Stage:
@@ -90,8 +85,16 @@ def play(work: Awaitable[T]) -> T:
     return asyncio.run(whole())
 
 
+def simulated() -> NodeResources:
+    return NodeResources(simulate=True)
+
+
+def settings(folder: Path | None = None) -> RunSettings:
+    return RunSettings(resources=simulated(), folder=folder)
+
+
 def run(body: str, **given: object) -> RunResult:
-    return play(memory_runner.run(steps(body), resources=Desk(), **given))  # type: ignore[arg-type]
+    return play(memory_runner.run(steps(body), resources=simulated(), **given))  # type: ignore[arg-type]
 
 
 async def for_ever(_work: NodeContext) -> Outcome | None:
@@ -135,7 +138,7 @@ def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
-    result = play(memory_runner.run(graph, resources=RealDesk()))
+    result = play(memory_runner.run(graph, resources=NodeResources()))
     assert str(result.context["tool.output"]).strip() == "hello"
     assert not any(scratch.iterdir())
 
@@ -202,14 +205,14 @@ def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
     caplog: pytest.LogCaptureFixture,
     hears: type[BaseException],
 ) -> None:
-    monkeypatch.setattr(memory_runner, "ENDING", 0.05)
+    monkeypatch.setattr(memory_runner, "STOP_TIMEOUT", 0.05)
     handlers.register("deaf", deaf(hears))
     handlers.register("step", for_ever_not)
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
     with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along
         given = memory_runner.run(
-            steps(body), resources=Desk(), folder=tmp_path / "run", run_id="r"
+            steps(body), resources=simulated(), folder=tmp_path / "run", run_id="r"
         )
         result = apart.submit(asyncio.run, given).result(30)
     assert result.ok
@@ -225,11 +228,11 @@ async def for_ever_not(_work: NodeContext) -> Outcome | None:
 
 def test_people_are_asked(stage: Stage) -> None:
     body = "g [type=human]; s -> g; g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
-    assert run(body, people=AutoApprove()).completed == ["s", "g", "a", "e"]
-    assert run(body, people=Queued(["no"])).completed == ["s", "g", "b", "e"]
+    assert run(body, interviewer=AutoApprove()).completed == ["s", "g", "a", "e"]
+    assert run(body, interviewer=Queued(["no"])).completed == ["s", "g", "b", "e"]
     nobody = run(body)
     assert nobody.status == "fail"
-    assert "there is nobody to ask: g" in nobody.reason
+    assert "there is no interviewer to ask: g" in nobody.reason
 
 
 class Silent:
@@ -247,12 +250,12 @@ class Broken:
 def test_a_gate_times_out_into_its_default(stage: Stage, people: Silent | None) -> None:
     body = "g [type=human, human.timeout=20ms, human.default_choice=No]; s -> g;"
     body += "g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
-    assert run(body, people=people).completed == ["s", "g", "b", "e"]
+    assert run(body, interviewer=people).completed == ["s", "g", "b", "e"]
 
 
 def test_an_interviewer_that_breaks_fails_the_gate(stage: Stage) -> None:
     body = "g [type=human, human.timeout=60s]; s -> g; g -> a [label=Yes]; a -> e"
-    result = run(body, people=Broken())
+    result = run(body, interviewer=Broken())
     assert "the line is dead" in result.reason
 
 
@@ -319,7 +322,7 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
     stage.acts["a"] = speak
 
     async def whole() -> tuple[list[RunEvent], RunResult]:
-        async with MemoryRun(steps("s -> a -> e"), resources=Desk(), run_id="r") as running:
+        async with MemoryRun(steps("s -> a -> e"), settings(), run_id="r") as running:
             told = [event async for event in running]
             return told, await running.result()
 
@@ -347,7 +350,7 @@ def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> Non
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
     async def whole() -> MemoryRun:
-        async with MemoryRun(steps(body), resources=Desk()) as running:
+        async with MemoryRun(steps(body), settings()) as running:
             count = 0
             async for _ in running:
                 count += 1
@@ -365,7 +368,7 @@ def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
 
     async def whole() -> RunResult:
         graph = steps("s -> a -> e")
-        async with MemoryRun(graph, resources=Desk(), folder=tmp_path / "run") as running:
+        async with MemoryRun(graph, settings(folder=tmp_path / "run")) as running:
             async for event in running:
                 if event.node == "a":
                     running.cancel("enough")
@@ -390,7 +393,7 @@ def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> N
     async def whole() -> None:
         graph = steps("s -> a -> e")
         task = asyncio.create_task(
-            memory_runner.run(graph, resources=Desk(), folder=tmp_path / "run")
+            memory_runner.run(graph, resources=simulated(), folder=tmp_path / "run")
         )
         await begun.wait()
         task.cancel()
@@ -423,7 +426,7 @@ def test_the_folder_tells_the_run(stage: Stage, tmp_path: Path) -> None:
 def test_every_node_that_ended_has_its_status(stage: Stage, tmp_path: Path) -> None:
     body = "p [type=parallel]; f [type=fan_in]; c [type=conditional]; s -> c -> p; f -> g; "
     body += "g [type=wait.human]; g -> e [label=Go]; p -> a -> f; p -> b -> f"
-    result = run(body, folder=tmp_path / "run", people=AutoApprove())
+    result = run(body, folder=tmp_path / "run", interviewer=AutoApprove())
     assert sorted(result.completed) == sorted("scpabfge")
     for node in result.completed:
         status = json.loads((tmp_path / "run" / node / "status.json").read_text())
@@ -435,9 +438,8 @@ def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: P
     path = tmp_path / "run" / "checkpoint.json"
 
     async def whole() -> None:
-        async with MemoryRun(
-            steps("s -> a -> b -> e"), resources=Desk(), folder=path.parent
-        ) as running:
+        graph = steps("s -> a -> b -> e")
+        async with MemoryRun(graph, settings(folder=path.parent)) as running:
             async for event in running:
                 if isinstance(event, CheckpointSaved):
                     saved = json.loads(path.read_text())
@@ -499,13 +501,13 @@ def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
     stage.acts["b"] = for_ever
 
     async def whole() -> RunResult:
-        async with MemoryRun(graph, resources=Desk(), run_id="r") as first:
+        async with MemoryRun(graph, settings(), run_id="r") as first:
             async for event in first:
                 if event.node == "b":
                     break
             stored = to_json(first.scheduler.state)
         del stage.acts["b"]
-        async with MemoryRun(graph, resources=Desk(), state=from_json(stored)) as second:
+        async with MemoryRun(graph, settings(), state=from_json(stored)) as second:
             return await second.result()
 
     result = play(whole())
@@ -528,7 +530,7 @@ def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -
 
 def test_a_run_is_read_only_once_it_is_entered(stage: Stage) -> None:
     async def whole() -> None:
-        running = MemoryRun(steps("s -> a -> e"), resources=Desk())
+        running = MemoryRun(steps("s -> a -> e"), settings())
         with pytest.raises(RuntimeError, match="enter the run first"):
             await running.result()
         with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):

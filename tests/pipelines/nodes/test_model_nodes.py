@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.nodes import MODEL, NodeHarness, ScriptedModel
 
-from corral.pipelines.execution.resources import NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
 from corral.values import Json
@@ -59,7 +59,11 @@ async def test_a_prompt_with_a_schema_gives_a_value(
     ],
 )
 async def test_a_call_that_fails_fails_the_node(
-    harness: NodeHarness, scripted_model: ScriptedModel, turn: Turn, timeout: str, retryable: bool
+    harness: NodeHarness,
+    scripted_model: ScriptedModel,
+    turn: Turn,
+    timeout: str,
+    retryable: bool,
 ) -> None:
     async with scripted_model.resources([turn]) as resources:
         outcome = await harness.attempt(
@@ -180,7 +184,9 @@ async def test_commands_run_for_each_item_and_come_back_in_order(harness: NodeHa
     assert json.loads(harness.read("results.json", "each")) == results
 
 
-async def test_some_failures_are_a_partial_success_and_all_a_failure(harness: NodeHarness) -> None:
+async def test_some_failures_are_a_partial_success_and_all_a_failure(
+    harness: NodeHarness,
+) -> None:
     attrs = {"type": "for_each", "items": "1, 2, 3", "tool_command": "test {{item}} -lt {{most}}"}
     some = await harness.attempt(attrs=attrs, context={"most": 3})
     assert some.status == "partial_success"
@@ -203,7 +209,7 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
 @pytest.mark.parametrize(
     ("attrs", "said"),
     [
-        ({"items": "[1"}, "is no JSON"),
+        ({"items": "[1"}, "is not JSON"),
         ({"items": '{"a": 1}'}, "must be a list"),
         ({"items": "{{n}}"}, "must be a list"),
         ({"items": "1,2,3", "max_items": 2}, "over 2"),
