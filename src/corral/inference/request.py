@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict, cast, get_args
+from typing import TypeAlias, TypedDict, get_args
 
 from corral.errors import ConfigError
 from corral.inference.client import Client
@@ -12,7 +12,7 @@ from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
 from corral.messages import Message, Part, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
-from corral.values import Effort, Json
+from corral.values import Effort, Json, JsonObject, int_or_none, number_or_none
 
 PromptInput: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
 Steps: TypeAlias = tuple[Step, ...]
@@ -58,7 +58,7 @@ _TIMES = frozenset({"timeout", "step_timeout"})
 _COUNTS = frozenset({"max_tool_rounds", "max_retries"})
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, object]) -> None:
     """Raises ``ConfigError`` for an unknown option or an invalid time or count."""
     for name in options:
         if name not in OPTION_NAMES:
@@ -69,13 +69,13 @@ def check_options(options: Mapping[str, Any]) -> None:
             advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
             raise ConfigError(f"unknown option {name!r}: {advice}")
     for name in _TIMES & options.keys():
-        seconds = options[name]
-        if seconds is not None and not seconds > 0:
-            raise ConfigError(f"{name} must be > 0, got: {seconds:g}")
+        seconds = number_or_none(options[name])
+        if options[name] is not None and (seconds is None or not seconds > 0):
+            raise ConfigError(f"{name} must be a number > 0, got: {options[name]!r}")
     for name in _COUNTS & options.keys():
-        number = options[name]
-        if number is not None and number < 0:
-            raise ConfigError(f"{name} must not be negative, got: {number}")
+        count = int_or_none(options[name])
+        if options[name] is not None and (count is None or count < 0):
+            raise ConfigError(f"{name} must be an integer of 0 or more, got: {options[name]!r}")
 
 
 def build_messages(
@@ -91,23 +91,39 @@ def build_messages(
         )
     if prompt is None and messages is None:
         raise ConfigError("there is no prompt: pass a prompt or messages")
-    conversation: tuple[Message, ...]
-    if prompt is not None:
+    if prompt is None:
+        conversation = tuple(messages or ())
+        _check_messages(conversation)
+    else:
         parts = to_parts(prompt.render() if isinstance(prompt, Prompt) else prompt)
         if not parts or (isinstance(prompt, str) and not prompt.strip()):
             raise ConfigError("the prompt is empty")
         conversation = (Message("user", parts),)
-    else:
-        conversation = tuple(messages or ())
-        for message in cast("tuple[object, ...]", conversation):
-            if not isinstance(message, Message):
-                raise ConfigError(
-                    f"messages must contain Message, got: {type(message).__name__}",
-                    hint="For example: Message.user('…'), Message.assistant('…').",
-                )
-        if not conversation:
-            raise ConfigError("messages is empty")
     return conversation if system is None else (Message.system(system), *conversation)
+
+
+def _check_messages(messages: Sequence[object]) -> None:
+    if not messages:
+        raise ConfigError("messages is empty")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise ConfigError(
+                f"messages must contain Message, got: {type(message).__name__}",
+                hint="For example: Message.user('…'), Message.assistant('…').",
+            )
+
+
+class _RequestFields(TypedDict, total=False):
+    """``Settings`` in the types of ``Request``."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    stop: tuple[str, ...]
+    reasoning_effort: Effort
+    response_format: ResponseFormat
+    metadata: dict[str, str]
+    provider_options: dict[str, JsonObject]
 
 
 def build_request(
@@ -115,16 +131,10 @@ def build_request(
     messages: tuple[Message, ...],
     toolbox: Toolbox,
     tool_choice: str | ToolChoice | None,
-    settings: Mapping[str, Any],
+    settings: Settings,
 ) -> Request:
     """The request. Raises ``ConfigError`` for an invalid setting."""
-    given = {
-        name: value
-        for name, value in settings.items()
-        if value is not None and name in SETTING_NAMES
-    }
-    if given:
-        _normalize_settings(given)
+    fields: _RequestFields = {} if SETTING_NAMES.isdisjoint(settings) else _fields(settings)
     return Request(
         model=model,
         messages=messages,
@@ -132,26 +142,45 @@ def build_request(
         tool_choice=None
         if tool_choice is None
         else resolve_tool_choice(tool_choice, toolbox.specs),
-        **given,
+        **fields,
     )
 
 
-def _normalize_settings(given: dict[str, Any]) -> None:
-    """Check the settings and convert them to the types of ``Request``."""
-    for name in ("temperature", "top_p"):
-        value: Any = given.get(name, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise ConfigError(f"{name} must be a number of 0 or more, got: {value!r}")
-    most: Any = given.get("max_tokens", 1)
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise ConfigError(f"max_tokens must be at least 1, got: {most!r}")
-    if given.get("reasoning_effort", "low") not in EFFORTS:
-        raise ConfigError(
-            f"reasoning_effort must be one of {', '.join(EFFORTS)},"
-            f" got: {given['reasoning_effort']!r}"
-        )
-    stop: Any = given.get("stop", ())
-    given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    for name in ("metadata", "provider_options"):
-        if name in given:
-            given[name] = dict(given[name])
+def _fields(settings: Settings) -> _RequestFields:
+    """The settings that are not None, checked."""
+    fields = _checked_fields(settings)
+    if (stop := settings.get("stop")) is not None:
+        fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    if (response_format := settings.get("response_format")) is not None:
+        fields["response_format"] = response_format
+    if (metadata := settings.get("metadata")) is not None:
+        fields["metadata"] = dict(metadata)
+    if (options := settings.get("provider_options")) is not None:
+        fields["provider_options"] = {name: dict(table) for name, table in options.items()}
+    return fields
+
+
+def _checked_fields(settings: Settings) -> _RequestFields:
+    fields: _RequestFields = {}
+    if (temperature := settings.get("temperature")) is not None:
+        _check_number("temperature", temperature)
+        fields["temperature"] = temperature
+    if (top_p := settings.get("top_p")) is not None:
+        _check_number("top_p", top_p)
+        fields["top_p"] = top_p
+    if (max_tokens := settings.get("max_tokens")) is not None:
+        if (int_or_none(max_tokens) or 0) < 1:
+            raise ConfigError(f"max_tokens must be at least 1, got: {max_tokens!r}")
+        fields["max_tokens"] = max_tokens
+    if (effort := settings.get("reasoning_effort")) is not None:
+        if effort not in EFFORTS:
+            known = ", ".join(EFFORTS)
+            raise ConfigError(f"reasoning_effort must be one of {known}, got: {effort!r}")
+        fields["reasoning_effort"] = effort
+    return fields
+
+
+def _check_number(name: str, value: object) -> None:
+    number = number_or_none(value)
+    if number is None or not 0 <= number <= 100:
+        raise ConfigError(f"{name} must be a number of 0 or more, got: {value!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from corral.inference.client import default_client
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
-from corral.protocol.partial_json import NO_VALUE, PartialJson
+from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.slug import slug
@@ -68,12 +68,12 @@ class ObjectTarget:
             json = {"type": "object", "properties": properties, "required": ["value"], **shared}
         name = slug(self._schema.name, limit=48, allowed="_", fill="_", default="result")
         form = ResponseFormat("json_schema", json, name)
-        return cast("RequestOptions", {**options, "response_format": form})
+        return {**options, "response_format": form}
 
-    def unwrap(self, value: Json | object) -> Json | object:
+    def unwrap(self, value: Json | NoValue) -> Json | NoValue:
         """The value without the wrapping object; ``NO_VALUE`` if it has not started."""
         if self._wrapped and isinstance(value, dict):
-            return cast("dict[str, Json]", value).get("value", NO_VALUE)
+            return value.get("value", NO_VALUE)
         return value
 
     def accept(self, response: Response) -> bool:
@@ -114,8 +114,8 @@ def stream_object(
 
 
 class ObjectStream:
-    """Each value is what the model has partial so far. It only grows, until a repair starts
-    again."""
+    """Each value is the part of the answer that was received so far. It grows until the answer is
+    complete; a repair starts with an empty value again."""
 
     def __init__(self, loop: GenerationLoop, target: ObjectTarget, options: RequestOptions) -> None:
         self._loop = loop
@@ -143,7 +143,7 @@ class ObjectStream:
         async for _ in self:
             pass
         if self.generation is None:
-            raise AssertionError("a stream of values ends with one or raises")
+            raise AssertionError("a stream of values ends with a value or raises")
         return self.generation
 
     async def _values(self) -> AsyncGenerator[Json, None]:
@@ -151,7 +151,7 @@ class ObjectStream:
         while True:
             self._stream = GenerationStream(self._loop, self._options, ends)
             partial = PartialJson()
-            shown: Any = NO_VALUE
+            shown: Json | NoValue = NO_VALUE
             grown, read = 0, 0
             async for event in self._stream:
                 if not isinstance(event, TextDelta):
@@ -164,7 +164,7 @@ class ObjectStream:
                 value = self._target.unwrap(partial.value())
                 if value is not NO_VALUE and value != shown:
                     shown = value
-                    yield cast("Json", value)
+                    yield value
             generation = self._stream.generation
             if generation is None:
                 raise AssertionError("a stream ends with finish or raises")
@@ -173,6 +173,6 @@ class ObjectStream:
                 self.generation = replace(generation, object=self.object)
                 last = self._target.unwrap(partial.value())
                 if last is not NO_VALUE and last != shown:
-                    yield cast("Json", last)
+                    yield last
                 return
             self._loop.add_user_message(self._target.repair_prompt)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 from corral.errors import ConfigError
 from corral.messages import ToolCall, ToolResult
 from corral.model_types import ToolChoice, ToolNamed, ToolSpec
 from corral.protocol.schema.build import Schema
 from corral.sessions.tools.tools import Tool, Tools
-from corral.values import Json
+from corral.values import Json, as_object
 
-ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., Any]] | Tools
+ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., object]] | Tools
 
 
 _NONE = Tools(())
@@ -74,11 +74,8 @@ class Toolbox:
 def spec_of(tool: ToolDescription) -> ToolSpec:
     """The spec of a tool. ``additionalProperties: false`` is removed: the arguments are checked
     here, and not every vendor supports it."""
-    return ToolSpec(
-        tool.name,
-        tool.description,
-        cast("dict[str, Json]", _without_closed_objects(tool.parameters.json)),
-    )
+    parameters = as_object(_without_closed_objects(tool.parameters.json))
+    return ToolSpec(tool.name, tool.description, parameters)
 
 
 def _without_closed_objects(schema: Json) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from corral.models.spec import Encoded, Failure, Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.system import catalogue_overrides
-from corral.system.api_keys import Access, with_token
+from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
 from corral.values import SHORTEST_SECRET, Json
@@ -79,7 +78,7 @@ async def send(
     return PendingResponse(answer, parts, provider, found.key)
 
 
-_tokens: dict[str, Any] = {}
+_tokens: TokenCache = {}
 """Cached credentials, such as Google's."""
 
 
@@ -228,10 +227,10 @@ def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | N
     }
     if not values_by_field:
         return None
-    values: dict[str, Any] = {}
+    values: dict[str, str | int] = {}
     for field, value in values_by_field.items():
         if field.endswith("_reset"):
             values[field] = value
         elif value.strip().isdigit():
             values[field] = int(value)
-    return RateLimit(**values)
+    return msgspec.convert(values, RateLimit)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cache
 from math import isfinite
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 import msgspec
 
 from corral.errors import ConfigError
-from corral.values import Cost, Usage
+from corral.values import Cost, Usage, is_list, is_object
 
 Ability = Literal["tools", "images", "audio", "documents", "reasoning", "json_schema", "caching"]
 
@@ -140,7 +140,7 @@ class Catalogue:
         )
         return Cost(usd=millions / 1_000_000, source="computed")
 
-    def merged(self, table: Mapping[str, Any], source: str = "models.toml") -> Catalogue:
+    def merged(self, table: Mapping[str, object], source: str = "models.toml") -> Catalogue:
         """A catalogue with the user's entries added, field by field; prices replace all prices.
 
         Raises ``ConfigError`` that names the model and the field.
@@ -149,7 +149,7 @@ class Catalogue:
         entries = dict(self._entries)
         for name, fields in own.models.items():
             known = self._entries.get(self._names.get(name, name))
-            before: dict[str, Any] = msgspec.to_builtins(known) if known else {"id": name}
+            before: dict[str, object] = msgspec.to_builtins(known) if known else {"id": name}
             if "prices" in fields and "tiers" not in fields:
                 before.pop("tiers", None)  # they belong to the replaced prices
             merged = {**before, "checked": own.checked, **fields}
@@ -186,13 +186,13 @@ class Catalogue:
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    models: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, object]] = {}
     checked: date | None = None
     same: dict[str, str] = {}
     """Vendor → the vendor whose models it sells at the same prices."""
 
 
-def _file(table: Mapping[str, Any], source: str) -> _File:
+def _file(table: Mapping[str, object], source: str) -> _File:
     try:
         return msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
@@ -201,7 +201,7 @@ def _file(table: Mapping[str, Any], source: str) -> _File:
         ) from error
 
 
-def _entry(fields: Mapping[str, Any], where: str) -> Entry:
+def _entry(fields: Mapping[str, object], where: str) -> Entry:
     vendor, _, name = str(fields["id"]).partition(":")
     if not vendor or not name:
         raise ConfigError(f"{where}: the name of a model must be vendor:model")
@@ -217,22 +217,19 @@ _FIELDS = ", ".join(name for name in Entry.__struct_fields__ if name not in ("id
 
 def _refuse_infinite(value: object, where: str, path: str) -> None:
     """Reject ``nan`` and ``inf``, which TOML allows and no range check finds."""
-    match value:
-        case float() if not isfinite(value):
-            raise ConfigError(f"{where}: {path.lstrip('.')} must be finite, got: {value}")
-        case Mapping():
-            for key, inner in cast("Mapping[str, object]", value).items():
-                _refuse_infinite(inner, where, f"{path}.{key}")
-        case list() | tuple():
-            for number, inner in enumerate(cast("list[object]", value)):
-                _refuse_infinite(inner, where, f"{path}[{number}]")
-        case _:
-            pass
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"{where}: {path.lstrip('.')} must be finite, got: {value}")
+    if is_object(value):
+        for key, inner in value.items():
+            _refuse_infinite(inner, where, f"{path}.{key}")
+    elif is_list(value):
+        for number, inner in enumerate(value):
+            _refuse_infinite(inner, where, f"{path}[{number}]")
 
 
 @cache
 def shipped() -> Catalogue:
-    """The one that comes with corral, read when first asked for."""
+    """The catalogue that is part of corral. It is read at the first call."""
     import tomllib
     from pkgutil import get_data  # importlib.resources takes longer to import than all the rest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 from corral.errors import ConfigError
 from corral.messages import Media, Message, Text, ToolCall, is_url
@@ -51,4 +50,12 @@ def deep_merge(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
 
 def media_url(part: Media) -> str | None:
     """The URL of a media part; None if the part holds bytes."""
-    return cast("str", part.source) if is_url(part.source) else None
+    source = part.source
+    return source if isinstance(source, str) and is_url(source) else None
+
+
+def media_bytes(part: Media) -> bytes:
+    """The bytes of a media part without a URL: files are read before a request is encoded."""
+    if not isinstance(part.source, bytes):
+        raise TypeError(f"the file was not read: {part.source}")
+    return part.source

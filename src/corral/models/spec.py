@@ -9,7 +9,7 @@ group ``corral.models``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 
@@ -123,6 +123,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 def decode_or_none(body: bytes) -> Json:
     """The decoded JSON, or None if it is malformed."""
     try:
-        return cast("Json", msgspec.json.decode(body))
+        value: Json = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return value

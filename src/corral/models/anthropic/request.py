@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import cast
 
 import msgspec
 
@@ -25,9 +24,9 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed
-from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
+from corral.models.encoding import deep_merge, instructions, media_bytes, media_url, vendor_options
 from corral.models.spec import Encoded, Provider
-from corral.values import Json, JsonObject
+from corral.values import JsonObject, int_or_none
 
 RESULT_TOOL = "corral_result"
 """The tool that stands for a schema of an object."""
@@ -96,63 +95,86 @@ def model_quirks(model: str) -> ModelQuirks:
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
     options, headers = vendor_options(request, provider)
-    cached = options.pop("cache", True)
-    cached = options.pop("auto_cache", cached)
+    cached = options.pop("auto_cache", options.pop("cache", True))
     _move_betas(options, headers, provider)
     kind = model_quirks(request.model)
-    said = [text for text in instructions(request) if text.strip()]
-    tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     form = request.response_format
     schema = _schema_tool(form) if form is not None and form.type == "json_schema" else None
+    plan = _plan(request, kind, schema, warnings)
+    system = _system(request, plan)
+    tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     if schema is not None:
         tools.append(schema)
-    elif form is not None and form.type == "json":
-        said.append("Answer with JSON only.")
-    thinking: JsonObject | None
-    thinking, effort = _thinking(request, kind, warnings)
-    is_thinking = kind.thinks_by_default if thinking is None else thinking["type"] in THOUGHTFUL
-    choice: JsonObject | None = _choice(request, schema)
-    if choice is not None and choice["type"] in ("any", "tool"):
-        if (
-            is_thinking
-            and kind.can_force_tools
-            and schema is None
-            and request.reasoning_effort is None
-        ):
-            thinking = {"type": kind.no_thinking_type}
-            is_thinking = False
-            warnings.append(f"thinking is off: {UNFORCED}")
-        elif is_thinking or not kind.can_force_tools:
-            choice = {"type": "auto"}
-            if schema is None:
-                warnings.append(f"tool_choice is left to the model: {UNFORCED}")
-            else:
-                said.append(f"Give your answer by calling {schema['name']}, without other text.")
+    turns = _turns(request, provider)
+    if cached:
+        _mark_cached(tools, system, turns)
     body: JsonObject = {
         "model": request.model,
-        "max_tokens": _max_tokens(request, kind, thinking, warnings),
-        "messages": cast("list[Json]", _messages(request, provider)),
+        "max_tokens": _max_tokens(request, kind, plan.thinking, warnings),
+        "messages": [{"role": turn.role, "content": [*turn.blocks]} for turn in turns],
     }
     given: JsonObject = {
-        "system": cast("list[Json]", [_text(text) for text in said]) or None,
-        "tools": cast("list[Json]", tools) or None,
-        "tool_choice": choice,
-        "thinking": thinking,
-        "output_config": _effort(effort),
+        "system": [*system] or None,
+        "tools": [*tools] or None,
+        "tool_choice": plan.choice,
+        "thinking": plan.thinking,
+        "output_config": _effort(plan.effort),
         "stop_sequences": list(request.stop) or None,
         "metadata": _metadata(request, warnings),
         "stream": streamed or None,
-        **_sampling(request, kind, is_thinking, warnings),
+        **_sampling(request, kind, plan.is_thinking, warnings),
     }
     body.update((name, value) for name, value in given.items() if value is not None)
-    if cached:
-        _mark_cached(body)
     return Encoded(
         path="/v1/messages",
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Thinking and the choice of tools, which exclude each other in part."""
+
+    thinking: JsonObject | None
+    effort: str | None
+    is_thinking: bool
+    choice: JsonObject | None
+    instruction: str | None = None
+    """Replaces a choice that cannot be forced."""
+
+
+def _plan(
+    request: Request, kind: ModelQuirks, schema: JsonObject | None, warnings: list[str]
+) -> _Plan:
+    thinking, effort = _thinking(request, kind, warnings)
+    is_thinking = kind.thinks_by_default if thinking is None else thinking["type"] in THOUGHTFUL
+    choice = _choice(request, schema)
+    plan = _Plan(thinking=thinking, effort=effort, is_thinking=is_thinking, choice=choice)
+    if choice is None or choice["type"] not in ("any", "tool"):
+        return plan
+    if kind.can_force_tools and not is_thinking:
+        return plan
+    if kind.can_force_tools and schema is None and request.reasoning_effort is None:
+        warnings.append(f"thinking is off: {UNFORCED}")
+        off: JsonObject = {"type": kind.no_thinking_type}
+        return msgspec.structs.replace(plan, thinking=off, is_thinking=False)
+    instruction = None
+    if schema is None:
+        warnings.append(f"tool_choice is left to the model: {UNFORCED}")
+    else:
+        instruction = f"Give your answer by calling {schema['name']}, without other text."
+    return msgspec.structs.replace(plan, choice={"type": "auto"}, instruction=instruction)
+
+
+def _system(request: Request, plan: _Plan) -> list[JsonObject]:
+    """The instructions as blocks."""
+    texts = [text for text in instructions(request) if text.strip()]
+    if request.response_format is not None and request.response_format.type == "json":
+        texts.append("Answer with JSON only.")
+    if plan.instruction is not None:
+        texts.append(plan.instruction)
+    return [_text(text) for text in texts]
 
 
 def _move_betas(options: JsonObject, headers: dict[str, str], provider: Provider) -> None:
@@ -232,7 +254,7 @@ def _max_tokens(
     request: Request, kind: ModelQuirks, thinking: JsonObject | None, warnings: list[str]
 ) -> int:
     """The output limit, which covers thinking and answer: it must exceed the thinking budget."""
-    budget = cast("int", thinking.get("budget_tokens", 0)) if thinking else 0
+    budget = (int_or_none(thinking.get("budget_tokens")) if thinking else None) or 0
     if request.max_tokens is None:
         return kind.default_max_tokens + budget
     if request.max_tokens > budget:
@@ -270,37 +292,41 @@ def _metadata(request: Request, warnings: list[str]) -> JsonObject | None:
     return None if user is None else {"user_id": user}
 
 
-def _mark_cached(body: JsonObject) -> None:
+class _Turn(msgspec.Struct, frozen=True):
+    """Consecutive messages of one role."""
+
+    role: str
+    blocks: list[JsonObject]
+
+
+def _mark_cached(tools: list[JsonObject], system: list[JsonObject], turns: list[_Turn]) -> None:
     """Mark up to three of the four blocks that may be cached, the most stable first."""
-    ends = [body.get("tools"), body.get("system")]
-    messages = cast("list[JsonObject]", body["messages"])
-    ends += [m["content"] for m in reversed(messages) if m["role"] == "user"][:1]
-    for blocks in ends:
-        if isinstance(blocks, list) and blocks:
-            cast("JsonObject", blocks[-1])["cache_control"] = dict(CACHED)
+    last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), [])
+    for blocks in (tools, system, last_user):
+        if blocks:
+            blocks[-1]["cache_control"] = dict(CACHED)
 
 
-def _messages(request: Request, provider: Provider) -> list[JsonObject]:
+def _turns(request: Request, provider: Provider) -> list[_Turn]:
     """The history. Roles alternate; tool results come first in the message after the calls."""
-    messages: list[JsonObject] = []
+    turns: list[_Turn] = []
     for message in request.messages:
         if message.role in ("system", "developer"):
             continue
         role = "assistant" if message.role == "assistant" else "user"
         own = message.provider in (None, provider.name)
         blocks = [block for part in message.content if (block := _block(part, own)) is not None]
-        if messages and messages[-1]["role"] == role:
-            cast("list[JsonObject]", messages[-1]["content"]).extend(blocks)
+        if turns and turns[-1].role == role:
+            turns[-1].blocks.extend(blocks)
         elif blocks:
-            messages.append({"role": role, "content": cast("list[Json]", blocks)})
-    for entry in messages:
-        blocks = cast("list[JsonObject]", entry["content"])
-        blocks.sort(key=lambda block: block["type"] != "tool_result")
-    if messages and messages[-1]["role"] == "assistant":
-        last = cast("list[JsonObject]", messages[-1]["content"])[-1]
+            turns.append(_Turn(role, blocks))
+    for turn in turns:
+        turn.blocks.sort(key=lambda block: block["type"] != "tool_result")
+    if turns and turns[-1].role == "assistant":
+        last = turns[-1].blocks[-1]
         if last["type"] == "text":
             last["text"] = str(last["text"]).rstrip()  # the API rejects trailing whitespace
-    return messages
+    return turns
 
 
 def _block(part: Part, own: bool) -> JsonObject | None:
@@ -315,8 +341,8 @@ def _block(part: Part, own: bool) -> JsonObject | None:
         case RedactedThinking():
             return {"type": "redacted_thinking", "data": part.data} if own else None
         case ToolCall():
-            name, arguments = part.name, cast("Json", part.arguments)
-            return {"type": "tool_use", "id": _id(part.id), "name": name, "input": arguments}
+            call: JsonObject = {"type": "tool_use", "id": _id(part.id), "name": part.name}
+            return {**call, "input": part.arguments}
         case ToolResult():
             return _result(part)
         case Image():
@@ -362,7 +388,7 @@ def _source(part: Image | Document) -> JsonObject:
                 hint="Pass the bytes themselves.",
             )
         return {"type": "base64", "media_type": part.media_type or media, "data": data}
-    content, media = cast("bytes", part.source), part.media_type or ""
+    content, media = media_bytes(part), part.media_type or ""
     if isinstance(part, Document):
         if media.startswith("text/"):
             text = content.decode("utf-8", "replace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import cast
 
 import msgspec
 
@@ -69,7 +68,7 @@ def _add_metadata(
     body: JsonObject, request: Request, provider: Provider, warnings: list[str]
 ) -> None:
     if request.metadata and provider.traits.takes_metadata:
-        body["metadata"] = cast("JsonObject", dict(request.metadata))
+        body["metadata"] = {**request.metadata}
     elif request.metadata:
         warnings.append(f"metadata is left out: {provider.title} does not support it")
 
@@ -175,7 +174,7 @@ def _encode_message(message: Message, provider: Provider, traits: Traits) -> lis
     if len(shown) == 1 and "text" in shown[0]:
         entries.append({"role": "user", "content": shown[0]["text"]})
     elif shown:
-        entries.append({"role": "user", "content": cast("list[Json]", shown)})
+        entries.append({"role": "user", "content": [*shown]})
     return entries
 
 

@@ -6,8 +6,6 @@ usage, ``[DONE]``. A response is complete with a ``finish_reason`` or a ``[DONE]
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from corral.errors import StreamBroken
@@ -15,7 +13,7 @@ from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
 from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage
+from corral.values import Json, JsonObject, Usage
 
 FINISHES: dict[str, Reason] = {
     "stop": "stop",
@@ -33,7 +31,7 @@ FINISHES: dict[str, Reason] = {
 
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonObject | None = None
 
 
 class _Call(msgspec.Struct, gc=False):

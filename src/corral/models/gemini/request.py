@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import cast
 from urllib.parse import quote
 
 from corral.messages import (
@@ -20,10 +19,17 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ToolNamed
-from corral.models.encoding import calls_by_id, deep_merge, instructions, media_url, vendor_options
+from corral.models.encoding import (
+    calls_by_id,
+    deep_merge,
+    instructions,
+    media_bytes,
+    media_url,
+    vendor_options,
+)
 from corral.models.gemini.schema import to_gemini_schema
 from corral.models.spec import Encoded, Provider
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 """Thinking tokens by effort, from the vendor's own compatibility table."""
@@ -125,9 +131,10 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
             continue
         role = "model" if message.role == "assistant" else "user"
         parts = _encode_message(message, provider, names, foreign_calls, signed)
-        last = cast("JsonObject", contents[-1]) if contents else {}
-        if last.get("role") == role:
-            cast("list[Json]", last["parts"]).extend(parts)
+        last = as_object(contents[-1]) if contents else {}
+        shared = last.get("parts")
+        if isinstance(shared, list) and last.get("role") == role:
+            shared.extend(parts)
         elif parts:
             contents.append({"role": role, "parts": parts})
     return contents
@@ -208,5 +215,5 @@ def _media(part: Image | Audio | Document) -> JsonObject:
         if part.media_type:
             given["mimeType"] = part.media_type
         return {"fileData": given}
-    data = b64encode(cast("bytes", part.source)).decode()
+    data = b64encode(media_bytes(part)).decode()
     return {"inlineData": {"mimeType": part.media_type, "data": data}}

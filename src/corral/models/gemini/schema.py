@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import msgspec
 
 from corral.values import Json, JsonObject
@@ -153,7 +151,7 @@ def _add_alternatives(out: JsonObject, choices: list[JsonObject]) -> None:
         for key, held in real[0].items():
             out.setdefault(key, held)
     elif real:
-        out["anyOf"] = cast("list[Json]", real)
+        out["anyOf"] = [*real]
 
 
 def _add_enum(out: JsonObject, values: list[Json]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import cast
+
+import msgspec
 
 from corral.errors import ContentRefused, CorralError
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
@@ -86,35 +87,40 @@ def _error_object(body: Json) -> JsonObject:
 def _error(
     provider: Provider, error: JsonObject, model: str, failure: Failure | None
 ) -> CorralError:
-    message, code, kind = _text(error, "message"), _text(error, "code"), _text(error, "type")
-    match error:
-        case {"metadata": {"raw": str(raw)}}:  # a router's copy of the vendor's message
-            message = f"{message}: {raw[:300]}"
-        case _:
-            pass
-    status = failure.status if failure else _status(error.get("code"))
-    if code in REFUSED or (code is None and kind in REFUSED):
+    message, code, kind = _message(error), _text(error, "code"), _text(error, "type")
+    status, named = failure.status if failure else _status(error.get("code")), code or kind
+    if named in REFUSED:
         return ContentRefused(
-            f"{provider.title} refused: {message or code or kind}",
+            f"{provider.title} refused: {message or named}",
             hint="Rephrase the prompt: the vendor's content policy refused it.",
             provider=provider.name,
             http_status=status,
-            provider_code=code or kind,
+            provider_code=named,
         )
-    name = BY_CODE.get(code or "")
-    if name is None and status is None:
-        name = BY_TYPE.get(kind or "")
-        if name is None and code and _IMAGE.search(code):
-            name = "INVALID_ARGUMENT"
-    wait = _delay_from_message(message or "")
-    if failure is not None:
-        in_headers = any(each in failure.headers for each in ("retry-after", "retry-after-ms"))
-        delay = None if in_headers else wait
-        facts = ErrorFacts(name=name, code=code or kind, retry_after=delay)
-        return error_from_failure(failure, message, facts)
-    text = message or code or kind or "an error without a message"
-    facts = ErrorFacts(name=name, code=code or kind, retry_after=wait)
-    return vendor_error(provider, text, facts, status=status, model=model)
+    name, delay = _name(code or "", kind or "", status), _delay_from_message(message or "")
+    facts = ErrorFacts(name=name, code=named, retry_after=delay)
+    if failure is None:
+        text = message or named or "an error without a message"
+        return vendor_error(provider, text, facts, status=status, model=model)
+    if any(header in failure.headers for header in ("retry-after", "retry-after-ms")):
+        facts = msgspec.structs.replace(facts, retry_after=None)
+    return error_from_failure(failure, message, facts)
+
+
+def _message(error: JsonObject) -> str | None:
+    message = _text(error, "message")
+    match error:
+        case {"metadata": {"raw": str(raw)}}:  # a router's copy of the vendor's message
+            return f"{message}: {raw[:300]}"
+        case _:
+            return message
+
+
+def _name(code: str, kind: str, status: int | None) -> str | None:
+    """The name of the error, where the code or the type is more specific than the status."""
+    if code in BY_CODE or status is not None:
+        return BY_CODE.get(code)
+    return BY_TYPE.get(kind) or ("INVALID_ARGUMENT" if _IMAGE.search(code) else None)
 
 
 def _text(error: JsonObject, name: str) -> str | None:
@@ -135,7 +141,7 @@ def _delay_from_message(message: str) -> float | None:
     if found is None or not (found[1] or found[2]):
         return None
     try:
-        rest = float(cast("str | None", found[2]) or 0)
+        rest = float(found[2] or 0)
     except ValueError:
         return None
     return int(found[1] or 0) * 60 + (rest / 1000 if found[3] == "ms" else rest)

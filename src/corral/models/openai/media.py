@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from typing import cast
 
 from corral.errors import MediaInvalid
 from corral.messages import Audio, Document, Image, Media
-from corral.models.encoding import media_url
+from corral.models.encoding import media_bytes, media_url
 from corral.models.spec import Provider
 
 FORMATS = {
@@ -86,4 +85,4 @@ def _media_type(part: Media) -> str:
 
 
 def _base64(part: Media) -> str:
-    return b64encode(cast("bytes", part.source)).decode()
+    return b64encode(media_bytes(part)).decode()

@@ -7,7 +7,6 @@ encrypted reasoning that came with it.
 from __future__ import annotations
 
 import re
-from typing import cast
 
 import msgspec
 
@@ -28,7 +27,7 @@ from corral.models.encoding import deep_merge, instructions, media_url, vendor_o
 from corral.models.openai.media import encode_file, encode_url, file_name
 from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, Provider
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object
 
 PHASES = ("commentary", "final_answer")
 """Labels of texts that the vendor wants back: dropping them reduces quality."""
@@ -52,7 +51,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     if request.max_tokens is not None:
         body["max_output_tokens"] = request.max_tokens
     if request.metadata:
-        body["metadata"] = cast("JsonObject", dict(request.metadata))
+        body["metadata"] = {**request.metadata}
     _add_effort(body, request)
     _add_sampling(body, request, warnings)
     if request.stop:
@@ -205,9 +204,10 @@ def _add_text(items: list[Json], message: Message, part: Text, own: bool) -> Non
 def _add_content(
     items: list[Json], role: str, content: JsonObject, phase: str | None = None
 ) -> None:
-    last = cast("JsonObject", items[-1]) if items else {}
-    if last.get("role") == role and last.get("phase") == phase:
-        cast("list[Json]", last["content"]).append(content)
+    last = as_object(items[-1]) if items else {}
+    shared = last.get("content")
+    if isinstance(shared, list) and last.get("role") == role and last.get("phase") == phase:
+        shared.append(content)
         return
     entry: JsonObject = {"type": "message", "role": role, "content": [content]}
     if phase is not None:

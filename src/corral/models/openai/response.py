@@ -183,19 +183,23 @@ class _ResponseReader:
         for index, raw in enumerate(response.output or ()):
             if index not in self._read_indexes and -1 not in self._read_indexes:
                 self._handle_item(raw, index, builder, is_done=True)
-        if status == "completed":
-            if self._refused:
-                builder.set_finish("content_filter", "refusal")
-            else:
-                builder.set_finish("stop", status)
+        self._set_finish(response, builder, status)
+        if response.usage is not None:
+            builder.usage = _usage(response.usage)
+
+    def _set_finish(
+        self, response: _Response, builder: ResponseBuilder, status: str | None
+    ) -> None:
+        if status == "completed" and self._refused:
+            builder.set_finish("content_filter", "refusal")
+        elif status == "completed":
+            builder.set_finish("stop", status)
         elif status == "incomplete":
             details = response.incomplete_details
             why = details.reason if details else None
             builder.set_finish(INCOMPLETE.get(why or "", "other"), why or status)
         elif status == "cancelled":
             builder.set_finish("other", status)
-        if response.usage is not None:
-            builder.usage = _usage(response.usage)
 
     def _handle_reasoning(self, event: _Event, builder: ResponseBuilder) -> None:
         index = (event.output_index, event.type, event.summary_index, event.content_index)

@@ -7,7 +7,7 @@ does not allow.
 
 from __future__ import annotations
 
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_list
 
 ALLOWED = frozenset(
     {
@@ -55,14 +55,23 @@ def _follows_rules(schema: Json) -> bool:
     if "format" in schema and schema["format"] not in FORMATS:
         return False
     kinds = schema.get("type")
-    if kinds == "object" or (isinstance(kinds, list) and "object" in kinds):
-        properties, required = schema.get("properties"), schema.get("required", [])
-        if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
-            return False
-        if not isinstance(required, list) or {*map(str, required)} != properties.keys():
-            return False
+    if (kinds == "object" or "object" in as_list(kinds)) and not _is_closed(schema):
+        return False
     if kinds == "array" and "items" not in schema:
         return False
+    return all(_follows_rules(each) for each in _nested(schema))
+
+
+def _is_closed(schema: JsonObject) -> bool:
+    """Whether an object allows no other properties and requires all of its own."""
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
+        return False
+    return isinstance(required, list) and {*map(str, required)} == properties.keys()
+
+
+def _nested(schema: JsonObject) -> list[Json]:
+    """The schemas directly below this one."""
     below: list[Json] = []
     for table in ("properties", "$defs", "definitions"):
         held = schema.get(table, {})
@@ -71,4 +80,4 @@ def _follows_rules(schema: Json) -> bool:
     below += choices if isinstance(choices, list) else [choices]
     if "items" in schema:
         below.append(schema["items"])
-    return all(_follows_rules(each) for each in below)
+    return below
