@@ -36,7 +36,7 @@ CONTROL, ACP, ACP_SAID = (
     "protocol/test_acp.py",
     "protocol/test_acp_recordings.py",
 )
-SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/test_acp_session.py"
+SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/acp/test_acp_session.py"
 
 TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     # Claude Code

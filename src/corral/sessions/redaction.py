@@ -43,8 +43,6 @@ class EventRedactor:
         self._outputs: dict[str, tuple[StreamRedactor, str | None]] = {}
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
-        if not self._redactor.values:
-            return items
         out: list[RawEvent] = []
         pieces: list[str] = []  # redacted together: deltas come by the hundred thousand
         for item in items:
@@ -121,13 +119,3 @@ class EventRedactor:
     def _release(self, message: _Message, out: list[RawEvent]) -> None:
         if (rest := message.rest()) is not None:
             out.append(rest)
-
-
-def title_of(prompt: str, redactor: SecretRedactor) -> str:
-    """The beginning of a prompt on one line; redacted before it is cut."""
-    longest = max(map(len, redactor.values), default=0)
-    head = redactor.clean_text(prompt[: 200 + longest])[:200]
-    return " ".join(head.split())[:80]
-
-
-__all__ = ["EventRedactor", "title_of"]

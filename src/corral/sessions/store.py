@@ -29,6 +29,7 @@ from corral.values import Usage
 
 if TYPE_CHECKING:
     from corral.sessions.prepare import PreparedRun
+    from corral.system.environment import SecretRedactor
 
 META = "meta.json"
 LOCK = "lock"
@@ -180,6 +181,13 @@ def _storage_error(record: SessionRecord, error: OSError) -> StorageFailed:
         f"cannot write the session's folder {record.folder}: {error.strerror}",
         hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
     )
+
+
+def title_of(prompt: str, redactor: SecretRedactor) -> str:
+    """The beginning of a prompt on one line; redacted before it is cut."""
+    longest = max(map(len, redactor.values), default=0)
+    head = redactor.clean_text(prompt[: 200 + longest])[:200]
+    return " ".join(head.split())[:80]
 
 
 def no_conversation(meta: Meta) -> ResumeLost:

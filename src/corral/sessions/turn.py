@@ -39,8 +39,8 @@ from corral.result import Result, ResultBuilder
 from corral.sessions.backends.base import Backend
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepare import PreparedRun
-from corral.sessions.redaction import EventRedactor, title_of
-from corral.sessions.store import SessionRecord
+from corral.sessions.redaction import EventRedactor
+from corral.sessions.store import SessionRecord, title_of
 from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
@@ -82,7 +82,7 @@ class Turn:
         self._prompt = prompt
         self._backend = backend
         self._redactor = redactor
-        self._event_redactor = EventRedactor(redactor)
+        self._event_redactor = EventRedactor(redactor) if redactor.values else None
         self._previous = before
         self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
@@ -206,15 +206,19 @@ class Turn:
         if items is None:
             return await self._finish(normalizer, deadlines)
         deadlines.on_activity()
-        batch = normalizer.take(self._event_redactor.take(items), time.time())
+        if self._event_redactor is not None:
+            items = self._event_redactor.take(items)
+        batch = normalizer.take(items, time.time())
         self._save_session_id(normalizer)
         if normalizer.finish is not None:
             deadlines.on_turn_end()
         return batch
 
     async def _finish(self, normalizer: EventNormalizer, deadlines: Deadlines) -> list[Event]:
-        last = self._event_redactor.take(await self._backend.finish())
-        batch = normalizer.take([*last, *self._event_redactor.end()], time.time())
+        last = await self._backend.finish()
+        if self._event_redactor is not None:
+            last = [*self._event_redactor.take(last), *self._event_redactor.end()]
+        batch = normalizer.take(last, time.time())
         deadlines.stop()
         self._state = "over"
         _running.discard(self)

@@ -20,8 +20,7 @@ from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.question_files import QuestionFile
-from corral.sessions.redaction import title_of
-from corral.sessions.store import SessionRecord
+from corral.sessions.store import SessionRecord, title_of
 from corral.sessions.tools.tools import GivenTools
 from corral.system import terminal
 from corral.system.environment import SecretRedactor

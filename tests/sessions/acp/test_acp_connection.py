@@ -22,7 +22,7 @@ from corral.options import RunKwargs
 from corral.sessions import permissions
 from corral.sessions.backends import acp
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 
 
 def agent(*arguments: str) -> str:

@@ -12,7 +12,8 @@ from support.scripted_agent import scripted_options
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.redaction import EventRedactor, title_of
+from corral.sessions.redaction import EventRedactor
+from corral.sessions.store import title_of
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 

@@ -16,7 +16,7 @@ from corral import AgentSession, errors
 from corral.options import RunKwargs
 from corral.sessions.acp import connection
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 
 
 def session(workspace: Path, *arguments: str, **options: Unpack[RunKwargs]) -> corral.Session:

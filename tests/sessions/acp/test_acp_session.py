@@ -39,7 +39,7 @@ from corral.events import (
 from corral.options import PermissionMode, RunKwargs
 from corral.sessions.permissions import Asker, PermissionBroker
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 
 
 def agent(*arguments: str) -> str:
