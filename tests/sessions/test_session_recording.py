@@ -135,7 +135,7 @@ async def test_each_prompt_of_a_session_has_its_own_answer(workspace: Path, tape
     assert essence(then, workspace) == essence(now, workspace)
     more = await talk("gemini-cli", *prompts, GOOD, cwd=workspace, replay=tape)
     assert stop_of(more).code == "replay_mismatch"
-    assert "requested once more" in stop_of(more).message
+    assert "made once more" in stop_of(more).message
 
 
 async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape: Path) -> None:
