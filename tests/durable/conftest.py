@@ -1,4 +1,4 @@
-"""What the tests of the engine share: a process to fork from, a server, a database each."""
+"""Fixtures for tests of the durable engine: a fork server, a Postgres server, databases."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import fast_selection
-from support.durable_processes import DurableProcesses, ForkServer, shared_fork_server
+from support import durable_processes, fast_selection
+from support.durable_processes import DurableProcesses, ForkServer
 
 from corral.durable.dbos import database
 
 
 @pytest.fixture(scope="session")
 def fork_server() -> ForkServer:
-    return shared_fork_server()
+    return durable_processes.shared_fork_server()
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
-    """A Postgres of our own."""
+    """A Postgres server for all tests of this process."""
     fast_selection.require("postgres")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -32,7 +32,7 @@ def postgres_server() -> Iterator[Any]:
 
     with tempfile.TemporaryDirectory(prefix="corral-pg-", ignore_cleanup_errors=True) as folder:
         made: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
-        # Made once, and copied: the tables take seconds.
+        # Created once and copied: creating the tables takes seconds.
         database.migrate(made.get_uri("corral_template"))
         yield made
         made.cleanup()
@@ -40,13 +40,13 @@ def postgres_server() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres(postgres_server: Any) -> str:
-    """The URL of its first database."""
+    """The URL of the default database of the server."""
     return str(postgres_server.get_uri())
 
 
 @pytest.fixture
 def restart_postgres(postgres_server: Any) -> Callable[[], None]:
-    """As after a power cut."""
+    """A function that restarts the server without a clean shutdown."""
 
     server = postgres_server
 
@@ -65,7 +65,7 @@ def restart_postgres(postgres_server: Any) -> Callable[[], None]:
 
 @pytest.fixture
 def new_postgres(postgres: str) -> Iterator[str]:
-    """A database of its own, ready."""
+    """The URL of a new database with tables."""
     import psycopg
 
     name = f"t{secrets.token_hex(6)}"
@@ -87,16 +87,16 @@ def db(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(fork_server: ForkServer, db: str, tmp_path: Path) -> Iterator[DurableProcesses]:
-    made = DurableProcesses(fork_server, db, tmp_path)
-    with contextlib.closing(made):
+def processes(fork_server: ForkServer, db: str, tmp_path: Path) -> Iterator[DurableProcesses]:
+    """Processes on a new database, once in a file and once in Postgres."""
+    with contextlib.closing(DurableProcesses(fork_server, db, tmp_path)) as made:
         yield made
 
 
 @pytest.fixture
-def file_world(
+def file_processes(
     fork_server: ForkServer, new_file: str, tmp_path: Path
 ) -> Iterator[DurableProcesses]:
-    made = DurableProcesses(fork_server, new_file, tmp_path)
-    with contextlib.closing(made):
+    """Processes on a new database file."""
+    with contextlib.closing(DurableProcesses(fork_server, new_file, tmp_path)) as made:
         yield made

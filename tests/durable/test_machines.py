@@ -1,4 +1,4 @@
-"""Machines that share a database and a repository, and nothing else; all by the command line."""
+"""Machines that share only a database and a repository; all by the command line."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Machines:
         assert worker.stderr
         assert "serving" in worker.stderr.readline()
 
-    def says(self, machine: str, *words: str) -> str:
+    def output_of(self, machine: str, *words: str) -> str:
         done = self.start(machine, "pipeline", *words)
         out, err = done.communicate(timeout=TIMEOUT)
         assert done.returncode == 0, err
         return out
 
     def run(self, *words: str) -> str:
-        """Begun, not awaited; its name."""
+        """Start a run on the queue; returns its id."""
         process = self.start(
             "mine", "pipeline", "run", str(self.graph), "--queue", "default", *words
         )
@@ -75,11 +75,11 @@ class Machines:
         assert process.wait(TIMEOUT) == 130
         return first.split()[1]
 
-    def look(self, run: str) -> Shown:
+    def show(self, run: str) -> Shown:
         return asyncio.run(query.show(run, db=self.db))
 
-    def at(self, node: str) -> str:
-        """The machine that works at it."""
+    def machine_of(self, node: str) -> str:
+        """The machine on which this node has started."""
         log = self.folder / node
         wait_until(lambda: log.exists() and log.read_text(), f"{node} to begin")
         return Path(log.read_text()).relative_to(self.folder).parts[0]
@@ -88,7 +88,7 @@ class Machines:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -98,22 +98,22 @@ def machines(new_postgres: str, tmp_path: Path) -> Iterator[Machines]:
     made.close()
 
 
-def test_a_run_goes_on_on_another_machine_from_what_was_kept(
+def test_another_machine_continues_a_run_from_the_saved_work(
     machines: Machines, bare: Path, tmp_path: Path
 ) -> None:
     machines.worker("one")
     run = machines.run("--repository", f"file://{bare}", "--artifacts", f"file://{tmp_path}/left")
-    assert machines.at("b") == "one"
+    assert machines.machine_of("b") == "one"
     assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"
     os.kill(machines.names["one"].pid, signal.SIGKILL)
     (tmp_path / "b").unlink()
     machines.worker("two")
-    assert machines.at("b") == "two"
+    assert machines.machine_of("b") == "two"
     (tmp_path / "go").touch()
-    wait_until(lambda: machines.look(run).questions, "the gate")
-    machines.says("mine", "answer", run, "Y")
-    wait_until(lambda: machines.look(run).closed, "the end")
-    found = json.loads(machines.says("mine", "show", run, "--json"))
+    wait_until(lambda: machines.show(run).questions, "the gate")
+    machines.output_of("mine", "answer", run, "Y")
+    wait_until(lambda: machines.show(run).closed, "the end")
+    found = json.loads(machines.output_of("mine", "show", run, "--json"))
     assert found["status"] == "success"
     assert found["branch"] == f"corral/{run}"
     assert found["files"] == ["copy", "file"]
@@ -126,16 +126,16 @@ def test_a_run_goes_on_on_another_machine_from_what_was_kept(
     assert (tmp_path / "a").read_text().count("\n") == 1
 
 
-def test_cancelling_ends_what_runs_on_another_machine(
+def test_cancelling_ends_a_command_on_another_machine(
     machines: Machines, bare: Path, tmp_path: Path
 ) -> None:
     machines.worker("one")
     run = machines.run("--repository", str(bare))
-    machines.at("b")
+    machines.machine_of("b")
     command = int((tmp_path / "pid").read_text())
     assert is_alive(command)
-    assert "is cancelled" in machines.says("mine", "cancel", run)
+    assert "is cancelled" in machines.output_of("mine", "cancel", run)
     wait_until(lambda: not is_alive(command), "the command to end")
-    wait_until(lambda: machines.look(run).closed, "the end")
-    assert f"branch     corral/{run} at" in machines.says("mine", "show", run)
+    wait_until(lambda: machines.show(run).closed, "the end")
+    assert f"branch     corral/{run} at" in machines.output_of("mine", "show", run)
     assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"

@@ -1,4 +1,4 @@
-"""Gates wait for days, hold nothing, and take one answer."""
+"""Open questions of durable runs: only the first answer counts, and no process has to wait."""
 
 from __future__ import annotations
 
@@ -20,64 +20,66 @@ GATE = """digraph gate {
 }"""
 
 
-def asked(world: DurableProcesses) -> list[Question]:
-    found = asyncio.run(open_questions.questions("r", db=world.db))
+def asked(processes: DurableProcesses) -> list[Question]:
+    found = asyncio.run(open_questions.questions("r", db=processes.db))
     return [each.question for each in found]
 
 
-def reply(world: DurableProcesses, said: str) -> None:
-    asyncio.run(open_questions.answer("r", said, by="me", db=world.db))
+def reply(processes: DurableProcesses, text: str) -> None:
+    asyncio.run(open_questions.answer("r", text, by="me", db=processes.db))
 
 
-def test_an_answer_that_comes_while_nothing_runs_is_taken_up(world: DurableProcesses) -> None:
-    worker = world.worker()
-    submit(world, GATE % "")
-    questions = wait_until(lambda: asked(world), "the question")
+def test_an_answer_sent_while_no_worker_runs_is_received(processes: DurableProcesses) -> None:
+    worker = processes.worker()
+    submit(processes, GATE % "")
+    questions = wait_until(lambda: asked(processes), "the question")
     assert [choice.key for choice in questions[0].choices] == ["Y", "N"]
-    assert asyncio.run(query.list_runs(db=world.db))[0].asks == 1
-    world.kill(worker)
-    reply(world, "n")
+    assert asyncio.run(query.list_runs(db=processes.db))[0].asks == 1
+    processes.kill(worker)
+    reply(processes, "n")
     with pytest.raises(open_questions.NoSuchQuestion, match="already answered"):
-        reply(world, "y")  # the first counts, though nobody has taken it up
-    assert asyncio.run(query.list_runs(db=world.db))[0].status == "interrupted"
-    world.worker()
-    assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
+        reply(processes, "y")  # the first one counts, although no worker has received it
+    assert asyncio.run(query.list_runs(db=processes.db))[0].status == "interrupted"
+    processes.worker()
+    assert processes.wait_for_run().completed == ["start", "ask", "no", "exit"]
     with pytest.raises(open_questions.NoSuchQuestion):
-        reply(world, "y")
+        reply(processes, "y")
 
 
-def test_a_deadline_is_kept_over_a_restart(world: DurableProcesses) -> None:
-    worker = world.worker()
-    begun = time.time()
-    submit(world, GATE % ', human.timeout="4s", human.default_choice=no')
-    wait_until(lambda: asked(world), "the question")
-    world.kill(worker)
-    world.worker()
-    assert world.wait_for_run().completed == ["start", "ask", "no", "exit"]
-    assert time.time() - begun >= 4
+def test_a_question_timeout_continues_over_a_restart(processes: DurableProcesses) -> None:
+    worker = processes.worker()
+    started = time.time()
+    submit(processes, GATE % ', human.timeout="4s", human.default_choice=no')
+    wait_until(lambda: asked(processes), "the question")
+    processes.kill(worker)
+    processes.worker()
+    assert processes.wait_for_run().completed == ["start", "ask", "no", "exit"]
+    assert time.time() - started >= 4
 
 
-def test_an_answer_in_time_ends_the_timer(world: DurableProcesses) -> None:
-    world.worker()
-    submit(world, GATE % ', human.timeout="1000s"')
-    wait_until(lambda: asked(world), "the question")
-    reply(world, "yes")
-    assert world.wait_for_run().completed == ["start", "ask", "yes", "exit"]
+def test_an_answer_before_the_timeout_ends_the_timer(processes: DurableProcesses) -> None:
+    processes.worker()
+    submit(processes, GATE % ', human.timeout="1000s"')
+    wait_until(lambda: asked(processes), "the question")
+    reply(processes, "yes")
+    assert processes.wait_for_run().completed == ["start", "ask", "yes", "exit"]
 
 
-def test_a_run_at_a_gate_is_cancelled(world: DurableProcesses) -> None:
-    world.worker()
-    submit(world, GATE % "")
-    wait_until(lambda: asked(world), "the question")
-    asyncio.run(service.cancel("r", reason="enough", db=world.db))
-    closed = world.wait_for_run()
+def test_a_run_that_waits_for_an_answer_can_be_cancelled(processes: DurableProcesses) -> None:
+    processes.worker()
+    submit(processes, GATE % "")
+    wait_until(lambda: asked(processes), "the question")
+    asyncio.run(service.cancel("r", reason="enough", db=processes.db))
+    closed = processes.wait_for_run()
     assert (closed.status, closed.reason) == ("cancelled", "enough")
-    assert asked(world) == []
+    assert asked(processes) == []
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
-def test_many_runs_wait_at_their_gates_and_all_go_on(world: DurableProcesses, count: int) -> None:
+def test_many_waiting_runs_continue_after_their_answers(
+    processes: DurableProcesses, count: int
+) -> None:
     names = [f"r{number}" for number in range(count)]
     graph = loader.load(GATE % "")
 
@@ -86,28 +88,33 @@ def test_many_runs_wait_at_their_gates_and_all_go_on(world: DurableProcesses, co
             await service.start(
                 graph,
                 service.RunRequest(
-                    folder=world.folder / name,
-                    workspace=world.workspace,
+                    folder=processes.folder / name,
+                    workspace=processes.workspace,
                     run_id=name,
-                    values={"log": str(world.log)},
+                    values={"log": str(processes.log)},
                 ),
-                db=world.db,
+                db=processes.db,
                 queue="default",
             )
 
     async def answer() -> None:
         for name in names:
-            await open_questions.answer(name, "yes", db=world.db)
+            await open_questions.answer(name, "yes", db=processes.db)
 
     def waiting() -> bool:
-        found = asyncio.run(query.list_runs(db=world.db, limit=None))
+        found = asyncio.run(query.list_runs(db=processes.db, limit=None))
         return sum(each.asks for each in found) == count
 
-    worker = world.worker()
+    worker = processes.worker()
     asyncio.run(begin())
     wait_until(waiting, "all to ask", timeout=600)
-    world.kill(worker)
+    processes.kill(worker)
     asyncio.run(answer())
-    world.worker()
+    processes.worker()
     for name in names:
-        assert world.wait_for_run(name, timeout=600).completed == ["start", "ask", "yes", "exit"]
+        assert processes.wait_for_run(name, timeout=600).completed == [
+            "start",
+            "ask",
+            "yes",
+            "exit",
+        ]

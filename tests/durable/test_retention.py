@@ -1,4 +1,4 @@
-"""Runs and batches that ended long ago are forgotten when somebody says so; nothing else is."""
+"""``prune`` deletes runs and batches that ended long ago, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WAITS = CHAIN.replace('type="t.step"', 'type="t.wait", file="/never"')
 
 
 def rows(db: str) -> set[str]:
-    with closing(BatchStore(database.find(db))) as ledger:
-        return {each.id for each in ledger.client.list_workflows()}
+    with closing(BatchStore(database.find(db))) as store:
+        return {each.id for each in store.client.list_workflows()}
 
 
 def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[str, str]]:
@@ -36,59 +36,63 @@ def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[s
     return [(each.kind, each.name) for each in found]
 
 
-def test_only_what_has_ended_long_ago_goes(world: DurableProcesses) -> None:
-    worker = world.worker()
-    submit(world, CHAIN)
-    world.wait_for_run()
-    submit(world, WAITS, "open")
-    wait_until(lambda: world.attempt_counts()["a.1#1"] == 2, "the second run to come to its node")
-    assert pruned(world.db, 3600) == []
-    assert pruned(world.db, 0, dry_run=True) == [("run", "r")]
-    assert rows(world.db) == {"r", "r/a.1", "open", "open/a.1"}
-    assert pruned(world.db, 0) == [("run", "r")]
-    assert rows(world.db) == {"open", "open/a.1"}
-    assert (world.folder / "r").is_dir(), "a folder of the user's own"
-    with pytest.raises(ConfigError, match="there is no run"):
-        asyncio.run(query.show("r", db=world.db))
-    # One that nobody runs any more has not ended either.
-    world.kill(worker)
+def test_only_runs_that_ended_long_ago_are_pruned(processes: DurableProcesses) -> None:
+    worker = processes.worker()
+    submit(processes, CHAIN)
+    processes.wait_for_run()
+    submit(processes, WAITS, "open")
     wait_until(
-        lambda: asyncio.run(query.show("open", db=world.db)).status == "interrupted",
-        "the run to be left alone",
+        lambda: processes.attempt_counts()["a.1#1"] == 2, "the node of the second run to start"
     )
-    assert pruned(world.db, 0) == []
-    asyncio.run(service.cancel("open", db=world.db))
-    assert pruned(world.db, 0) == [("run", "open")]
-    assert rows(world.db) == set()
+    assert pruned(processes.db, 3600) == []
+    assert pruned(processes.db, 0, dry_run=True) == [("run", "r")]
+    assert rows(processes.db) == {"r", "r/a.1", "open", "open/a.1"}
+    assert pruned(processes.db, 0) == [("run", "r")]
+    assert rows(processes.db) == {"open", "open/a.1"}
+    assert (processes.folder / "r").is_dir(), "a directory outside corral's home was removed"
+    with pytest.raises(ConfigError, match="there is no run"):
+        asyncio.run(query.show("r", db=processes.db))
+    # An interrupted run has not ended.
+    processes.kill(worker)
+    wait_until(
+        lambda: asyncio.run(query.show("open", db=processes.db)).status == "interrupted",
+        "the run to be interrupted",
+    )
+    assert pruned(processes.db, 0) == []
+    asyncio.run(service.cancel("open", db=processes.db))
+    assert pruned(processes.db, 0) == [("run", "open")]
+    assert rows(processes.db) == set()
 
 
-def test_a_folder_of_ours_goes_with_its_run(file_world: DurableProcesses) -> None:
-    world = file_world
-    world.worker()
+def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    processes.worker()
     ours = paths.home() / "runs" / "mine"
     asyncio.run(
         service.start(
             corral.pipelines.load(CHAIN),
             service.RunRequest(
                 folder=ours,
-                workspace=world.workspace,
+                workspace=processes.workspace,
                 run_id="mine",
-                values={"log": str(world.log)},
+                values={"log": str(processes.log)},
             ),
-            db=world.db,
+            db=processes.db,
             queue="default",
         )
     )
-    world.wait_for_run("mine")
+    processes.wait_for_run("mine")
     other = paths.home() / "runs" / "another"
     other.mkdir()
     assert ours.is_dir()
-    assert pruned(world.db, 0) == [("run", "mine")]
+    assert pruned(processes.db, 0) == [("run", "mine")]
     assert not ours.exists()
     assert other.is_dir()
 
 
-def test_a_batch_is_seen_and_forgotten_but_for_its_results(db: str, workspace: Path) -> None:
+def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: Path) -> None:
     file = workspace / "r.jsonl"
     given: dict[str, Any] = {"simulate": True, "db": db, "results": file, "name": "poems"}
     assert asyncio.run(batch_query.list_batches(db=db)) == []
@@ -114,13 +118,13 @@ def test_a_batch_is_seen_and_forgotten_but_for_its_results(db: str, workspace: P
     assert rows(db) == set()
     assert list(place.iterdir()) == []
     assert len(results_of(file)) == 4
-    # The same command goes on from them.
+    # The same command continues from the results.
     report = corral.batch_sync(["one", "two", "three", "four"], **given)
     assert (report.earlier, report.succeeded) == (4, 4)
 
 
-def test_a_batch_that_was_left_is_none_that_has_ended(new_file: str, workspace: Path) -> None:
-    async def left() -> None:
+def test_an_interrupted_batch_is_not_pruned(new_file: str, workspace: Path) -> None:
+    async def leave_early() -> None:
         tasks = [f"{n}" for n in range(20)]
         batch = corral.batch(
             tasks, "{{task}}", simulate=True, db=new_file, name="half", concurrency=1
@@ -129,7 +133,7 @@ def test_a_batch_that_was_left_is_none_that_has_ended(new_file: str, workspace: 
             async for _ in batch:
                 break
 
-    asyncio.run(left())
+    asyncio.run(leave_early())
     (seen,) = asyncio.run(batch_query.list_batches(db=new_file))
     assert seen.status == "interrupted"
     assert 1 <= seen.succeeded < 20

@@ -27,8 +27,7 @@ TIMEOUT = 60.0
 
 
 class ForkServer:
-    """A preloaded process that forks others (``durable/programs/fork_server.py``). It ends with
-    this one."""
+    """A preloaded process that forks others (``programs/fork_server.py``). It ends with this one."""
 
     def __init__(self) -> None:
         program = Path(__file__).parents[1] / "durable" / "programs" / "fork_server.py"
@@ -153,7 +152,7 @@ def wait_until(found: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T
 
 
 def submit(
-    world: DurableProcesses,
+    processes: DurableProcesses,
     graph: str,
     run: str = "r",
     *,
@@ -168,16 +167,16 @@ def submit(
         return await service.start(
             loader.load(graph),
             service.RunRequest(
-                folder=world.folder / run,
-                workspace=world.workspace,
+                folder=processes.folder / run,
+                workspace=processes.workspace,
                 run_id=run,
-                values={"log": str(world.log)},
+                values={"log": str(processes.log)},
                 detached=detached,
                 simulate=simulate,
                 tree=tree,
                 artifacts_url=artifacts_url,
             ),
-            db=world.db,
+            db=processes.db,
             queue="default",
         )
 

@@ -1,7 +1,7 @@
-"""A process that has loaded the engine already, and forks one that uses it for each order.
+"""A preloaded process that forks another one for each request.
 
-Orders are lines of JSON on stdin, answers lines on stdout. The engine takes half a second
-to import, and a kill at every point of a run takes hundreds of processes.
+Requests are lines of JSON on stdin, answers are lines on stdout. The import of the engine takes
+half a second, and the tests that kill a run at every moment need hundreds of processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from corral.pipelines.scheduler.outcome import Outcome
 
 @handlers.handler("t.step")
 async def step(work: NodeContext) -> Outcome:
-    """Says that it began, takes its time, says that it ended."""
+    """Logs its start, sleeps, logs its end."""
     log = Path(str(work.context["log"]))
     with log.open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
@@ -51,7 +51,7 @@ async def step(work: NodeContext) -> Outcome:
 
 @handlers.handler("t.kill")
 async def kill(work: NodeContext) -> Outcome:
-    """Kills whoever runs it."""
+    """Kills its own process."""
     with Path(str(work.context["log"])).open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -60,7 +60,7 @@ async def kill(work: NodeContext) -> Outcome:
 
 @handlers.handler("t.wait")
 async def wait_for_file(work: NodeContext) -> Outcome:
-    """Until a file is there."""
+    """Waits for a file."""
     with Path(str(work.context["log"])).open("a") as file:
         file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
     while not Path(work.node.text("file")).exists():
@@ -70,55 +70,55 @@ async def wait_for_file(work: NodeContext) -> Outcome:
 
 def main() -> None:
     if os.fork():
-        os._exit(0)  # it is nobody's child: some tests count theirs
+        os._exit(0)  # not a child of the tests: some count their children
     for line in sys.stdin:
-        order = json.loads(line)
-        if order["do"] == "reap":
-            answer = os.waitstatus_to_exitcode(os.waitpid(order["pid"], 0)[1])
+        request = json.loads(line)
+        if request["do"] == "reap":
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])
         else:
             answer = os.fork()
             if not answer:
-                if order["do"] == "cli":
-                    command(order)
-                child(order)
+                if request["do"] == "cli":
+                    command(request)
+                child(request)
         print(json.dumps(answer), flush=True)
 
 
-def command(order: dict[str, Any]) -> None:
-    """``corral`` with these words, from its entry point to the end of the process."""
+def command(request: dict[str, Any]) -> None:
+    """Run ``corral`` with these arguments, to the end of the process."""
     os.setsid()
-    os.chdir(order["cwd"])
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(order["env"])
+    os.environ.update(request["env"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     for fd, (path, flags) in enumerate(
-        zip(order["streams"], (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)
+        zip(request["streams"], (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)
     ):
         os.dup2(os.open(path, flags), fd)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-    sys.argv = ["corral", *order["words"]]
+    sys.argv = ["corral", *request["words"]]
     corral_main()
 
 
-def child(order: dict[str, Any]) -> None:
+def child(request: dict[str, Any]) -> None:
     code = 1
     try:
         os.setsid()
-        out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        out = os.open(request["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        os.environ.update(order["env"])
-        if "kill_at" in order:
-            kill_at(order["kill_at"], Path(order["moments"]))
-        for name, value in order.get("constants", {}).items():
+        os.environ.update(request["env"])
+        if "kill_at" in request:
+            kill_at(request["kill_at"], Path(request["moments"]))
+        for name, value in request.get("constants", {}).items():
             module, _, constant = name.partition(".")
             setattr(
-                {"runs": run_workflow, "executor": executor, "visits": node_workflow}[module],
+                {"run_workflow": run_workflow, "node_workflow": node_workflow}[module],
                 constant,
                 value,
             )
-        {"run": run, "work": work, "batch": batch}[order["do"]](order)
+        {"run": run, "work": work, "batch": batch}[request["do"]](request)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -128,7 +128,7 @@ def child(order: dict[str, Any]) -> None:
 
 
 def kill_at(number: int, moments: Path) -> None:
-    """This process dies at the n-th write to a journal; 0: it counts them."""
+    """Kill this process at the n-th write to a journal; 0: count the writes."""
     seen = 0
 
     def watch(moment: str) -> None:
@@ -143,51 +143,51 @@ def kill_at(number: int, moments: Path) -> None:
     adapter.watch = watch
 
 
-def run(order: dict[str, Any]) -> None:
-    """Begin the run, or take it up again; to its end."""
+def run(request: dict[str, Any]) -> None:
+    """Start or resume the run, and wait for its end."""
 
-    async def whole() -> None:
+    async def scenario() -> None:
         try:
             name = await service.start(
-                loader.load(order["graph"]),
+                loader.load(request["graph"]),
                 service.RunRequest(
-                    folder=Path(order["folder"]),
-                    workspace=Path(order["workspace"]),
-                    run_id=order["run"],
-                    values={"log": order["log"]},
-                    detached=order.get("detached"),
-                    options=order.get("options") or {},
+                    folder=Path(request["folder"]),
+                    workspace=Path(request["workspace"]),
+                    run_id=request["run"],
+                    values={"log": request["log"]},
+                    detached=request.get("detached"),
+                    options=request.get("options") or {},
                 ),
-                db=order["db"],
+                db=request["db"],
             )
         except ConfigError as error:
             if "already" not in str(error):
                 raise
-            name = await service.resume(order["run"], db=order["db"])
-        await service.wait(name, db=order["db"], timeout=order.get("timeout", 60))
+            name = await service.resume(request["run"], db=request["db"])
+        await service.wait(name, db=request["db"], timeout=request.get("timeout", 60))
 
-    asyncio.run(whole())
+    asyncio.run(scenario())
     service.close()
 
 
-def batch(order: dict[str, Any]) -> None:
-    importlib.import_module("killed_batch").run(**order["batch"])
+def batch(request: dict[str, Any]) -> None:
+    importlib.import_module("killed_batch").run(**request["batch"])
 
 
-def work(order: dict[str, Any]) -> None:
+def work(request: dict[str, Any]) -> None:
     def ready(here: executor.Executor) -> None:
-        Path(order["ready"]).write_text(here.id)
+        Path(request["ready"]).write_text(here.id)
 
-    limits = [Limit(**each) for each in order.get("limits", [])]
+    limits = [Limit(**each) for each in request.get("limits", [])]
     options = worker.WorkerOptions(
-        queue_names=order["queue_names"],
+        queue_names=request["queue_names"],
         limits=limits,
-        concurrency=order.get("at_once", 16),
-        drain=order.get("drain", 0.0),
-        poll=order.get("poll", 0.05),
-        grace=order.get("grace", executor.GRACE),
+        concurrency=request.get("at_once", 16),
+        drain=request.get("drain", 0.0),
+        poll=request.get("poll", 0.05),
+        grace=request.get("grace", executor.GRACE),
     )
-    worker.serve(order["db"], options, on_ready=ready)
+    worker.serve(request["db"], options, on_ready=ready)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""A batch that dies at the n-th moment of its life, forked by the fork server.
+"""A batch that kills its process at the n-th moment; forked by ``fork_server.py``.
 
-Moments are the writes to a journal, the giving of tasks to the queue, and the writes of
-results: before, in the middle of the line, and after. Without one it is seen through, and
-they are counted.
+Moments are the writes to a journal, the submission of tasks, and the writes of results: before,
+within the line, and after. With 0 the batch runs to its end, and the moments are counted.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ folder, moment, poison = Path(), 0, ""
 seen = 0
 
 
-def pass_by(name: str) -> bool:
-    """Whether this is where it dies; what is left to do is done by the caller."""
+def is_time_to_die(name: str) -> bool:
+    """Count a moment; returns whether this is the one at which the caller must kill the process."""
     global seen  # noqa: PLW0603
     seen += 1
     if seen != moment:
@@ -39,26 +38,26 @@ def pass_by(name: str) -> bool:
 
 
 def die(name: str) -> None:
-    if pass_by(name):
+    if is_time_to_die(name):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class OutputFile(output_file.OutputFile):
+class KilledOutputFile(output_file.OutputFile):
     def write(self, results: Iterable[BatchResult]) -> None:
-        whole = list(results)
-        if not whole:
+        lines = list(results)
+        if not lines:
             return
         die("before write")
-        if pass_by("half of a write"):
-            data = b"".join(line_of(each) for each in whole)
+        if is_time_to_die("half of a write"):
+            data = b"".join(line_of(each) for each in lines)
             with self.path.open("ab") as file:
                 file.write(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        super().write(whole)
+        super().write(lines)
         die("after write")
 
 
-class Ledger(batch_queue.BatchStore):
+class KilledStore(batch_queue.BatchStore):
     def enqueue(self, round: batch_queue.Round, tasks: Sequence[BatchTask], queue: str) -> None:
         die("before enqueue")
         super().enqueue(round, tasks, queue)
@@ -66,7 +65,7 @@ class Ledger(batch_queue.BatchStore):
 
 
 async def work(work: NodeContext) -> Outcome:
-    """Says that it was done."""
+    """Logs the task."""
     die("before the task")
     with (folder / "log").open("a") as file:
         file.write(f"{work.visit.id}\n")
@@ -80,14 +79,14 @@ def run(place: str, count: int, at: int, in_order: bool, poisoned: str) -> None:
     global folder, moment, poison
     folder, moment, poison = Path(place), at, poisoned
     os.chdir(folder)
-    asyncio.run(whole(count, in_order))
+    asyncio.run(run_batch(count, in_order))
 
 
-async def whole(count: int, in_order: bool) -> None:
+async def run_batch(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
-    setattr(api, "OutputFile", OutputFile)  # noqa: B010
-    batch_queue.BatchStore = Ledger  # type: ignore[misc]
+    setattr(api, "OutputFile", KilledOutputFile)  # noqa: B010
+    batch_queue.BatchStore = KilledStore  # type: ignore[misc]
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],
         "task {{id}}",

@@ -1,4 +1,4 @@
-"""A program that runs pipelines all day holds no more of its server than on the first run."""
+"""Clients and engines release their connections, files and threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPH = """digraph one {
 
 @contextmanager
 def no_garbage() -> Generator[None]:
-    """What only the collector would close stays open."""
+    """Within the block nothing is closed by the garbage collector."""
     gc.disable()
     try:
         yield
@@ -37,77 +37,83 @@ def no_garbage() -> Generator[None]:
         gc.enable()
 
 
-class Looker:
+class ConnectionCounter:
     def __init__(self, server: psycopg.Connection[Any]) -> None:
         self._server = server
 
-    def others(self) -> int:
-        asked = (
+    def count(self) -> int:
+        statement = (
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        row = self._server.execute(asked).fetchone()
+        row = self._server.execute(statement).fetchone()
         assert row
         return int(row[0])
 
-    def none(self) -> None:
-        wait_until(lambda: self.others() == 0, "every connection to be closed")
+    def wait_for_none(self) -> None:
+        wait_until(lambda: self.count() == 0, "every connection to be closed")
 
 
 @pytest.fixture
-def looker(new_postgres: str) -> Iterator[Looker]:
+def connections(new_postgres: str) -> Iterator[ConnectionCounter]:
     with psycopg.connect(new_postgres, autocommit=True) as server:
-        yield Looker(server)
+        yield ConnectionCounter(server)
 
 
-def held() -> tuple[int, int]:
+def open_files_and_threads() -> tuple[int, int]:
     """Open files and threads of this process."""
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
-def test_five_runs_leave_what_one_leaves(new_postgres: str, looker: Looker, tmp_path: Path) -> None:
+def test_more_runs_leave_no_more_open_files_and_threads(
+    new_postgres: str, connections: ConnectionCounter, tmp_path: Path
+) -> None:
     def run(number: int) -> None:
         folder = tmp_path / str(number)
         graph = loader.load(GRAPH)
         assert api.run_sync(graph, db=new_postgres, workspace=tmp_path, run_dir=folder).ok
-        looker.none()
+        connections.wait_for_none()
 
     with no_garbage():
         run(1)
-        files, threads = held()
+        files, threads = open_files_and_threads()
         for number in range(2, 6):
             run(number)
-        wait_until(lambda: held()[0] <= files and held()[1] <= threads, "files and threads to go")
+        wait_until(
+            lambda: open_files_and_threads()[0] <= files and open_files_and_threads()[1] <= threads,
+            "files and threads to be closed",
+        )
 
 
-def test_one_who_waits_in_vain_leaves_no_connection(
-    new_postgres: str, looker: Looker, tmp_path: Path
+def test_a_wait_that_times_out_leaves_no_connection(
+    new_postgres: str, connections: ConnectionCounter, tmp_path: Path
 ) -> None:
-    """The thread that asks for him is stuck while his door is closed."""
+    """The thread that reads the database is blocked while the client is closed."""
 
-    async def whole() -> None:
+    async def scenario() -> None:
         await service.start(
             loader.load(GRAPH),
             service.RunRequest(folder=tmp_path / "r", workspace=tmp_path, run_id="r"),
             db=new_postgres,
-            queue="nobody",
+            queue="no-workers",
         )
         with psycopg.connect(new_postgres) as other:
             other.execute("LOCK TABLE dbos.workflow_status")
             with pytest.raises(TimeoutError):
                 await service.wait("r", db=new_postgres, timeout=0.2)
-        await asyncio.to_thread(looker.none)
+        await asyncio.to_thread(connections.wait_for_none)
 
     with no_garbage():
-        asyncio.run(whole())
+        asyncio.run(scenario())
 
 
-async def test_a_door_that_nobody_waits_for_any_more_is_closed_again(new_postgres: str) -> None:
-    may_open = threading.Event()
+async def test_a_client_whose_caller_was_cancelled_is_closed(new_postgres: str) -> None:
+    is_opening, may_open = threading.Event(), threading.Event()
     opened: list[str] = []
 
     class SlowClient(client.Client):
         def __init__(self, url: str) -> None:
+            is_opening.set()
             may_open.wait()
             super().__init__(url)
             opened.append("opened")
@@ -123,7 +129,7 @@ async def test_a_door_that_nobody_waits_for_any_more_is_closed_again(new_postgre
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "Client", SlowClient)
         entering = asyncio.create_task(enter())
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(is_opening.wait, 60)
         entering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await entering
@@ -132,11 +138,13 @@ async def test_a_door_that_nobody_waits_for_any_more_is_closed_again(new_postgre
     assert opened == ["opened", "closed"]
 
 
-def test_a_lease_that_was_released_is_not_opened_again(new_postgres: str, looker: Looker) -> None:
+def test_a_released_lease_does_not_connect_again(
+    new_postgres: str, connections: ConnectionCounter
+) -> None:
     leases = ServerLeases(new_postgres)
     leases.hold("me")
-    assert looker.others() == 1
+    assert connections.count() == 1
     leases.release()
     with pytest.raises(RuntimeError, match="released"):
         leases.busy()
-    looker.none()
+    connections.wait_for_none()

@@ -50,7 +50,7 @@ def test_only_one_package_names_the_library_or_its_tables() -> None:
     assert {path: words for path, words in found.items() if words} == {}
 
 
-def test_every_way_to_name_the_library_is_found() -> None:
+def test_every_form_of_mentioning_the_library_is_detected() -> None:
     for code in (
         "import dbos",
         "from dbos import x",

@@ -1,4 +1,4 @@
-"""The file of results: no line lost, none twice, whatever was killed while it was written."""
+"""The file of results: no line is lost or written twice, even if its writer is killed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ONE = BatchResult(id="1", status="success", text="ü\n{", digest="d")
 TWO = BatchResult(id="2", status="failed", digest="d")
 
 
-def test_half_a_line_is_cut_off_at_every_byte(workspace: Path) -> None:
+def test_an_incomplete_last_line_is_removed(workspace: Path) -> None:
     path = workspace / "r.jsonl"
-    whole, more = line_of(ONE), line_of(TWO)
-    for cut in range(len(more)):
-        path.write_bytes(whole + more[:cut])
+    first, second = line_of(ONE), line_of(TWO)
+    for cut in range(len(second)):
+        path.write_bytes(first + second[:cut])
         with closing(OutputFile(path)) as out:
             assert out.known == {"1": ONE}
             out.write([TWO])
-        assert path.read_bytes() == whole + more
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
+        assert path.read_bytes() == first + second
+    for cut in range(len(first)):
+        path.write_bytes(first[:cut])
         with closing(OutputFile(path)) as out:
             assert out.known == {}
         assert path.read_bytes() == b""
@@ -36,7 +36,7 @@ def test_half_a_line_is_cut_off_at_every_byte(workspace: Path) -> None:
     "foreign",
     [b"my notes\n", b"my notes", b'{"id": 3}\n', b"\xff\xfe\n", b'{"id":"1","status":"odd"}\n'],
 )
-def test_a_file_of_something_else_is_left_alone(workspace: Path, foreign: bytes) -> None:
+def test_a_file_with_other_data_is_refused_and_not_changed(workspace: Path, foreign: bytes) -> None:
     path = workspace / "r.jsonl"
     path.write_bytes(foreign)
     with pytest.raises(ConfigError, match="Choose another file"):
@@ -44,7 +44,7 @@ def test_a_file_of_something_else_is_left_alone(workspace: Path, foreign: bytes)
     assert path.read_bytes() == foreign
 
 
-def test_only_one_process_writes_to_it_also_when_it_is_replaced(workspace: Path) -> None:
+def test_the_results_file_has_one_writer_even_after_it_is_replaced(workspace: Path) -> None:
     path = workspace / "r.jsonl"
     with closing(OutputFile(path)) as out:
         with pytest.raises(ConfigError, match="another process"):
@@ -60,12 +60,12 @@ def test_only_one_process_writes_to_it_also_when_it_is_replaced(workspace: Path)
 
 
 @pytest.mark.parametrize("place", ["gone/r.jsonl", ".", "/dev/null"])
-def test_where_nothing_can_be_written_is_said_at_once(workspace: Path, place: str) -> None:
+def test_a_path_that_cannot_be_written_is_refused(workspace: Path, place: str) -> None:
     with pytest.raises(ConfigError, match="the results cannot be written to"):
         OutputFile(workspace / place)
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(workspace: Path) -> None:
+def test_a_full_disk_leaves_the_results_file_unchanged(workspace: Path) -> None:
     import resource
     import signal
 

@@ -1,4 +1,4 @@
-"""A batch whose tasks are done by workers, on a file and on a server; by warm agents."""
+"""Batches on a queue of workers, on a server without workers, and with warm agents."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 TASKS = [{"id": f"t{n}"} for n in range(30)]
 
 
-async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: DurableProcesses) -> None:
-    first = world.worker()
-    world.worker()
-    file = world.workspace / "r.jsonl"
+async def test_workers_finish_a_batch_although_one_is_killed(processes: DurableProcesses) -> None:
+    first = processes.worker()
+    processes.worker()
+    file = processes.workspace / "r.jsonl"
     killed = False
 
-    def told(_result: corral.BatchResult, report: corral.BatchReport) -> None:
+    def on_result(_result: corral.BatchResult, report: corral.BatchReport) -> None:
         nonlocal killed
         if report.succeeded >= 5 and not killed:
             killed = True
-            world.kill(first)
+            processes.kill(first)
 
     report = await corral.batch(
         TASKS,
         "task {{id}}",
         simulate=True,
-        db=world.db,
+        db=processes.db,
         queue="default",
         results=file,
         concurrency=6,
-        cwd=world.workspace,
-        on_result=told,
+        cwd=processes.workspace,
+        on_result=on_result,
     )
     assert report.ok, report.failures
     assert killed
@@ -49,7 +49,7 @@ async def test_workers_do_the_tasks_also_when_one_of_them_dies(world: DurablePro
     assert len(results_of(file)) == 30
 
 
-async def test_a_batch_on_a_server_runs_here_without_workers(
+async def test_a_batch_on_a_server_runs_in_this_process_without_workers(
     new_postgres: str, workspace: Path
 ) -> None:
     for times in (1, 2):
@@ -76,7 +76,7 @@ async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) ->
     before = child_pids()
     seen: list[int] = []
 
-    def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
+    def on_result(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
         seen.append(len(set(child_pids()) - set(before)))
 
     report = await corral.batch(
@@ -85,7 +85,7 @@ async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) ->
         agent="gemini-acp",
         durable=durable,
         concurrency=6,
-        on_result=told,
+        on_result=on_result,
         **options,
     )
     assert [each.text for each in report.results] == [f"answer to t{n}" for n in range(6)]

@@ -1,4 +1,4 @@
-"""The engine inside somebody's program: it minds its own loop, and leaves nothing behind."""
+"""The engine inside a program: it uses its own event loop, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _registered() -> None:
     handlers.register("t.here", here)
 
 
-async def one(tmp_path: Path, run: str) -> RunOutput:
+async def run_once(tmp_path: Path, run: str) -> RunOutput:
     await service.start(
         loader.load(GRAPH),
         service.RunRequest(folder=tmp_path / run, workspace=tmp_path, run_id=run),
@@ -45,33 +45,33 @@ async def one(tmp_path: Path, run: str) -> RunOutput:
     return await service.wait(run, db=str(tmp_path / "x.db"), timeout=60)
 
 
-def test_one_engine_serves_one_loop_after_another(tmp_path: Path) -> None:
+def test_one_engine_serves_several_event_loops_in_turn(tmp_path: Path) -> None:
     try:
         for number in range(2):
-            closed = asyncio.run(one(tmp_path, f"r{number}"))
+            closed = asyncio.run(run_once(tmp_path, f"r{number}"))
             assert closed.status == "success"
             assert closed.context["thread"] == "corral-engine"
     finally:
         service.close()
 
 
-def test_the_users_loop_keeps_its_own_executor(tmp_path: Path) -> None:
-    async def whole() -> None:
+def test_the_callers_loop_keeps_its_default_executor(tmp_path: Path) -> None:
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(threading.current_thread)
         before = loop._default_executor  # type: ignore[attr-defined]
-        await one(tmp_path, "r")
+        await run_once(tmp_path, "r")
         assert loop._default_executor is before  # type: ignore[attr-defined]
         await asyncio.to_thread(service.close)
         assert await asyncio.to_thread(lambda: 1) == 1
 
-    asyncio.run(whole())
+    asyncio.run(scenario())
 
 
-def test_begun_and_ended_again_and_again_it_leaves_no_thread(tmp_path: Path) -> None:
+def test_an_engine_that_is_started_and_stopped_leaves_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     for number in range(3):
-        asyncio.run(one(tmp_path, f"r{number}"))
+        asyncio.run(run_once(tmp_path, f"r{number}"))
         service.close()
         assert executor.running() is None
     left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
@@ -79,15 +79,15 @@ def test_begun_and_ended_again_and_again_it_leaves_no_thread(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_begun_and_ended_twenty_times(tmp_path: Path) -> None:
+def test_an_engine_is_started_and_stopped_twenty_times(tmp_path: Path) -> None:
     for number in range(20):
-        asyncio.run(one(tmp_path, f"r{number}"))
+        asyncio.run(run_once(tmp_path, f"r{number}"))
         service.close()
 
 
 def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
-    async def whole() -> None:
-        await one(tmp_path, "r")
+    async def scenario() -> None:
+        await run_once(tmp_path, "r")
         with pytest.raises(ConfigError, match="already runs an engine"):
             await service.start(
                 loader.load(GRAPH),
@@ -96,19 +96,19 @@ def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
             )
 
     try:
-        asyncio.run(whole())
+        asyncio.run(scenario())
     finally:
         service.close()
 
 
-def test_a_run_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    async def whole() -> None:
-        await one(tmp_path, "r")
+def test_a_second_run_with_the_same_id_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await run_once(tmp_path, "r")
         with pytest.raises(ConfigError, match="already"):
-            await one(tmp_path, "r")
+            await run_once(tmp_path, "r")
 
     try:
-        asyncio.run(whole())
+        asyncio.run(scenario())
     finally:
         service.close()
 
@@ -121,27 +121,27 @@ class Evil:
         return open, (self.path, "w")
 
 
-def test_listing_does_not_decode_what_somebody_put_into_the_rows(tmp_path: Path) -> None:
+def test_listing_runs_decodes_no_pickle(tmp_path: Path) -> None:
     import sqlite3
 
-    asyncio.run(one(tmp_path, "r"))
+    asyncio.run(run_once(tmp_path, "r"))
     service.close()
-    trap = tmp_path / "sprung"
-    poison = base64.b64encode(pickle.dumps(Evil(str(trap)))).decode()
+    executed = tmp_path / "executed"
+    pickled = base64.b64encode(pickle.dumps(Evil(str(executed)))).decode()
     with sqlite3.connect(tmp_path / "x.db") as opened:
         opened.execute(
             "UPDATE workflow_status SET inputs = ?, output = ?, serialization = 'py_pickle'",
-            (poison, poison),
+            (pickled, pickled),
         )
     opened.close()
     found = asyncio.run(query.list_runs(db=str(tmp_path / "x.db")))
     assert [each.id for each in found] == ["r"]
-    assert not trap.exists()
+    assert not executed.exists()
     with pytest.raises(ConfigError, match="not written by corral"):
         asyncio.run(query.show("r", db=str(tmp_path / "x.db")))
     with pytest.raises(ConfigError, match="not written by corral"):
-        asyncio.run(service.wait("r", db=str(tmp_path / "x.db"), timeout=10))
-    assert not trap.exists()
+        asyncio.run(service.wait("r", db=str(tmp_path / "x.db"), timeout=60))
+    assert not executed.exists()
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_listing_does_not_decode_what_somebody_put_into_the_rows(tmp_path: Path)
         " CliRunner().invoke(command, ['--help'])",
     ],
 )
-def test_the_engines_library_is_loaded_only_to_run_durably(statement: str) -> None:
+def test_the_library_is_imported_only_for_durable_runs(statement: str) -> None:
     code = f"import sys\ntry:\n exec({statement!r})\nexcept SystemExit: pass\n"
     code += "print([m for m in ('dbos', 'sqlalchemy', 'psycopg', 'fsspec') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_private_call_is_still_what_it_was() -> None:
-    """The library may change it at any time: then our leases need another way."""
+def test_the_private_call_of_the_library_has_not_changed() -> None:
+    """The library may change it in any release: then recovery needs another way."""
     from dbos import DBOS
 
     parameters = inspect.signature(vars(DBOS)["_recover_pending_workflows"].__func__).parameters
@@ -171,6 +171,6 @@ def test_the_private_call_is_still_what_it_was() -> None:
     from dbos._sys_db import SystemDatabase
 
     source = inspect.getsource(SystemDatabase.reenqueue_for_recovery)
-    assert "coalesce" in source  # the queue is kept, and with it its limits
-    assert ".executor_id.in_(executor_ids)" in source  # and what somebody else runs by now
+    assert "coalesce" in source  # the workflow stays on its queue, so limits still hold
+    assert ".executor_id.in_(executor_ids)" in source  # and not what another executor runs by now
     assert database.PROTOCOL == 1

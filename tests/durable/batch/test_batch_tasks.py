@@ -1,4 +1,4 @@
-"""What a batch is made of, whatever is in the file: said before anything is spent."""
+"""Tasks are read from files and checked before anything is spent."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ def ids(tasks: list[BatchTask]) -> list[str]:
     return [task.id for task in tasks]
 
 
-def test_objects_and_texts_a_line_each(tmp_path: Path) -> None:
+def test_each_line_is_an_object_or_a_text(tmp_path: Path) -> None:
     tasks = read(tmp_path, '{"id": "a", "x": 1}\n"a text"\n\n{"id": 7, "x": null}\n')
     assert ids(tasks) == ["a", "2", "7"]
     assert tasks[1].fields == {"task": "a text"}
 
 
-def test_a_bom_and_line_ends_of_windows_are_no_part_of_a_task(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_removed(tmp_path: Path) -> None:
     tasks = read(tmp_path, b'\xef\xbb\xbf{"x": "1"}\r\n{"x": "2"}\r\n')
     assert [task.fields for task in tasks] == [{"x": "1"}, {"x": "2"}]
     rows = read(tmp_path, b"\xef\xbb\xbfid,x\r\na,1\r\nb,2\r\n", "t.csv")
     assert ids(rows) == ["a", "b"]
 
 
-def test_a_table_has_a_header_and_quotes(tmp_path: Path) -> None:
+def test_a_csv_file_has_a_header_and_quoted_values(tmp_path: Path) -> None:
     tasks = read(tmp_path, 'id,text\na,"one, two\nthree"\nb,""\n', "t.csv")
     assert tasks[0].fields == {"id": "a", "text": "one, two\nthree"}
     assert tasks[1].fields == {"id": "b", "text": ""}
 
 
-def test_lines_of_a_text_file_are_texts(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_task(tmp_path: Path) -> None:
     assert [t.fields["task"] for t in read(tmp_path, "one\n\n two \n", "t.txt")] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("t.jsonl", b"", "contains no tasks"),
         ("t.jsonl", b"\n \r\n", "contains no tasks"),
@@ -70,20 +70,20 @@ def test_lines_of_a_text_file_are_texts(tmp_path: Path) -> None:
         ("t.jsonl", b'{"id": "a\\nb"}\n', "is not a valid id"),
     ],
 )
-def test_what_is_no_task_is_named_with_its_line(
-    tmp_path: Path, name: str, data: bytes, said: str
+def test_an_invalid_task_is_reported_with_its_line(
+    tmp_path: Path, name: str, data: bytes, message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, data, name)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_task_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         batch_tasks.read_tasks(tmp_path / "gone.jsonl")
 
 
-def test_a_missing_field_is_named_with_its_task() -> None:
+def test_a_missing_field_is_reported_with_its_task() -> None:
     tasks = batch_tasks.make_tasks([{"id": "a", "x": 1, "deep": {"y": 2}}, {"id": "b", "x": 1}])
     assert batch_tasks.check_tasks(tasks, "{{x}}", {})
     with pytest.raises(ConfigError, match=r"task 'b' has no field 'deep\.y'"):
@@ -94,7 +94,7 @@ def test_a_missing_field_is_named_with_its_task() -> None:
         batch_tasks.check_tasks(tasks, " \n", {})
 
 
-def test_a_value_with_holes_is_not_filled_again() -> None:
+def test_placeholders_in_a_value_are_not_filled() -> None:
     (one,) = batch_tasks.check_tasks(
         batch_tasks.make_tasks([{"x": "{{y}}", "y": "no"}]), "{{x}}", {}
     )
@@ -104,9 +104,9 @@ def test_a_value_with_holes_is_not_filled_again() -> None:
     assert one.digest != other.digest
 
 
-def test_the_digest_is_of_the_question_and_of_nothing_else() -> None:
-    def digest(fields: dict[str, str], template: str, **terms: str) -> str:
-        return batch_tasks.check_tasks(batch_tasks.make_tasks([fields]), template, {**terms})[
+def test_the_digest_depends_only_on_the_prompt_and_the_options() -> None:
+    def digest(fields: dict[str, str], template: str, **options: str) -> str:
+        return batch_tasks.check_tasks(batch_tasks.make_tasks([fields]), template, {**options})[
             0
         ].digest
 
@@ -117,13 +117,13 @@ def test_the_digest_is_of_the_question_and_of_nothing_else() -> None:
     assert digest({"x": "1"}, "do {{x}}", model="n") != base
 
 
-def test_what_has_changed_is_said_in_words() -> None:
+def test_differences_are_described() -> None:
     before = {"a": "1", "b": "1", "c": "1"}
     assert batch_tasks.difference(before, before) == ""
-    said = batch_tasks.difference(before, {"a": "1", "b": "2", "d": "1"})
-    assert said == "1 task is changed (b), 1 task is new (d), 1 task is gone (c)"
+    message = batch_tasks.difference(before, {"a": "1", "b": "2", "d": "1"})
+    assert message == "1 task is changed (b), 1 task is new (d), 1 task is gone (c)"
 
 
-def test_no_tasks_at_all() -> None:
+def test_an_empty_list_of_tasks_is_refused() -> None:
     with pytest.raises(ConfigError, match="there are no tasks"):
         batch_tasks.make_tasks([])

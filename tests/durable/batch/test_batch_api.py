@@ -1,4 +1,4 @@
-"""``corral.batch``: results as they come, durable or in memory, with our own agent."""
+"""``corral.batch``, durable and in memory, with the built-in agent."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def model(
 
 
 def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: Any) -> corral.Batch:
-    whole: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
-    return corral.batch(tasks, prompt, **whole)
+    options: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
+    return corral.batch(tasks, prompt, **options)
 
 
 @BOTH
-async def test_every_task_has_its_result(
+async def test_every_task_has_a_result(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     file = workspace / "r.jsonl"
@@ -59,7 +59,7 @@ async def test_every_task_has_its_result(
 
 
 @BOTH
-async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
+async def test_results_are_read_one_by_one_and_leaving_early_stops_the_engine(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     file = workspace / "r.jsonl"
@@ -76,21 +76,19 @@ async def test_results_come_one_by_one_and_leaving_early_leaves_nothing(
     assert set(results_of(file)) == set(seen)
 
 
-def test_a_program_without_a_loop(model: CountingModel, workspace: Path) -> None:
+def test_batch_sync_needs_no_event_loop(model: CountingModel, workspace: Path) -> None:
     report = corral.batch_sync(["task a", "task b"], model=MODEL, cwd=workspace, durable=False)
     assert [(each.id, each.text) for each in report.results] == [("1", "did a"), ("2", "did b")]
 
 
 @BOTH
-async def test_a_value_of_a_type_or_a_failure(
+async def test_each_output_fits_the_type_or_the_task_fails(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     class Found(msgspec.Struct):
         number: int
 
-    model.special = lambda task, _request: say(
-        '{"number": 7}' if task != "t3" else "I would rather not"
-    )
+    model.special = lambda task, _request: say('{"number": 7}' if task != "t3" else "no JSON")
     report = await begin(workspace, durable=durable, output=Found)
     values = {each.id: each.output for each in report.results}
     assert values.pop("t3") is None
@@ -99,7 +97,7 @@ async def test_a_value_of_a_type_or_a_failure(
 
 
 @BOTH
-async def test_those_that_failed_are_done_again_and_no_others(
+async def test_retry_failed_repeats_only_failed_tasks(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     bad = {"t1", "t4"}
@@ -126,7 +124,7 @@ async def test_those_that_failed_are_done_again_and_no_others(
     assert third.earlier == 6
 
 
-async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
+async def test_an_interrupted_retry_continues_in_the_same_round(
     model: CountingModel, workspace: Path
 ) -> None:
     bad = {"t1", "t2", "t4"}
@@ -138,18 +136,18 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
     first: list[str] = []
     before = file.read_bytes()
 
-    def told(result: corral.BatchResult, report: corral.BatchReport) -> None:
+    def on_result(result: corral.BatchResult, report: corral.BatchReport) -> None:
         if report.succeeded + report.failed > 3:
             first.append(result.id)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await begin(workspace, retry_failed=True, on_result=told, **options)
+        await begin(workspace, retry_failed=True, on_result=on_result, **options)
     assert first == ["t1"]
-    file.write_bytes(before)  # as if it had been killed before it dropped the old lines
+    file.write_bytes(before)  # as if it had been killed before it removed the old lines
     second = await begin(workspace, retry_failed=True, **options)
     assert (second.succeeded, second.failed) == (5, 1)
-    # It was tried in this round: the next one is for another command.
+    # It failed in this round: only another command starts the next round.
     assert (model.counts["t1"], model.counts["t2"], model.counts["t4"]) == (2, 2, 2)
     bad.clear()
     assert (await begin(workspace, retry_failed=True, **options)).ok
@@ -157,7 +155,7 @@ async def test_a_retry_that_is_cut_short_goes_on_and_is_no_second_one(
 
 
 @BOTH
-async def test_a_failure_that_passes_is_tried_again(
+async def test_a_temporary_failure_is_retried(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def special(task: str, _request: Request) -> Turn | None:
@@ -170,7 +168,7 @@ async def test_a_failure_that_passes_is_tried_again(
 
 
 @BOTH
-async def test_results_in_the_order_of_the_tasks(
+async def test_in_order_writes_results_in_the_order_of_the_tasks(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def special(task: str, _request: Request) -> Turn | None:
@@ -184,7 +182,7 @@ async def test_results_in_the_order_of_the_tasks(
 
 
 @BOTH
-async def test_another_prompt_or_task_is_refused_unless_accepted(
+async def test_changed_tasks_are_refused_unless_accepted(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     file = workspace / "r.jsonl"
@@ -203,7 +201,7 @@ async def test_another_prompt_or_task_is_refused_unless_accepted(
 
 
 @BOTH
-async def test_a_budget_stops_what_is_not_begun_and_a_larger_one_goes_on(
+async def test_a_spent_budget_starts_no_more_tasks_and_a_larger_one_continues(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     model.special = lambda task, _request: Turn(
@@ -225,7 +223,7 @@ async def test_a_budget_stops_what_is_not_begun_and_a_larger_one_goes_on(
 
 
 @BOTH
-async def test_no_more_than_so_many_at_once(
+async def test_concurrency_limits_the_tasks_that_run_at_once(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     starts: list[float] = []
@@ -237,22 +235,22 @@ async def test_no_more_than_so_many_at_once(
     model.special = special
     assert (await begin(workspace, durable=durable, concurrency=2)).ok
     assert len(starts) == 6
-    # Whoever was asked less than that long ago has not been answered yet.
+    # A request that is younger than the delay has no answer yet.
     assert max(sum(0 <= at - other < 0.4 for other in starts) for at in starts) <= 2
 
 
 @BOTH
-async def test_a_task_that_hangs_is_ended_by_its_timeout(
+async def test_a_timeout_ends_a_task_that_hangs(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     model.special = lambda task, _request: hang() if task == "t0" else None
-    report = await begin(workspace, durable=durable, timeout=4.0, attempts=1)
+    report = await begin(workspace, durable=durable, timeout=10.0, attempts=1)
     assert report.succeeded == 5
     assert [(each.code, each.tasks) for each in report.failures] == [("total_timeout", ("t0",))]
 
 
 @BOTH
-async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
+async def test_each_task_gets_a_worktree_and_its_changes_become_a_branch(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     def git(*words: str) -> str:
@@ -303,7 +301,7 @@ async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"concurrency": 0}, "concurrency must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
@@ -321,39 +319,37 @@ async def test_each_task_works_in_a_tree_of_its_own_and_leaves_a_branch(
         ({"prompt": "{{nothing}}"}, "has no field 'nothing'"),
     ],
 )
-async def test_what_is_wrong_is_said_before_anything_is_spent(
-    model: CountingModel, workspace: Path, given: dict[str, Any], said: str
+async def test_invalid_arguments_are_reported_before_anything_is_spent(
+    model: CountingModel, workspace: Path, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(corral.CorralError) as raised:
         await begin(workspace, **given)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     with pytest.raises(corral.CorralError):
         async with begin(workspace, **given):
-            raise AssertionError("it was begun")
+            raise AssertionError("it was started")
     assert model.counts.total() == 0
 
 
-async def test_a_missing_key_is_said_before_anything_is_begun(workspace: Path) -> None:
+async def test_a_missing_api_key_is_reported_before_a_task_starts(workspace: Path) -> None:
     with pytest.raises(corral.errors.MissingKey):
         await begin(workspace, durable=False)
 
 
-async def test_a_batch_that_is_cancelled_goes_on_later(
-    model: CountingModel, workspace: Path
-) -> None:
-    begun = asyncio.Event()
+async def test_a_cancelled_batch_can_be_continued(model: CountingModel, workspace: Path) -> None:
+    has_result = asyncio.Event()
     file = workspace / "r.jsonl"
 
-    def told(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
-        begun.set()
+    def on_result(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
+        has_result.set()
 
-    batch = begin(workspace, results=file, concurrency=1, on_result=told)
-    whole = asyncio.ensure_future(batch.run_to_end())
+    batch = begin(workspace, results=file, concurrency=1, on_result=on_result)
+    running = asyncio.ensure_future(batch.run_to_end())
     async with asyncio.timeout(60):
-        await begun.wait()
-    whole.cancel()
+        await has_result.wait()
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await whole
+        await running
     assert executor.running() is None
     report = await begin(workspace, results=file)
     assert report.ok

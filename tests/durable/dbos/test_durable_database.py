@@ -1,4 +1,4 @@
-"""A database that will not do is named for what it is, before anything is spent."""
+"""The database is chosen, created and checked; problems are reported before anything is spent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corral.durable.dbos import client, database
 from corral.errors import ConfigError, CorralError, StorageFailed
 
 
-def test_by_default_it_is_a_file_of_corrals_own(tmp_path: Path) -> None:
+def test_the_default_is_a_private_file_in_corrals_home(tmp_path: Path) -> None:
     found = database.find()
     assert found.path == tmp_path / "corral-home" / "engine.db"
     database.prepare(found)
@@ -27,7 +27,9 @@ def test_by_default_it_is_a_file_of_corrals_own(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_the_environment_names_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_selects_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CORRAL_DB", f"sqlite:///{tmp_path}/x.db")
     assert database.find().path == tmp_path / "x.db"
     assert database.find("y.db").path == Path.cwd() / "y.db"
@@ -41,7 +43,7 @@ def test_the_environment_names_another(tmp_path: Path, monkeypatch: pytest.Monke
         ("postgresql://h/db", "postgresql://h/db"),
     ],
 )
-def test_a_server_has_several_spellings(given: str, url: str) -> None:
+def test_several_url_schemes_mean_postgres(given: str, url: str) -> None:
     assert database.find(given).url == url
 
 
@@ -59,7 +61,7 @@ def test_a_password_is_not_shown(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["mysql://h/db", "sqlite://", "sqlite:///:memory:", ":memory:"])
-def test_what_cannot_be_kept_is_refused(given: str) -> None:
+def test_databases_that_are_not_durable_are_refused(given: str) -> None:
     with pytest.raises(ConfigError):
         database.find(given)
 
@@ -70,14 +72,14 @@ def prepared(path: Path) -> database.Database:
     return found
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"no database at all" * 100)
     with pytest.raises(ConfigError, match="not a database"):
         prepared(tmp_path / "x")
     assert (tmp_path / "x").read_bytes().startswith(b"no database at all")
 
 
-def test_somebody_elses_database(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x") as opened:
         opened.execute("CREATE TABLE theirs (a)")
     opened.close()
@@ -86,17 +88,17 @@ def test_somebody_elses_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/proc/nowhere/x.db", "/dev/null/x.db"])
-def test_a_place_that_cannot_be_written(path: str) -> None:
+def test_a_path_that_cannot_be_created_is_reported(path: str) -> None:
     with pytest.raises(StorageFailed, match="cannot be opened"):
         prepared(Path(path))
 
 
-def test_a_place_that_cannot_even_be_looked_at(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="cannot be opened: File name too long"):
         database.is_there(database.find(str(tmp_path / ("x" * 300))))
 
 
-HAS_LITTLE_ROOM = """
+WITH_LITTLE_SPACE = """
 import resource, sys
 from corral.durable.dbos import database
 from corral.errors import StorageFailed
@@ -109,23 +111,23 @@ except StorageFailed as error:
 """
 
 
-def test_one_that_a_full_disk_left_half_made_is_made_later(tmp_path: Path) -> None:
+def test_a_database_that_a_full_disk_left_incomplete_is_created_later(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    argv = [sys.executable, "-c", HAS_LITTLE_ROOM, str(path)]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.startswith(f"the database {path}: disk"), told.stderr
+    argv = [sys.executable, "-c", WITH_LITTLE_SPACE, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"the database {path}: disk"), done.stderr
     with client.connect(prepared(path)) as opened:
         assert opened.list_workflows() == []
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(at.name for at in tmp_path.glob("x.db*")) == ["x.db", "x.db.executors"]
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="cannot be opened"):
         prepared(tmp_path)
 
 
-def test_a_newer_protocol_and_an_older_one(tmp_path: Path) -> None:
+def test_a_newer_protocol_and_open_tasks_of_an_older_one_are_refused(tmp_path: Path) -> None:
     found = prepared(tmp_path / "x")
     with sqlite3.connect(tmp_path / "x") as opened:
         opened.execute(
@@ -145,7 +147,7 @@ def test_a_newer_protocol_and_an_older_one(tmp_path: Path) -> None:
         database.prepare(found)
 
 
-MAKES = """
+CREATES = """
 import sys, time
 from pathlib import Path
 import dbos
@@ -161,67 +163,71 @@ with client.connect(here) as opened:
 """
 
 
-def test_many_who_find_it_new_at_once_all_find_it_made(tmp_path: Path) -> None:
+def test_processes_that_create_it_at_the_same_time_all_succeed(tmp_path: Path) -> None:
     def one(number: int) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", MAKES, "new.db", f"ready{number}"]
+        argv = [sys.executable, "-c", CREATES, "new.db", f"ready{number}"]
         return subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
-    makers = [one(number) for number in range(6)]
+    creators = [one(number) for number in range(6)]
     wait_until(lambda: len([*tmp_path.glob("ready*")]) == 6, "all to be ready")
     (tmp_path / "go").touch()
-    said = [maker.communicate(timeout=60)[1] for maker in makers]
-    assert [maker.returncode for maker in makers] == [0] * 6, "".join(said)
+    errors = [creator.communicate(timeout=60)[1] for creator in creators]
+    assert [creator.returncode for creator in creators] == [0] * 6, "".join(errors)
 
 
-def test_a_server_that_is_away() -> None:
-    with pytest.raises(StorageFailed, match="cannot be reached") as told:
+def test_an_unreachable_server_is_reported_without_the_password() -> None:
+    with pytest.raises(StorageFailed, match="cannot be reached") as raised:
         database.prepare(database.find("postgresql://u:secret@127.0.0.1:1/db"))
-    assert "secret" not in str(told.value)
-    assert told.value.retryable
+    assert "secret" not in str(raised.value)
+    assert raised.value.retryable
 
 
-def test_a_server_without_the_database_gets_one(postgres: str) -> None:
+def test_a_missing_database_is_created_on_the_server(postgres: str) -> None:
     url = postgres.replace("/postgres?", "/not_yet?")
     database.prepare(database.find(url))
     database.prepare(database.find(url))
 
 
-def test_without_the_engine_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def nothing(_name: str) -> None:
         return None
 
     monkeypatch.setattr("importlib.util.find_spec", nothing)
-    with pytest.raises(CorralError) as told:
+    with pytest.raises(CorralError) as raised:
         database.require()
-    assert "pip install 'corral[engine]'" in (told.value.hint or "")
-    assert "--no-durable" in (told.value.hint or "")
+    assert "pip install 'corral[engine]'" in (raised.value.hint or "")
+    assert "--no-durable" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("cause", "said"),
+    ("cause", "message"),
     [
         (sqlite3.OperationalError("database or disk is full"), "Free some disk space"),
         (OSError("the server went away\nand more"), "x.db: the server went away$"),
     ],
 )
-def test_what_a_database_will_not_do_is_told_in_our_words(
-    cause: Exception, said: str, tmp_path: Path
+def test_database_errors_become_storage_errors(
+    cause: Exception, message: str, tmp_path: Path
 ) -> None:
-    there = database.find(str(tmp_path / "x.db"))
-    with pytest.raises(StorageFailed, match=said), database.storage_errors(there):
+    target = database.find(str(tmp_path / "x.db"))
+    with pytest.raises(StorageFailed, match=message), database.storage_errors(target):
         raise OperationalError("INSERT", {}, cause)
-    with pytest.raises(KeyError), database.storage_errors(there):
+    with pytest.raises(KeyError), database.storage_errors(target):
         raise KeyError
 
 
-@pytest.mark.parametrize(("free", "said"), [(0, "the disk is full"), (1 << 30, "disk I/O error")])
-def test_an_input_output_error_on_a_full_disk_says_that_it_is_full(
-    free: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("free", "message"), [(0, "the disk is full"), (1 << 30, "disk I/O error")]
+)
+def test_an_io_error_on_a_full_disk_is_reported_as_full_disk(
+    free: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So SQLite reports that it cannot make the index of its log."""
+    """SQLite reports it if it cannot create the index of its log."""
     usage = shutil.disk_usage(tmp_path)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    there = database.find(str(tmp_path / "x.db"))
-    with pytest.raises(StorageFailed, match=said) as told, database.storage_errors(there):
+    target = database.find(str(tmp_path / "x.db"))
+    with pytest.raises(StorageFailed, match=message) as raised, database.storage_errors(target):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
-    assert told.value.hint == ("Free some disk space." if free == 0 else None)
+    assert raised.value.hint == ("Free some disk space." if free == 0 else None)

@@ -1,4 +1,4 @@
-"""A batch is killed, at any moment, and goes on: no result lost, none twice, none in halves."""
+"""A batch that is killed at any moment continues; no result is lost, repeated or incomplete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.durable_processes import ForkServer
 
 COUNT = 7
 SHARES = 48
-"""More than the batch has moments, so each of them is one's."""
+"""More than the number of moments, so that each moment is used."""
 SAMPLE = (2, 14, 29, 47)
 
 
@@ -27,7 +27,7 @@ def run(
     in_order: bool = False,
     poison: str = "",
 ) -> bool:
-    """Whether it came to its end; else it was killed."""
+    """Returns whether the batch ended; otherwise it was killed."""
     order = {"place": str(folder), "count": count, "at": at, "in_order": in_order}
     pid = fork_server.request(
         do="batch",
@@ -45,32 +45,32 @@ def report(folder: Path) -> str:
 
 
 def done(folder: Path) -> Counter[str]:
-    """Task → how often it was worked at."""
+    """Task → how often it was started."""
     return Counter((folder / "log").read_text().split())
 
 
 @pytest.fixture(scope="module")
 def moments(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many a batch has that nobody kills."""
-    folder = tmp_path_factory.mktemp("whole")
+    """The number of moments of a batch that is not killed."""
+    folder = tmp_path_factory.mktemp("not-killed")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "CORRAL_HOME"):
             patch.setenv(name, str(folder / name))
         assert run(fork_server, folder)
     found = int((folder / "moments").read_text())
-    assert found <= SHARES, "some would be left out"
+    assert found <= SHARES, "some moments would not be used"
     return found
 
 
 def killed(fork_server: ForkServer, workspace: Path, moment: int, in_order: bool) -> Path:
-    """The folder of a batch that was killed at this moment; at an earlier one where it had
-    fewer this time, as several results were written at once."""
+    """The folder of a batch that was killed at this moment, or at an earlier one: a batch has fewer
+    moments if several results are written at once."""
     for at in range(moment, 0, -1):
         folder = workspace / str(at)
         folder.mkdir()
         if not run(fork_server, folder, at, in_order=in_order):
             return folder
-    raise AssertionError("it cannot be killed")
+    raise AssertionError("the batch was not killed")
 
 
 def name_of(share: int) -> Any:
@@ -79,7 +79,7 @@ def name_of(share: int) -> Any:
 
 
 @pytest.mark.parametrize("share", [name_of(each) for each in range(SHARES)])
-def test_killed_at_any_moment_it_goes_on(
+def test_a_batch_killed_at_any_moment_is_continued(
     fork_server: ForkServer, workspace: Path, moments: int, share: int
 ) -> None:
     in_order = share % 2 == 1
@@ -91,12 +91,12 @@ def test_killed_at_any_moment_it_goes_on(
     assert set(found) == {f"t{n}" for n in range(COUNT)}, where
     if in_order:
         assert list(found) == [f"t{n}" for n in range(COUNT)]
-    # Three were under way at most; what had ended is never begun again.
+    # At most three tasks were running; tasks that had ended are not started again.
     again = {task: times - 1 for task, times in done(folder).items() if times > 1}
     assert sum(again.values()) <= 3, (where, again)
 
 
-def test_killed_again_and_again(fork_server: ForkServer, workspace: Path) -> None:
+def test_a_batch_killed_many_times_is_finished(fork_server: ForkServer, workspace: Path) -> None:
     at = 12
     while not run(fork_server, workspace, at, count=12):
         at += 9
@@ -105,11 +105,13 @@ def test_killed_again_and_again(fork_server: ForkServer, workspace: Path) -> Non
     assert len(results_of(workspace / "r.jsonl")) == 12
 
 
-def test_poison_is_given_up_and_the_rest_is_done(fork_server: ForkServer, workspace: Path) -> None:
+def test_a_task_that_kills_its_process_fails_and_the_others_succeed(
+    fork_server: ForkServer, workspace: Path
+) -> None:
     kills = 0
     while not run(fork_server, workspace, poison="t2"):
         kills += 1
-        assert kills < 8, "it is never given up"
+        assert kills < 8, "the task never fails"
     assert report(workspace) == "6 1 ['dead_letter']"
     found = results_of(workspace / "r.jsonl")
     assert [task for task, line in found.items() if line["status"] == "failed"] == ["t2"]

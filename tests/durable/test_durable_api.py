@@ -1,4 +1,4 @@
-"""``pipelines.run_sync``: a run for code that is not async."""
+"""``pipelines.run_sync``: runs for code that is not async."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run(tmp_path: Path, *, durable: bool) -> pipelines.PipelineResult:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_it_works_inside_a_running_event_loop(tmp_path: Path, durable: bool) -> None:
+async def test_run_sync_works_inside_a_running_event_loop(tmp_path: Path, durable: bool) -> None:
     result = run(tmp_path, durable=durable)
     assert (result.status, result.completed) == ("success", ["start", "a", "exit"])
 
 
-def test_it_works_without_an_event_loop(tmp_path: Path) -> None:
+def test_run_sync_works_without_an_event_loop(tmp_path: Path) -> None:
     assert run(tmp_path, durable=False).status == "success"

@@ -1,0 +1,258 @@
+"""Jobs in an agent host continue when their worker dies, and the next worker finds them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from support.durable_processes import DurableProcesses, is_alive, wait_until
+
+from corral.durable import service
+from corral.durable.agent_host import client
+from corral.durable.agent_host.client import HostFiles, Job
+from corral.durable.payloads import RunConfig, RunInput
+from corral.pipelines import node_kinds
+from corral.pipelines.execution import handlers
+from corral.pipelines.graph import Graph
+from corral.pipelines.scheduler.commands import RunNode
+
+
+def pipeline(
+    processes: DurableProcesses, *, then: str = "", attrs: str = "", timeout: str = ""
+) -> str:
+    """A command that logs its start, waits for a file ``go``, and logs its end."""
+    log = processes.log
+    work = then or wait_for_go(processes)
+    command = f"echo begin slow.1#1 >> {log}; {work}; echo end >> {log}"
+    return f"""digraph one {{
+        start [shape=Mdiamond]; exit [shape=Msquare]
+        slow [shape=parallelogram, tool_command="{command}" {attrs}]
+        start -> slow -> exit
+    }}"""
+
+
+def wait_for_go(processes: DurableProcesses) -> str:
+    return f"while ! test -e {processes.folder}/go; do sleep 0.02; done"
+
+
+def let_go_on(processes: DurableProcesses) -> None:
+    (processes.folder / "go").touch()
+
+
+def wait_for_start(processes: DurableProcesses, times: int = 1) -> None:
+    wait_until(
+        lambda: processes.attempt_counts()["slow.1#1"] >= times,
+        f"the command to start: {processes.output()}",
+    )
+
+
+def host_pid(run: str = "r") -> int:
+    return int((HostFiles.for_run(run).folder / "pid").read_text())
+
+
+def test_a_command_survives_its_worker_and_is_found_by_the_next_one(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    graph = pipeline(processes)
+    first = processes.run(graph)
+    wait_for_start(processes)
+    processes.kill(first)
+    second = processes.run(graph)
+    let_go_on(processes)
+    assert processes.wait(second) == 0, processes.output()
+    assert processes.wait_for_run().status == "success"
+    assert processes.attempt_counts() == {"slow.1#1": 1}
+
+
+def test_a_command_that_ended_without_a_worker_is_not_run_again(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    graph = pipeline(processes)
+    first = processes.run(graph)
+    wait_for_start(processes)
+    processes.kill(first)
+    let_go_on(processes)
+    wait_until(lambda: "end" in processes.lines(), "the command to end")
+    assert processes.wait(processes.run(graph)) == 0, processes.output()
+    assert processes.attempt_counts() == {"slow.1#1": 1}
+
+
+def test_after_a_killed_host_the_command_is_started_again(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    pids = processes.folder / "pids"
+    run = processes.run(pipeline(processes, then=f"echo $$ >> {pids}; {wait_for_go(processes)}"))
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    os.kill(host_pid(), signal.SIGKILL)
+    wait_for_start(processes, 2)
+    assert not is_alive(int(pids.read_text().split()[0])), (
+        "the first command runs beside the second"
+    )
+    let_go_on(processes)
+    assert processes.wait(run) == 0, processes.output()
+    assert processes.wait_for_run().status == "success"
+    assert processes.attempt_counts() == {"slow.1#1": 2}
+
+
+def test_on_crash_fail_does_not_start_a_node_twice(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    run = processes.run(pipeline(processes, attrs=", on_crash=fail"))
+    wait_for_start(processes)
+    os.kill(host_pid(), signal.SIGKILL)
+    assert processes.wait(run) == 0, processes.output()
+    slow = processes.wait_for_run().outcomes["slow"]
+    assert slow.status == "fail"
+    assert "crash interrupted it" in slow.failure_reason
+    assert processes.attempt_counts() == {"slow.1#1": 1}
+
+
+def test_a_command_that_kills_its_host_three_times_fails(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    # The parent of the command's parent is the host.
+    graph = pipeline(processes, then="kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1")
+    assert processes.wait(processes.run(graph)) == 0, processes.output()
+    assert "3 times" in processes.wait_for_run().outcomes["slow"].failure_reason
+    assert processes.attempt_counts() == {"slow.1#1": 3}
+
+
+def test_other_jobs_of_a_killed_host_succeed(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    kill = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat) $PPID; sleep 1"
+    nodes: list[str] = []
+    for name in ("n0", "n1", "n2", "poison"):
+        start = f"echo begin {name} >> {processes.log}"
+        # It kills the host when all jobs run; the others run until it has failed.
+        all_started = f"while test $(sort -u {processes.log} | wc -l) -lt 4; do sleep 0.02; done"
+        work = f"{start}; {all_started}; {kill if name == 'poison' else wait_for_go(processes)}"
+        nodes.append(f'{name} [shape=parallelogram, tool_command="{work}"]; fork -> {name} -> join')
+    run = processes.run(
+        "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> fork; join -> exit;"
+        ' fork [shape=component, max_parallel=4, join_policy="wait_all"];'
+        f" join [shape=tripleoctagon]; {'; '.join(nodes)} }}"
+    )
+    wait_until(
+        lambda: processes.attempt_counts()["poison"] == 3,
+        f"three starts of poison: {processes.output()}",
+    )
+    wait_until(lambda: processes.attempt_counts()["n2"] == 2, "the other jobs to start again")
+    let_go_on(processes)
+    assert processes.wait(run) == 0, processes.output()
+    closed = processes.wait_for_run()
+    assert closed.outcomes["poison"].status == "fail"
+    assert "agent host was killed while it ran, 3 times" in closed.outcomes["poison"].failure_reason
+    assert [closed.outcomes[name].status for name in ("n0", "n1", "n2")] == ["success"] * 3
+    assert processes.attempt_counts() == {"n0": 2, "n1": 2, "n2": 2, "poison": 3}
+    wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "all hosts to exit")
+
+
+def test_cancelling_a_run_ends_isolated_jobs(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    pids = processes.folder / "pids"
+    run = processes.run(pipeline(processes, then=f"echo $$ >> {pids}; sleep 1000"))
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    os.kill(host_pid(), signal.SIGKILL)
+    wait_until(lambda: len(pids.read_text().split()) == 2, "the second start")
+    asyncio.run(service.cancel("r", db=processes.db))
+    assert processes.wait(run) == 0, processes.output()
+    assert processes.wait_for_run().status == "cancelled"
+    wait_until(
+        lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()),
+        "the command to end",
+    )
+    wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "the host to exit")
+
+
+def test_cancelling_a_run_ends_its_command(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    pids = processes.folder / "pids"
+    run = processes.run(pipeline(processes, then=f"echo $$ > {pids}; sleep 1000"))
+    wait_for_start(processes)
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    asyncio.run(service.cancel("r", db=processes.db))
+    assert processes.wait(run) == 0, processes.output()
+    assert processes.wait_for_run().status == "cancelled"
+    pid = int(pids.read_text())
+    wait_until(lambda: not is_alive(pid), "the command to end")
+    wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "the host to exit")
+
+
+@pytest.mark.parametrize("attrs", ["", ", detached=false"])
+def test_cancelling_an_interrupted_run_ends_its_command(
+    file_processes: DurableProcesses, attrs: str
+) -> None:
+    processes = file_processes
+    pids = processes.folder / "pids"
+    run = processes.run(pipeline(processes, then=f"echo $$ > {pids}; sleep 1000", attrs=attrs))
+    wait_until(lambda: pids.exists() and pids.read_text().strip(), "the command's pid")
+    processes.kill(run)
+    asyncio.run(service.cancel("r", reason="no more", db=processes.db))
+    closed = processes.wait_for_run()
+    assert (closed.status, closed.reason) == ("cancelled", "no more")
+    wait_until(lambda: not is_alive(int(pids.read_text())), "the command to end")
+    wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "the host to exit")
+
+
+def test_a_host_exits_and_removes_its_files_when_its_run_has_ended(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    let_go_on(processes)
+    assert processes.wait(processes.run(pipeline(processes))) == 0, processes.output()
+    wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "the host to exit")
+
+
+@pytest.mark.parametrize("detached", ["false", "true"])
+def test_the_attribute_detached_of_a_node_decides(
+    file_processes: DurableProcesses, detached: str
+) -> None:
+    processes = file_processes
+    run = processes.run(
+        pipeline(processes, attrs=f", detached={detached}"), detached=detached != "true"
+    )
+    wait_for_start(processes)
+    assert HostFiles.for_run("r").folder.exists() == (detached == "true")
+    let_go_on(processes)
+    assert processes.wait(run) == 0, processes.output()
+
+
+def test_node_kinds_that_run_in_a_host_are_built_in() -> None:
+    for kind in (kind for kind in node_kinds.KINDS.values() if kind.detached):
+        assert handlers.find(kind.name).__module__.startswith("corral.pipelines.nodes.")
+
+
+def test_on_crash_fail_applies_to_a_node_in_the_worker_too(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    graph = pipeline(processes, attrs=", on_crash=fail, detached=false")
+    run = processes.run(graph)
+    wait_for_start(processes)
+    processes.kill(run)
+    assert processes.wait(processes.run(graph)) == 0, processes.output()
+    assert "crash interrupted it" in processes.wait_for_run().outcomes["slow"].failure_reason
+    assert processes.attempt_counts() == {"slow.1#1": 1}
+
+
+def test_a_job_directory_without_a_job_file_is_submitted_again() -> None:
+    """A worker may be killed between the two."""
+    files = HostFiles.for_run("half")
+    name = client.job_name("t.1", 1)
+    run_input = RunInput(
+        run_id="half",
+        graph=Graph(name="g"),
+        config=RunConfig(folder="/f", workspace="/w"),
+        queue="p",
+    )
+    files.job(name).mkdir(parents=True)
+    files.requests.mkdir()
+    job = Job(visit=RunNode(id="t.1", node="t", number=1, context={}), attempt=1)
+    try:
+        files.submit(run_input, name, job)
+        assert (files.job(name) / "job.json").exists()
+    finally:
+        client.close("half", cancel=True)
