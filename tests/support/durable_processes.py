@@ -27,7 +27,7 @@ TIMEOUT = 60.0
 
 
 class ForkServer:
-    """A preloaded process that forks others (``programs/fork_server.py``). It ends with this one."""
+    """A preloaded process that forks others (``programs/fork_server.py``); ends with this one."""
 
     def __init__(self) -> None:
         program = Path(__file__).parents[1] / "durable" / "programs" / "fork_server.py"

@@ -287,7 +287,7 @@ async def fork(  # noqa: PLR0913
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
-    """Start a new run that continues ``run`` from this node; earlier results are kept. It uses
+    """Start a new run that continues ``run`` from this node; earlier results are used. It uses
     the pipeline's file as it is now, unless a graph is given."""
     shown = await query.show(run, db=db)
     now = graph or current_graph(shown) or shown.graph
@@ -396,7 +396,7 @@ async def engine() -> AsyncGenerator[None]:
             raise
         is_ours = task is None or not isinstance(error, asyncio.CancelledError)
         if not is_ours and task is not None and task.uncancel() > asked:
-            raise  # somebody else has cancelled it too
+            raise  # another task has cancelled it too
         raise failure from None
     finally:
         inside = False
@@ -514,7 +514,7 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     """The id of the run."""
     status: Literal["success", "fail", "cancelled", "waiting"]
-    """``waiting``: the run waits for people and nobody was there to ask; it can be answered and
+    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
     resumed."""
     reason: str = ""
     context: dict[str, Json] = {}

@@ -155,7 +155,7 @@ async def _begin(
         base, within = tree.commit, tree.within
         choose = run_worktree.choose
         tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
-        tree = msgspec.structs.replace(tree, begins=at)
+        tree = msgspec.structs.replace(tree, start_commit=at)
     async with run_worktree.reserved(tree, stays=queue is None):
         return await service.start(
             graph,

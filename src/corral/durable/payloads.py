@@ -39,7 +39,7 @@ class RunWorktree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The branch that the changes are saved to."""
     within: str = "."
     """The directory in it that is the workspace."""
-    begins: str = ""
+    start_commit: str = ""
     """The commit of another run that this one continues from; empty: ``commit``."""
     is_remote: bool = False
     """Whether each machine has its own copy of the repository."""
@@ -80,7 +80,7 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     config: RunConfig
     queue: str
     at: float = 0.0
-    """Start time by the clock of whoever started it, in seconds since the epoch."""
+    """Start time by the clock of the process that started it, in seconds since the epoch."""
     values: dict[str, Json] = {}
     known: dict[str, Message] = {}
     """Results of visits and questions of the run that this one continues, by id."""

@@ -1,8 +1,8 @@
 """Read runs: list them, show one, follow its events. Runs nothing.
 
 The state of a run is rebuilt from its journal (``Replay``): a scheduler receives the recorded
-messages again and arrives at the same state. So everybody who can read the database can see a run,
-from any machine, without disturbing it.
+messages again and arrives at the same state. So any process that can read the database can show a
+run, on any machine, without disturbing it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from corral.pipelines.scheduler.state import State
 from corral.values import as_list
 
 Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
-"""``interrupted``: nobody runs it now; ``resume`` does, or a worker of its queue."""
+"""``interrupted``: no executor runs it; ``resume`` or a worker of its queue continues it."""
 
 FIRST_POLL, LAST_POLL = 0.05, 0.5
 """Seconds between two reads of a followed run: after an event, and at most."""

@@ -84,7 +84,7 @@ def _own_folders(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
-    gone: list[Pruned] = []
+    deleted: list[Pruned] = []
     with storage_errors(database), closing(BatchStore(database)) as store:
         batches = query.batch_rounds(store)
         for each in found:
@@ -97,11 +97,11 @@ def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
                 rows += store.client.list_workflows(prefix=f"{root}/")
             if not rows or not all(row.has_ended for row in rows):
                 continue
-            # The nodes go first: a run that is left in part is found again, and pruned then.
+            # The nodes are deleted first: an interrupted deletion leaves the run, and is repeated.
             store.client.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
             for folder in each.folders:
                 shutil.rmtree(folder, ignore_errors=True)
-            gone.append(each)
-    return gone
+            deleted.append(each)
+    return deleted

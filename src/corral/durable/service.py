@@ -58,9 +58,10 @@ POLL = 0.1
 QUIET = 0.5
 """Seconds without an event until it is checked whether the run waits only for people."""
 QUESTION_POLL = 0.1
-"""Seconds between two checks for questions, if somebody is here to answer."""
+"""Seconds between two checks for questions, if there is an interviewer to answer them."""
 SHORT_TIMEOUT = 300.0
-"""Seconds: if a question expires sooner, its timeout is awaited though nobody can answer."""
+"""Seconds: if a question expires sooner, the follower waits for its timeout, although there is no
+interviewer."""
 GOAL = 200
 """Characters of a goal that are stored for lists."""
 
@@ -232,7 +233,7 @@ def _is_busy(name: str) -> bool:
 
 class RunFollower:
     """Follows a run to its end: reports its events, and asks people its questions. ``people`` None:
-    there is nobody to ask. ``reported``: the number of the last event that the caller knows."""
+    nobody can be asked. ``reported``: the number of the last event that the caller knows."""
 
     def __init__(
         self,
@@ -254,7 +255,7 @@ class RunFollower:
         self._quiet = 0
 
     async def run_to_end(self) -> RunOutput | None:
-        """The output of the run; None if it waits only for people and there is nobody to ask."""
+        """The output of the run; None if it waits only for people and nobody can be asked."""
         stream = query.follow(self.run, db=self.db)
         coming = _next_event(stream)
         try:
@@ -319,10 +320,10 @@ class RunFollower:
 
     async def _answered(self, task: asyncio.Task[Answer]) -> None:
         asked = self._asking.pop(task)
-        if task.cancelled():  # it was answered by somebody else
+        if task.cancelled():  # another process has answered it
             return
         self._answered_ids.add(asked.id)
-        with contextlib.suppress(open_questions.NoSuchQuestion):  # somebody else was faster
+        with contextlib.suppress(open_questions.NoSuchQuestion):  # another process was faster
             await open_questions.send_answer(asked, task.result(), db=self.db)
 
     async def _waits_for_people(self) -> bool:
@@ -360,7 +361,8 @@ async def _cancel_all(tasks: Sequence[asyncio.Task[object]]) -> None:
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """Cancel a run with all its agents: at once if nobody runs it, otherwise its engine does."""
+    """Cancel a run with all its agents. If no executor runs it, it is cancelled at once; otherwise
+    its executor receives a message."""
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
@@ -387,8 +389,8 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
 
 
 async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = ()) -> str:
-    """Continue a run in this process if nobody runs it. A run that a worker executes, or that has
-    ended, stays as it is."""
+    """Continue a run in this process if no executor runs it. A run that a worker executes, or that
+    has ended, stays as it is."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     here = await asyncio.to_thread(local, database, limits=limits)
@@ -397,10 +399,10 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = (
         found = client.list_workflows(ids=[run])
         if not found:
             raise query.run_not_found(run)
-        left = client.list_workflows(ids=[run], states=OPEN_STATES)
-        left += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
+        open_workflows = client.list_workflows(ids=[run], states=OPEN_STATES)
+        open_workflows += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
-            for each in left:
+            for each in open_workflows:
                 executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue

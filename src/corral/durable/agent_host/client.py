@@ -1,16 +1,16 @@
 """The agent host of a run, as its workers see it: submit a job, wait for its result, cancel it.
 
-A host (``server``) is a process of its own that runs node attempts. A worker may die at any
-moment; the host and the agents in it go on. Whoever takes the node over finds its result, or the
-host still at work, and waits. A host serves one machine; its files are in corral's home, in one
-directory per run (``hosts/<digest>``), readable only by the owner:
+A host (``server``) is a process of its own that runs node attempts. A worker may die at any moment;
+the host and the agents in it continue. The worker that takes the node over finds its result, or
+waits for the host. A host serves one machine; its files are in corral's home, in one directory per
+run (``hosts/<digest>``), readable only by the owner:
 
 * ``gate``: locked while jobs are submitted and while a host decides to exit;
 * ``lock``: held by the host process as long as it lives; ``wake``: the FIFO that wakes it;
 * ``run.json``: the input of the run; ``end``: exists when the run has ended;
 * ``requests/``: one file per command for the host;
-* ``jobs/NAME/``: ``job.json``, ``begun.N`` for each start, ``reserve`` (disk space for the result)
-  and ``result.json``;
+* ``jobs/NAME/``: ``job.json``, ``started.N`` for each start, ``reserve`` (disk space for the
+  result) and ``result.json``;
 * ``isolated/NAME/``: the same files (lock, wake, requests) for the host of an isolated job.
 
 A host exits when its run has ended or when it has had no job for a while. If it is killed, each of
@@ -105,7 +105,7 @@ class HostFiles:
 
     def write_result(self, name: str, stored: StoredOutcome) -> None:
         """Write a job's result. On a full disk it is written into the reserved space; if that is
-        too small, a failure that says so is written instead."""
+        too small, a failure with that reason is written instead."""
         folder = self.job(name)
         try:
             fs.write_atomically(folder / "result.json", msgspec.json.encode(stored), sync=True)
@@ -192,7 +192,7 @@ class HostFiles:
     def _isolate_started_jobs(self) -> None:
         """Isolate the jobs that had started when the run's host died."""
         for folder in self.jobs.iterdir():
-            if any(folder.glob("begun.*")) and self.result(folder.name) is None:
+            if any(folder.glob("started.*")) and self.result(folder.name) is None:
                 self.isolated(folder.name).open()
                 (folder / ISOLATED).touch()
 
@@ -216,7 +216,7 @@ class HostFiles:
             return False
 
     def cancel(self, name: str) -> None:
-        """Cancel this job. The host writes a result that says so."""
+        """Cancel this job. The host writes a result for it."""
         files = self.for_job(name)
         with contextlib.suppress(FileNotFoundError):
             (files.requests / f"{name}.cancel").touch()
@@ -226,7 +226,7 @@ class HostFiles:
         """Remove the files unless another host needs them. Call it while the gate is held."""
         others = [each for each in self.all_hosts() if each.folder != self.folder]
         if not any(fs.is_locked(each.lock) for each in others):
-            # Renamed first: somebody could otherwise create a gate in a half-removed directory.
+            # Renamed first: a worker could otherwise create a gate in a half-removed directory.
             trash = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
             with contextlib.suppress(OSError):
                 self.home.rename(trash)
@@ -245,8 +245,8 @@ def job_name(visit: str, attempt: int) -> str:
 async def attempt(
     run_input: RunInput, visit: RunNode, number: int, is_leaving: Callable[[], bool]
 ) -> Outcome:
-    """The outcome of this attempt, whoever submitted it first. A cancellation cancels the job,
-    unless this process is closing (``is_leaving``): then the job goes on."""
+    """The outcome of this attempt, also if another worker submitted it. A cancellation cancels the
+    job, unless this process is closing (``is_leaving``): then the job continues."""
     files, name = HostFiles.for_run(run_input.run_id), job_name(visit.id, number)
     try:
         while True:

@@ -7,7 +7,7 @@ run (or, after a crash, one isolated job). It needs no worker, no database and n
 it communicates by files in the host directory (see ``client`` for the layout) and is woken
 through a FIFO.
 
-States: starting -> serving -> idle -> gone.
+States: starting -> serving -> idle -> exited.
 
 * starting: it holds ``lock``, reads ``run.json``, imports the modules that register node kinds,
   and ends processes that an earlier host of this run left behind.
@@ -16,8 +16,8 @@ States: starting -> serving -> idle -> gone.
   concurrently, as tasks of one event loop, with shared warm agents.
 * idle: no job runs. The host exits when the run has ended (``end``), when it is isolated, or after
   ``LINGER`` seconds; agents stay warm for the next node until then.
-* gone: it decides to exit while it holds ``gate``, so that no job can be submitted between the
-  decision and the exit. Whoever submits afterwards starts another host.
+* exited: it decides to exit while it holds ``gate``, so that no job can be submitted between the
+  decision and the exit. The next submit starts another host.
 
 Guarantees
 * A job has exactly one result (``result.json``), written atomically before the job counts as
@@ -25,10 +25,10 @@ Guarantees
 * A job runs in one host at a time: ``lock`` is held by the host process until it dies.
 
 Crashes
-* The worker dies: the host goes on; the next worker finds the running job or its result.
-* The host is killed: all its jobs die, and nobody knows which one caused it. At the next submit
+* The worker dies: the host continues; the next worker finds the running job or its result.
+* The host is killed: all its jobs die, and it is unknown which one caused it. At the next submit
   each job that had started is isolated: it gets a host of its own, so that only the guilty one
-  can kill its host again. Each start is counted by a file ``begun.N``; after ``CRASHES`` starts
+  can kill its host again. Each start is counted by a file ``started.N``; after ``CRASHES`` starts
   the job fails. What a restarted attempt does is decided by ``on_crash`` (``node_workflow``).
 * The machine dies: as if host and worker were killed.
 """
@@ -144,11 +144,11 @@ class _Host:
     async def _job_outcome(self, name: str, resources: NodeResources) -> Outcome:
         folder = self.files.job(name)
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        starts = sorted(each.name for each in folder.glob("begun.*"))
+        starts = sorted(each.name for each in folder.glob("started.*"))
         if len(starts) >= CRASHES:
             reason = f"its agent host was killed while it ran, {len(starts)} times"
             return failed(reason, retryable=False)
-        (folder / f"begun.{len(starts) + 1}").touch()
+        (folder / f"started.{len(starts) + 1}").touch()
         return await node_workflow.run_in_process(self.run_input, job.visit, job.attempt, resources)
 
     def _write_result(self, name: str, stored: StoredOutcome) -> None:
@@ -172,6 +172,6 @@ class _Host:
             elif self.files.is_isolated:
                 shutil.rmtree(self.files.folder, ignore_errors=True)
             else:
-                # Whoever submits a job from now on starts another host.
+                # The next submit starts another host.
                 self.files.lock.unlink(missing_ok=True)
             return True

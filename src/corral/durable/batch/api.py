@@ -1,4 +1,4 @@
-"""``corral.batch``: many tasks with one prompt, each result as it comes, and a report.
+"""``corral.batch``: many tasks with one prompt; results one by one, and a report.
 
 ::
 
@@ -11,7 +11,7 @@
 
 Batches are durable by default: a finished task is never run twice, whatever crashes, and the same
 call continues where the last one stopped. In memory (``durable=False``) only the file of results is
-kept; tasks in it are not run again either. How the durable queue works stands in ``queue``.
+written; tasks in it are not run again either. ``queue`` explains the durable queue.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def batch(  # noqa: PLR0913
     **options: Unpack[RunKwargs],
 ) -> Batch:
     """Run every task with an agent: ``await`` it for the report, or use ``async with`` and read the
-    results as they come.
+    results one by one.
 
     ``tasks``: dicts, texts, or a file of them (one JSON value per line, or ``.csv``). ``prompt``:
     a template with ``{{field}}`` for each field, ``{{task}}`` for a text. ``output``: a type or a
@@ -88,7 +88,7 @@ def batch(  # noqa: PLR0913
     task whose failure may be temporary. ``worktree``: each task gets a git worktree at HEAD, and
     its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
     the tasks. ``on_result`` is called with each result and the report so far. ``max_budget_usd``
-    counts for the whole batch: beyond it no task is started. Other ``options`` are those of
+    counts for the complete batch: beyond it no task is started. Other ``options`` are those of
     ``corral.run``.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
@@ -141,7 +141,7 @@ class Batch:
         self.name = ""
         """Set when the batch has started."""
         self.runs_on = False
-        """Whether running tasks go on when this process ends."""
+        """Whether running tasks continue when this process ends."""
         self.collects = True
         """Whether the report contains the results."""
         self._started_at = time.monotonic()
@@ -351,11 +351,11 @@ class _ResultOrder:
         return self._put(ready)
 
     def end(self) -> list[BatchResult]:
-        """Write the rest: earlier results that are missing will not come."""
-        left = self._put([self._waiting[name] for name in self._tasks if name in self._waiting])
+        """Write the rest: results before them are missing and will not arrive."""
+        rest = self._put([self._waiting[name] for name in self._tasks if name in self._waiting])
         if self._sorts and self._out is not None:
             self._out.replace({n: self._written[n] for n in self._tasks if n in self._written})
-        return left
+        return rest
 
     def _put(self, results: list[BatchResult]) -> list[BatchResult]:
         if self._out is not None:

@@ -20,8 +20,8 @@ from corral.system import fs
 
 
 class OutputFile:
-    """Opened when it is created. Raises ``ConfigError`` if it cannot be written, holds other data,
-    or another process writes to it."""
+    """Opened when it is created. Raises ``ConfigError`` if it cannot be written, contains other
+    data, or another process writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class OutputFile:
         try:
             fd, draft = fs.create_draft(self.path, mode=0o666)
             os.fchmod(fd, os.fstat(self._fds[-1]).st_mode & 0o7777)
-            # Locked before it is renamed: whoever opens it next finds it locked.
+            # Locked before it is renamed: the next process that opens it finds it locked.
             self._lock(fd)
             for each in results.values():
                 fs.write_all(fd, line_of(each))

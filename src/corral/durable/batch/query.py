@@ -102,14 +102,14 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
         rows = batch_rounds(store).get(name)
         if rows is None:
             raise _not_found(name)
-        left = open_tasks(store, rows)
-        store.cancel([each.id for each in left])
+        tasks = open_tasks(store, rows)
+        store.cancel([each.id for each in tasks])
         for row in rows:
             agent_host_client.close(row.id, cancel=True)
         Processes(paths.process_registry()).reap()  # processes of an engine that was killed
         rounds = store.rounds(name)
         store.close_round(rounds[-1].id, _count_results(store, name, rounds), status="cancelled")
-        return len(left)
+        return len(tasks)
 
     return await _with_store(db, end, name)
 

@@ -12,7 +12,7 @@ process that runs the batch submits a window of tasks, polls for those that have
 more. All database calls run in one thread (``BatchStoreThread``).
 
 States of a task: not submitted -> queued -> running -> ended. They are read from the database,
-never kept in a file of ours; ``resume`` decides from them what is still to do.
+never from a file of ours; ``resume`` decides from them what is still to do.
 
 Guarantees
 * A task that has ended in a round is never run again in that round.
@@ -20,8 +20,8 @@ Guarantees
 * The same call continues after any crash; the results file has each result once.
 
 Crashes
-* The process that runs the batch dies: nothing is lost. Detached tasks go on in their agent host;
-  others wait until the same command is run again and takes them over (``take_over``).
+* The process that runs the batch dies: nothing is lost. Detached tasks continue in their agent
+  host; others wait until the same command is run again and takes them over (``take_over``).
 * A worker of the queue dies: every ``TAKE_OVER`` seconds without a result the runner checks the
   executors of its tasks, and puts tasks of dead ones back on the queue.
 * A task kills its process: deaths are counted per task (label ``CRASHES``). From ``SUSPECT`` deaths

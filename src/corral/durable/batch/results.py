@@ -152,7 +152,7 @@ class BatchClosed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """Counts results as they come; gives a report at any time."""
+    """Counts results; gives a report at any time."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total

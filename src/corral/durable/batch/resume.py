@@ -77,7 +77,7 @@ class ResumeState(msgspec.Struct, kw_only=True):
     """Task -> workflow."""
     round: int = 1
     runs_on: bool = False
-    """Whether running tasks go on when this process ends."""
+    """Whether running tasks continue when this process ends."""
     runner: Runner
     close: Callable[[BatchReport], Awaitable[None]] | None = None
 
@@ -230,7 +230,8 @@ class _History(msgspec.Struct, kw_only=True):
     stale: list[str]
     """Workflows in flight whose task has changed or was removed."""
     is_complete: bool
-    """Whether the last round has finished what it was to run again; otherwise that comes first."""
+    """Whether the last round has finished the tasks that it repeats. If not, no new round
+    starts."""
 
     @property
     def failed_tasks(self) -> list[str]:

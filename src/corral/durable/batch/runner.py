@@ -36,7 +36,7 @@ def visit_of(task: BatchTask, round: int = 1) -> RunNode:
 
 
 class MemoryRunner:
-    """A context manager: when it exits, nothing that it started is left."""
+    """A context manager: when it exits, all tasks that it started have ended."""
 
     def __init__(
         self,

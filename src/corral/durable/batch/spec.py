@@ -41,7 +41,7 @@ SINGLE_RUN_OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """The arguments of ``corral.batch`` apart from tasks and prompt; they are explained there."""
+    """The arguments of ``corral.batch`` except tasks and prompt; they are documented there."""
 
     agent: str | None = None
     output: object = None

@@ -63,8 +63,8 @@ class Foreign(Exception):
 
 
 def refuse_pickles() -> None:
-    """The library decodes each row as the row itself says, and decoding a pickle executes its
-    content. All rows of corral are JSON, so in this process no pickle is decoded."""
+    """The library decodes each row by the format that the row names, and decoding a pickle executes
+    its content. All rows of corral are JSON, so in this process no pickle is decoded."""
     from dbos._serialization import DefaultSerializer
 
     def refuse(_self: object, _text: str) -> NoReturn:

@@ -62,7 +62,7 @@ ANY_NODE = "*"
 """The resource of each node that does real work and has no limited resource of its own."""
 _OWN_QUEUE = "own-"
 NO_WORKERS = _OWN_QUEUE + "nobody"
-"""A queue that nobody listens to; its owner is never alive."""
+"""A queue without a worker; its owner is never alive."""
 
 CONNECTIONS = 4
 """Maximum number of connections of one client."""
@@ -187,7 +187,7 @@ class Client:
         top: bool = False,
     ) -> list[WorkflowInfo]:
         """Newest first; ``top``: only those that no other workflow started. Inputs and outputs
-        are not decoded, so rows that somebody else wrote can do no harm."""
+        are not decoded, so rows that another program wrote can do no harm."""
         found = self._client.list_workflows(
             workflow_ids=ids,
             workflow_id_prefix=prefix,
@@ -239,7 +239,7 @@ class Client:
             self._client.cancel_workflows(chunk, cancel_children=children)
 
     def resume(self, workflow_ids: Sequence[str], queue: str) -> None:
-        """Put workflows that nobody runs any more on this queue."""
+        """Put workflows that no executor runs any more on this queue."""
         for at in range(0, len(workflow_ids), CHUNK):
             self._client.resume_workflows(list(workflow_ids[at : at + CHUNK]), queue_name=queue)
 

@@ -4,7 +4,7 @@
 is spent. ``open_engine`` connects to it with the settings that corral needs. The functions after
 that read the library's tables directly, where the library has no call for it.
 
-Everybody who can write to the database decides what the workers do, so only the owner may read or
+A user who can write to the database decides what the workers do, so only the owner may read or
 write a database file. The library executes the content of a row that is marked as a pickle, so
 rows that corral did not write are never decoded (``check_origin``).
 """
@@ -150,7 +150,7 @@ def _prepare_file(database: Database, path: Path) -> None:
     try:
         if not path.parent.exists():
             paths.make_dir(path.parent)
-        # Created before the library does: it would make the file readable by everybody.
+        # Created before the library does: it would make the file readable by all users.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
@@ -247,7 +247,7 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
         "locked": "Another program has locked it for 30 seconds.",
         "disk is full": "Free some disk space.",
     }
-    hint = next((words for part, words in hints.items() if part in text), None)
+    hint = next((text_of_hint for part, text_of_hint in hints.items() if part in text), None)
     if "disk I/O error" in text and _is_full(database):  # SQLite could not create its index file
         text, hint = "the disk is full", hints["disk is full"]
     return StorageFailed(f"the database {database.shown}: {text}", hint=hint, phase="config")

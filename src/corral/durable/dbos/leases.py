@@ -1,9 +1,9 @@
 """Leases: whether an executor is alive, as the operating system or the database knows it.
 
 Each executor holds one lock while it lives. The operating system or the database releases it
-when the executor dies, however it dies: there is no heartbeat and no clock. Whoever can take an
-executor's lock knows that it is dead, and may put its work back on the queues while it holds
-the lock, so that nobody else does the same at the same time.
+when the executor dies in any way, so that no heartbeat and no clock are needed. A process that can
+take an executor's lock knows that the executor is dead. It puts the executor's work back on the
+queues while it holds the lock, so that no other process does the same at the same time.
 
 On a server a lease needs a connection of its own, directly to Postgres: a connection pool in
 between (pgbouncer in transaction mode) would hold the lock for all its users.
@@ -44,7 +44,7 @@ class Leases(Protocol):
         ...
 
     def claim(self, executor: str) -> contextlib.AbstractContextManager[bool]:
-        """Whether the executor is dead; nobody else can claim it within the block."""
+        """Whether the executor is dead; no other process can claim it within the block."""
         ...
 
     def check(self) -> bool:
@@ -63,7 +63,7 @@ class Leases(Protocol):
 class ExecutorLiveness:
     """Which executors are alive; each is checked once. ``close`` it.
 
-    A lease may be held for a moment by somebody who takes over a dead executor's work. Where a
+    A lease may be held for a moment by a process that takes over a dead executor's work. Where a
     decision depends on the answer (``is_strict``), the lease is checked several times."""
 
     def __init__(self, database: Database, *, is_strict: bool = False) -> None:
@@ -119,7 +119,7 @@ class FileLeases:
         try:
             yield True
         finally:
-            # Ids are never reused, so nobody waits for this file.
+            # Ids are never reused, so no process waits for this file.
             file.unlink(missing_ok=True)
             os.close(fd)
 

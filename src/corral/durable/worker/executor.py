@@ -4,11 +4,11 @@ There is at most one per process, because the library has one engine per process
 checks every second for executors that died, and puts their work back on the queues.
 
 States: starting (``start`` or ``run_here``: lease, queues, library) -> running -> draining (takes
-no more work; running nodes may finish) -> closing (what still runs is cancelled and left to
-whoever recovers it) -> ended. It fails (``failed``) when the database cannot be written, or when
-the lease has been lost for longer than ``grace``; then it drains as well, and everybody who waits
-for its work is informed (``watched``). If a node blocks the loop, the executor is abandoned: its
-thread goes on until the process ends, and its results are ignored.
+no more work; running nodes may finish) -> closing (what still runs is cancelled, and another
+executor recovers it) -> ended. It fails (``failed``) when the database cannot be written, or when
+the lease has been lost for longer than ``grace``; then it drains as well, and all callers that wait
+for its work are informed (``watched``). If a node blocks the loop, the executor is abandoned: its
+thread continues until the process ends, and its results are ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SWEEP = 1.0
 """Seconds between two checks for dead executors."""
 GRACE = 120.0
 """Default number of seconds without a lease, because the database is not reachable, until an
-executor gives up: others may have taken over its work."""
+executor ends: others may have taken over its work."""
 LAUNCH = 60.0
 CLOSE = 20.0
 BLOCKED = 10.0
@@ -61,7 +61,7 @@ _watchers: list[Callable[[CorralError], None]] = []
 @contextlib.contextmanager
 def watched(on_failure: Callable[[CorralError], None]) -> Generator[None]:
     """Within the block ``on_failure`` is called, in any thread, when the executor of this process
-    fails: it takes no more work, and whoever waits for its work would wait for ever."""
+    fails: it takes no more work, so waiting for its work would not end."""
     _watchers.append(on_failure)
     try:
         yield
@@ -81,7 +81,7 @@ def running() -> Executor | None:
 
 class Executor:
     """``queue_names``: the queues whose runs it takes. None: it takes only runs started through it,
-    which wait for somebody to resume them when it dies."""
+    which can be resumed when it dies."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Executor:
             raise
 
     def run_here(self, on_ready: Callable[[Executor], None] | None = None) -> None:
-        """Run in this thread until somebody calls ``stop``. For a process that does nothing else:
+        """Run in this thread until ``stop`` is called. For a process that does nothing else:
         what its first thread starts dies with it, where the kernel supports that."""
         global _current  # noqa: PLW0603
         with _starting:
@@ -157,8 +157,8 @@ class Executor:
 
     def stop(self, drain: float = 0.0) -> None:
         """Take no more work; wait up to ``drain`` seconds for running nodes; then leave the rest to
-        whoever recovers it. Blocking, unless called in its thread. If a node blocks the loop
-        for ever, the executor is abandoned with a warning that names the node."""
+        the executor that recovers it. Blocking, unless called in its thread. If a node blocks the
+        loop for ever, the executor is abandoned with a warning that names the node."""
         self._deadlines.append(time.monotonic() + drain)
         self.draining = True
         if self._loop is not None:
@@ -191,7 +191,7 @@ class Executor:
         )
 
     def _abandon(self) -> None:
-        """Its thread goes on until the process ends; its results are ignored."""
+        """Its thread continues until the process ends; its results are ignored."""
         global _current  # noqa: PLW0603
         _log.warning(self.stuck_message)
         self._stop.set()

@@ -5,8 +5,8 @@ Theory of operation
 Who calls: an executor that takes the workflow from its queue. A run (``corral.run``) or a batch
 enqueued it with a ``NodeInput``. There are three forms:
 
-* a visit: attempts are made until one succeeds or the retry rule gives up; the outcome is sent to
-  the run as ``Ended``;
+* a visit: attempts are made until one succeeds or the retry rule allows no more; the outcome is
+  sent to the run as ``Ended``;
 * a visit of no run (``alone``, a task of a batch): the outcome is the workflow's output;
 * a timer: sleep, then send ``Expired`` or ``Woken`` to the run.
 
@@ -26,7 +26,7 @@ Crashes
   (``apply_crash_rule``).
 * It dies ``RECOVERIES`` times: the node is likely what kills the workers. The library gives the
   workflow up, and the run notices (``run_workflow._find_lost``).
-* The worker drains: an attempt that has not begun waits for ever (``admitted``), and another
+* The worker drains: an attempt that has not started waits for ever (``admitted``), and another
   executor takes the workflow.
 """
 
@@ -249,7 +249,7 @@ def apply_crash_rule(
         return failed(given, retryable=False)
     if policy == "rerun":
         return node, visit
-    marker = folder / f".begun.{attempt}"
+    marker = folder / f".started.{attempt}"
     was_started = marker.exists()
     marker.touch()
     if policy == "fail":

@@ -10,10 +10,10 @@ scheduler returns ``FinishRun``:
    cancel (``Stop``), message a child (``Steer``);
 2. take the next message and pass it to the scheduler, which returns the next commands. Messages
    come from node workflows (``Ended``, ``Woken``, ``Expired``), from people (``Answered``), and
-   from whoever cancels the run (``Cancelled``).
+   from the process that cancels the run (``Cancelled``).
 
 Who calls: an executor (``worker.executor``) that takes the run from its queue. Nothing else calls
-into it; everybody outside sends messages to the inbox or reads the journal.
+into it; other processes send messages to its inbox or read the journal.
 
 Guarantees
 * Determinism: the order of messages in the journal is the only input. Nothing here may depend on
@@ -373,7 +373,7 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
         pack(
             Woken(id=known)
             if known in waits
-            else Ended(id=known, outcome=failed(reasons.get(state, "its record is gone")))
+            else Ended(id=known, outcome=failed(reasons.get(state, "its record was deleted")))
         )
         for known, workflow in in_flight.items()
         if (state := states.get(workflow, "")) not in (*OPEN_STATES, "SUCCESS")
@@ -451,7 +451,7 @@ class Projection:
 
 
 def _count_recorded(folder: RunDir) -> int:
-    """How many events the file holds; an incomplete last line, left by a crash, is removed."""
+    """The number of events in the file; an incomplete last line, left by a crash, is removed."""
     path = folder.path / EVENTS
     try:
         data = path.read_bytes()

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 With ``repository`` a run gets a branch ``corral/<run>`` in that repository and, on each machine
-that works for it, a worktree in corral's home (``workspaces/<digest>/tree``). Nobody's own
-working tree is touched.
+that works for it, a worktree in corral's home (``workspaces/<digest>/tree``). The user's own
+working tree is not touched.
 
 * ``choose`` (blocking) decides on repository, commit and branch, before anything is spent.
 * ``reserved`` creates the branch and the worktree, so that it is known that both can be written.
@@ -52,7 +52,7 @@ from corral.system.git.worktree import Conflict, SharedWorktree, branch_name
 from corral.values import Json
 
 COMMIT = "internal.commit"
-"""The key of an outcome's updates that holds the commit after it."""
+"""The key of an outcome's updates that has the commit after it."""
 PATCH = "changes.patch"
 MOST_FILES = 1000
 """Maximum number of changed files in a result."""
@@ -203,7 +203,7 @@ def _repository(worktree: RunWorktree) -> Repository:
 def _reserve(worktree: RunWorktree) -> None:
     try:
         is_ours = _repository(worktree).advance(
-            worktree.branch, worktree.begins or worktree.commit, None
+            worktree.branch, worktree.start_commit or worktree.commit, None
         )
     except StorageFailed as error:
         hint = f"A run saves its work there, as the branch {worktree.branch}."
@@ -215,12 +215,14 @@ def _reserve(worktree: RunWorktree) -> None:
 def _give_up(worktree: RunWorktree) -> None:
     _drop(worktree)
     with contextlib.suppress(StorageFailed):
-        _repository(worktree).advance(worktree.branch, None, worktree.begins or worktree.commit)
+        _repository(worktree).advance(
+            worktree.branch, None, worktree.start_commit or worktree.commit
+        )
 
 
 @contextlib.contextmanager
 def _locked(worktree: RunWorktree) -> Generator[Path]:
-    """Hold the gate of the worktree; its directory exists."""
+    """Lock the gate of the worktree; its directory exists within the block."""
     folder = worktree_folder(worktree)
     with contextlib.ExitStack() as stack:
         while True:
