@@ -13,8 +13,10 @@ import click
 import pytest
 
 import corral
+from corral import durations
 from corral.cli import batch, chat
 from corral.cli import run as run_command
+from corral.cli.options import Duration
 from corral.options import COMPUTED, KNOWN, SPELLINGS, RunKwargs, RunOptions
 from corral.policy import Policy
 from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
@@ -32,6 +34,7 @@ DEFAULTS = dict(
 
 NOT_OF_AN_OPTION = {
     *("prompt", "file", "agent", "as_json", "quiet", "dry_run"),
+    *("session", "session_idle"),
     *("approve", "yolo", "policy_file", "allow_tool", "deny_tool"),
 }
 """Parameters of ``corral run`` that are not options of a run, or only together (the policy)."""
@@ -39,7 +42,7 @@ NOT_ON_THE_COMMAND_LINE = {
     *("prompt_file", "config", "approval_mode", "allowed_tools", "replace_system_prompt"),
     *("grace", "max_tool_rounds", "mcp_servers", "fork", "max_budget_usd", "output_schema"),
     *("env", "track_files", "allow_file_reads", "allow_file_writes", "auth_method", "thinking"),
-    *("permission_mode", "quiet_period", "session_mode", "audio", "attachments"),
+    *("permission_mode", "quiet_period", "session_mode", "audio"),
 }
 """Options that only Python and corral.toml have. A new option must be listed here, or get a
 flag."""
@@ -136,7 +139,7 @@ def test_a_flag_has_the_type_choices_and_default_of_its_option(option: str, name
     match parameter.type:
         case click.Choice(choices=choices):
             assert frozenset(choices) == hint
-        case click.types.FloatParamType():
+        case Duration():
             assert hint is float
         case click.types.IntParamType():
             assert hint is int
@@ -147,7 +150,7 @@ def test_a_flag_has_the_type_choices_and_default_of_its_option(option: str, name
     stated = re.search(r"\[default: ([^\]]*)\]", getattr(parameter, "help", None) or "")
     if stated and DEFAULTS[option] is not None:
         default = DEFAULTS[option]
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        shown = durations.text(default) if isinstance(default, float) else str(default)
         assert stated[1] == shown
 
 

@@ -14,6 +14,7 @@ import msgspec
 from corral.cli.options import (
     CWD,
     DB,
+    DURATION,
     ENV,
     PROGRAM,
     QUEUE,
@@ -114,7 +115,7 @@ class BatchFlags(PolicyFlags):
 @click.option("--patch", is_flag=True, help="With --worktree: also put the patch into the result.")
 @CWD
 @policy_options("What the agents may do; anything else is denied.")
-@click.option("--timeout", type=float, help="Seconds for each task.  [default: 3600]")
+@click.option("--timeout", type=DURATION, help="Time for each task: 90, 5m, 1h30m.  [default: 1h]")
 @click.option("--max-turns", type=int, help="Maximum number of model calls per task.")
 @click.option("--max-budget-usd", type=float, metavar="USD", help="For the complete batch; when"
               " it is spent, no further task is started.")  # fmt: skip

@@ -11,6 +11,7 @@ import click
 
 from corral.cli.options import (
     CWD,
+    DURATION,
     MODEL,
     SYSTEM_PROMPT,
     PolicyFlags,
@@ -58,7 +59,7 @@ class ChatFlags(PolicyFlags):
 @policy_options("What the agent may do; anything else is asked.")
 @click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
 @SYSTEM_PROMPT
-@click.option("--timeout", type=float, help="Seconds for each answer.  [default: 600]")
+@click.option("--timeout", type=DURATION, help="Time for each answer: 90, 5m.  [default: 10m]")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answers.")
 def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.

@@ -9,6 +9,7 @@ import signal
 
 import click
 
+from corral.cli.options import DURATION
 from corral.cli.ui.terminal import echo
 from corral.testing import ModelServer, Request, Script
 
@@ -22,7 +23,7 @@ def command() -> None:
 @click.argument("script", type=click.Path())
 @click.option("-p", "--port", default=0, show_default=True, help="0 takes a free port.")
 @click.option("--key", help="Reject every other API key.")
-@click.option("--seconds", type=float, help="Stop after this time.")
+@click.option("--seconds", type=DURATION, help="Stop after this time.")
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
     """Serve SCRIPT (TOML or JSON) on 127.0.0.1 until Ctrl-C.
 

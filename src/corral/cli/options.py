@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Callable[..., object])
 
+
+class Duration(click.ParamType[float]):
+    """A duration in seconds, written as ``90``, ``30s``, ``5m`` or ``1h30m``."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        from corral.durations import seconds
+
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Duration()
+
 PRESET_NAMES = ("reads", "edits", "all")
 
 DB = click.option(
@@ -173,7 +192,43 @@ def choose_channel(agent: str, options: RunKwargs) -> None:
 
     found = config.find_agent(agent)
     if "via" in found.supports and "via" not in options and is_interactive():
-        options["via"] = config.load(found.name).get("via", "terminal")
+        options.update(given_options({"via": config.load(found.name).get("via", "terminal")}))
+
+
+STDIN_SECONDS = 10.0
+"""How long stdin may send nothing when it is read in addition to a prompt."""
+
+
+def read_prompt_and_stdin(prompt: str | None, file: str | None) -> str | None:
+    """As ``read_prompt``; if there is a prompt and stdin is a pipe or a file, its content is added
+    to the prompt. Raises ``PromptError``."""
+    text = read_prompt(prompt, file)
+    if text is None or "-" in (prompt, file) or (prompt is None and file is None):
+        return text
+    added = _read_piped()
+    if not added:
+        return text
+    newline = "" if added.endswith("\n") else "\n"
+    return f"{text}\n\n<stdin>\n{added}{newline}</stdin>"
+
+
+def _read_piped() -> str:
+    """The content of stdin if it is a pipe, a socket or a file. Raises ``PromptError`` if it stays
+    open and sends nothing: waiting for ever would be a hang, and going on would drop data."""
+    import select
+    import stat
+
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISREG(mode):
+        return _read_stdin()
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return ""
+    if not select.select([sys.stdin.fileno()], [], [], STDIN_SECONDS)[0]:
+        raise PromptError(
+            f"stdin is an open pipe that sent nothing for {STDIN_SECONDS:g} s",
+            hint="Add </dev/null to run without it, or give - as the prompt to wait for it.",
+        )
+    return _read_stdin()
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str | None:

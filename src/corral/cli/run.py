@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 import click
 import msgspec
@@ -13,6 +15,7 @@ import msgspec
 from corral.agents.spec import InProcess, Launch
 from corral.cli.options import (
     CWD,
+    DURATION,
     ENV,
     MODEL,
     PROGRAM,
@@ -24,7 +27,7 @@ from corral.cli.options import (
     choose_policy,
     given_options,
     policy_options,
-    read_prompt,
+    read_prompt_and_stdin,
 )
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
@@ -32,16 +35,15 @@ from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import AnswerPrinter, EventPrinter, Stdout
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.errors import ConfigError, classes_by_code
+from corral.errors import ConfigError, PromptError, classes_by_code
 from corral.events import Done
 from corral.options import Inherit, Via
-from corral.sessions.prepare import prepare, resolve_prompt
-from corral.sessions.session import Session
-from corral.system.paths import sessions
-from corral.values import Effort
+from corral.values import Effort, Json, as_object
 
 if TYPE_CHECKING:
     from corral.options import RunKwargs
+    from corral.sessions.turn import Turn
+    from corral.sessions.warm.client import WarmTurn
 
 
 class RunFlags(PolicyFlags):
@@ -56,9 +58,12 @@ class RunFlags(PolicyFlags):
     effort: Effort | None
     retries: int | None
     resume: str | None
+    session: str | None
+    session_idle: float | None
     add_dir: tuple[str, ...]
     via: Via | None
     image: tuple[str, ...]
+    attach: tuple[str, ...]
     system_prompt: str | None
     expand_files: bool
     sandbox: bool
@@ -83,11 +88,9 @@ class RunFlags(PolicyFlags):
 @CWD
 @MODEL
 @policy_options("What the agent may do. Anything else is asked, or denied if nobody can answer.")
-@click.option("--timeout", type=float, help="Seconds in total.  [default: 600]")
-@click.option("--idle-timeout", type=float, help="Seconds without an event.  [default: 300]")
-@click.option(
-    "--startup-timeout", type=float, help="Seconds until the first sign of life.  [default: 60]"
-)
+@click.option("--timeout", type=DURATION, help="Time in total: 90, 5m, 1h30m.  [default: 10m]")
+@click.option("--idle-timeout", type=DURATION, help="Time without an event.  [default: 5m]")
+@click.option("--startup-timeout", type=DURATION, help="Time until the first event.  [default: 1m]")
 @click.option("--max-turns", type=int, help="Maximum number of model calls.")
 @click.option(
     "--effort",
@@ -96,6 +99,16 @@ class RunFlags(PolicyFlags):
 )
 @click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
 @click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
+@click.option(
+    "--session",
+    metavar="NAME",
+    help="Use the named session of this folder. Its agent keeps running in the background.",
+)
+@click.option(
+    "--session-idle",
+    type=DURATION,
+    help="Time without a prompt after which that agent ends.  [default: 30m]",
+)
 @click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder (repeatable).")
 @click.option(
     "--via",
@@ -104,6 +117,9 @@ class RunFlags(PolicyFlags):
 )
 @click.option(
     "--image", multiple=True, metavar="FILE", help="An image for the prompt (repeatable)."
+)
+@click.option(
+    "--attach", multiple=True, metavar="FILE", help="A file to send with the prompt (repeatable)."
 )
 @SYSTEM_PROMPT
 @click.option("--expand-files", is_flag=True, help="Let the agent expand @path.")
@@ -133,7 +149,8 @@ def command(
 ) -> int:
     """Run an agent with PROMPT.
 
-    The prompt is the argument, --file, or stdin. The answer goes to stdout,
+    The prompt is the argument, --file, or stdin. If there is a prompt and
+    something is piped to stdin, both are sent. The answer goes to stdout,
     progress to stderr.
 
     \b
@@ -142,10 +159,16 @@ def command(
     budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
     12 agent not installed · 130 interrupted
     """
-    text = read_prompt(prompt, file)
-    options = _options(flags)
     if flags["as_json"] and flags["quiet"]:
         raise ConfigError("--json and --quiet are both given")
+    text = read_prompt_and_stdin(prompt, file)
+    options = _options(flags)
+    printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
+    progress = Progress(enabled=not flags["quiet"])
+    if flags["session"] is not None:
+        return _run_named(flags["session"], agent, text, flags, printer, progress)
+    if flags["session_idle"] is not None:
+        raise ConfigError("--session-idle is for --session")
     agent = choose_agent(agent, options)
     choose_channel(agent, options)
     if "resume" in options and not (text or "").strip():
@@ -153,8 +176,7 @@ def command(
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     gc.enable()  # loading is done; the run may be long
-    printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
-    return asyncio.run(_run(agent, text, options, printer, Progress(enabled=not flags["quiet"])))
+    return asyncio.run(_run(agent, text, options, printer, progress))
 
 
 def _options(flags: RunFlags) -> RunKwargs:
@@ -173,6 +195,7 @@ def _options(flags: RunFlags) -> RunKwargs:
             "resume": flags["resume"],
             "include_directories": list(flags["add_dir"]) or None,
             "images": list(flags["image"]) or None,
+            "attachments": list(flags["attach"]) or None,
             "system_prompt": flags["system_prompt"],
             "expand_files": flags["expand_files"] or None,
             "sandbox": flags["sandbox"] or None,
@@ -197,23 +220,82 @@ async def _run(
     printer: AnswerPrinter | EventPrinter,
     progress: Progress,
 ) -> int:
+    from corral.sessions.session import Session
+
     asker = TerminalAsker(progress.pause) if is_interactive() else None
     async with Session(agent, {**options}, asker) as session:
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
-        turn = session.prompt(text)
-        last: Done | None = None
-        with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
-            async for event in turn:
-                await out.write(printer.text(event))
-                progress.show(event, turn.notes)
-                if isinstance(event, Done):
-                    last = event
-            await out.write(printer.end())
-    if last is None:
+        done = await _print_turn(session.prompt(text), printer, progress)
+    return _report(done, progress)
+
+
+async def _print_turn(
+    turn: Turn | WarmTurn, printer: AnswerPrinter | EventPrinter, progress: Progress
+) -> Done | None:
+    """Print the events of a turn to its end; return the last."""
+    last: Done | None = None
+    with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
+        async for event in turn:
+            await out.write(printer.text(event))
+            progress.show(event, turn.notes)
+            if isinstance(event, Done):
+                last = event
+        await out.write(printer.end())
+    return last
+
+
+def _report(done: Done | None, progress: Progress) -> int:
+    if done is None:
         return 1
-    progress.summary(last)
-    return exit_code(last)
+    progress.summary(done)
+    return exit_code(done)
+
+
+_NOT_WITH_SESSION = ("resume", "replay", "record_to", "no_keep", "dry_run", "via")
+
+
+def _run_named(
+    name: str,
+    agent: str | None,
+    text: str | None,
+    flags: RunFlags,
+    printer: AnswerPrinter | EventPrinter,
+    progress: Progress,
+) -> int:
+    """Send the prompt to the background process of a named session, which is started if needed."""
+    from corral.sessions.warm import client
+
+    for flag in _NOT_WITH_SESSION:
+        if flags.get(flag):
+            raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
+    if not (text or "").strip():
+        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+    cwd = os.path.realpath(flags["cwd"] or ".")
+    request = client.Request(
+        name=name,
+        agent=agent,
+        text=text,
+        options=_json_options({**_options(flags), "cwd": cwd}),
+        interactive=is_interactive(),
+    )
+    turn = client.WarmTurn(
+        client.WarmFiles.of(name, cwd),
+        request,
+        ask=TerminalAsker(progress.pause) if is_interactive() else None,
+        idle=flags["session_idle"] or client.IDLE_SECONDS,
+        on_waiting=progress.waiting,
+    )
+    return _report(asyncio.run(_print_turn(turn, printer, progress)), progress)
+
+
+def _json_options(options: Mapping[str, object]) -> dict[str, Json]:
+    """The options for another process. Paths are relative to the folder of this one."""
+    given = dict(options)
+    for key in ("images", "attachments", "include_directories"):
+        if isinstance(paths := given.get(key), list):
+            given[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
+    return as_object(msgspec.to_builtins(given))
 
 
 def exit_code(done: Done) -> int:
@@ -245,6 +327,9 @@ class _Shown(TypedDict):
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
+    from corral.sessions.prepare import prepare, resolve_prompt
+    from corral.system.paths import sessions
+
     prepared = prepare(agent, {**options}, has_asker=is_interactive())
     prompt = resolve_prompt(prepared, text)
     if isinstance(prepared.agent.transport, InProcess):

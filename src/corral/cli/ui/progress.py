@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui.terminal import console, echo_err
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
-from corral.sessions.prepare import PreparedRun
 from corral.terminal_text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
     from rich.text import Text as RichText
+
+    from corral.sessions.prepare import PreparedRun
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
@@ -53,6 +54,11 @@ class Progress:
             allow = "use --approve edits or all to allow more."
             if self._enabled:
                 self._print(f"{why}: {', '.join(asking)} denied; {allow}")
+
+    def waiting(self) -> None:
+        """Another prompt of the same session is running."""
+        if self._enabled:
+            self._print("waiting for another prompt of this session")
 
     def __enter__(self) -> Progress:
         if self._live:

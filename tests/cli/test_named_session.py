@@ -1,0 +1,79 @@
+"""``corral run --session``: the agent stays warm between calls."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.pipeline_command import corral
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
+
+
+@pytest.fixture
+def session(workspace: Path) -> Iterator[Path]:
+    """A workspace in which the named sessions are stopped at the end."""
+    yield workspace
+    corral("sessions", "stop", "--all", cwd=workspace)
+
+
+def run(text: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return corral("run", "--session", "fix", "--agent", AGENT, *words, text, cwd=cwd)
+
+
+def test_two_calls_share_one_agent_process_and_one_session(session: Path) -> None:
+    first = run("pid", cwd=session)
+    assert first.returncode == 0, first.stderr
+    second = corral("run", "--session", "fix", "pid", cwd=session)  # the agent is known
+    assert second.stdout == first.stdout
+    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
+    assert [(each["name"], each["turns"]) for each in listed] == [("fix", 2)]
+
+
+def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None:
+    first = run("pid", cwd=session).stdout
+    assert "stopped" in corral("sessions", "stop", "fix", cwd=session).stdout
+    again = run("pid", cwd=session)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout != first
+    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
+    assert [each["turns"] for each in listed] == [2]
+
+
+def test_events_are_printed_as_by_other_runs(session: Path) -> None:
+    lines = run("text hi", "--json", cwd=session).stdout.splitlines()
+    kinds = [json.loads(line)["type"] for line in lines]
+    assert kinds[0] == "init"
+    assert kinds[-1] == "done"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--resume", "last"), "--session and --resume are both given"),
+        (("--no-keep",), "--session and --no-keep are both given"),
+        (("--dry-run",), "--session and --dry-run are both given"),
+        (("--agent", "nothing-like-it"), "no agent is called"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(session: Path, words: tuple[str, ...], message: str) -> None:
+    done = corral("run", "--session", "fix", *words, "go", cwd=session)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_exit_code_is_that_of_the_run(session: Path) -> None:
+    late = run("hang", "--timeout", "1", cwd=session)
+    assert late.returncode == 3, late.stderr
+
+
+def test_an_idle_limit_without_a_session_is_an_error(workspace: Path) -> None:
+    done = corral("run", "--session-idle", "5m", "go", cwd=workspace)
+    assert done.returncode == 2
+    assert "--session-idle is for --session" in done.stderr
