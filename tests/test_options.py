@@ -206,10 +206,10 @@ def test_the_summary_shows_names_and_no_secret() -> None:
     shown = run.summary()
     assert "canary" not in repr(shown)
     assert shown["env"] == ["A_TOKEN"]
-    assert list(shown["mcp_servers"]) == [
+    assert shown["mcp_servers"] == (
         {"name": "s", "url": "http://x"},
         {"name": "t", "command": ("x",)},
-    ]
+    )
     assert shown["model"] == "m"
 
 

@@ -59,7 +59,9 @@ do, and the known facts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args
+
+import msgspec
 
 from corral import events
 from corral.values import Json
@@ -68,8 +70,33 @@ Phase = Literal[
     "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
 ]
 
-FACTS = ("exit_code", "signal", "stderr", "frame", "argv", "agent_version", "retry_after",
-         "resets_at", "provider", "http_status", "provider_code")  # fmt: skip
+PHASES: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
+
+
+class ErrorFacts(TypedDict, total=False):
+    """What is known about an error. All are keywords and attributes of ``CorralError``."""
+
+    exit_code: int | None
+    signal: int | None
+    stderr: str | None
+    """The last lines that the program wrote to stderr."""
+    frame: str | None
+    """The last raw line that it wrote to stdout."""
+    argv: Sequence[str]
+    """The command line, with secrets redacted."""
+    agent_version: str | None
+    retry_after: float | None
+    """Seconds to wait, as reported by the other side."""
+    resets_at: float | None
+    """The same as a point in time, in seconds since the epoch."""
+    provider: str | None
+    """For models: the vendor."""
+    http_status: int | None
+    provider_code: str | None
+    """For models: the vendor's own error code."""
+
+
+FACTS = tuple(ErrorFacts.__annotations__)
 
 
 class CorralError(Exception):
@@ -84,24 +111,14 @@ class CorralError(Exception):
     phase: Phase = "stream"
     retryable: bool = False
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         message: str,
         *,
         hint: str | None = None,
         phase: Phase | None = None,
         retryable: bool | None = None,
-        exit_code: int | None = None,
-        signal: int | None = None,
-        stderr: str | None = None,
-        frame: str | None = None,
-        argv: Sequence[str] = (),
-        agent_version: str | None = None,
-        retry_after: float | None = None,
-        resets_at: float | None = None,
-        provider: str | None = None,
-        http_status: int | None = None,
-        provider_code: str | None = None,
+        **facts: Unpack[ErrorFacts],
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -110,25 +127,23 @@ class CorralError(Exception):
             self.phase = phase
         if retryable is not None:
             self.retryable = retryable
-        self.exit_code = exit_code
-        self.signal = signal
-        self.stderr = stderr
-        """The last lines that the program wrote to stderr."""
-        self.frame = frame
-        """The last raw line that it wrote to stdout."""
-        self.argv = tuple(argv)
-        """The command line, with secrets redacted."""
-        self.agent_version = agent_version
-        self.retry_after = retry_after
-        """Seconds to wait, as reported by the other side."""
-        self.resets_at = resets_at
-        """The same as a point in time, in seconds since the epoch."""
-        self.provider = provider
-        """For models: the vendor, the HTTP status, and the vendor's own error code."""
-        self.http_status = http_status
-        self.provider_code = provider_code
+        unknown = facts.keys() - set(FACTS)
+        if unknown:
+            raise TypeError(f"not facts of an error: {', '.join(sorted(unknown))}")
+        self.exit_code = facts.get("exit_code")
+        self.signal = facts.get("signal")
+        self.stderr = facts.get("stderr")
+        self.frame = facts.get("frame")
+        self.argv = tuple(facts.get("argv", ()))
+        self.agent_version = facts.get("agent_version")
+        self.retry_after = facts.get("retry_after")
+        self.resets_at = facts.get("resets_at")
+        self.provider = facts.get("provider")
+        self.http_status = facts.get("http_status")
+        self.provider_code = facts.get("provider_code")
         self.result: Any = None
-        """The ``Result`` of the run that ended with this error, if there was one."""
+        """The result of the run that ended with this error, if there was one: a ``Result``, or the
+        ``RunResult`` of a pipeline."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
@@ -410,16 +425,22 @@ class Interrupted(RemoteError):
 def from_event(error: events.Error, result: object = None) -> CorralError:
     """The exception for an ``error`` event, with its class and all its facts."""
     kind = classes_by_code().get(error.code, RemoteError)
-    facts = {name: value for name, value in error.facts.items() if name in FACTS}
     raised = kind(
         error.message,
         hint=error.hint,
-        phase=cast("Phase | None", error.phase),
+        phase=PHASES.get(error.phase or ""),
         retryable=error.retryable,
-        **cast("dict[str, Any]", facts),
+        **_facts(error.facts),
     )
     raised.result = result
     return raised
+
+
+def _facts(found: Json) -> ErrorFacts:
+    try:
+        return msgspec.convert(found, ErrorFacts)
+    except msgspec.ValidationError:  # written by another version: the error itself matters more
+        return {}
 
 
 def classes_by_code() -> dict[str, type[CorralError]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -37,33 +37,31 @@ class Text(_Part, frozen=True, tag="text"):
 class _Media(_Part, frozen=True):
     """``source`` is a file's path, a URL (``https:``, ``gs:``, ``data:``) or the bytes."""
 
+    source: Source
+
     def __post_init__(self) -> None:
-        source: object = getattr(self, "source", None)
-        if isinstance(source, os.PathLike):
-            named = os.fspath(cast("os.PathLike[str]", source))
-            msgspec.structs.force_setattr(self, "source", named)
-        elif not isinstance(source, str | bytes):
+        if isinstance(self.source, os.PathLike):
+            msgspec.structs.force_setattr(self, "source", os.fspath(self.source))
+        source: object = self.source
+        if not isinstance(source, str | bytes):
             raise ConfigError(
                 f"the source of media must be a path, a URL or bytes, got: {type(source).__name__}"
             )
 
 
 class Image(_Media, frozen=True, tag="image"):
-    source: Source
     media_type: str | None = None
     """Derived from the name or the content if it is not set."""
     detail: Literal["low", "high", "auto"] | None = None
 
 
 class Audio(_Media, frozen=True, tag="audio"):
-    source: Source
     media_type: str | None = None
 
 
 class Document(_Media, frozen=True, tag="document"):
     """A PDF or text document."""
 
-    source: Source
     media_type: str | None = None
     name: str | None = None
 
@@ -161,13 +159,18 @@ def to_parts(content: object) -> tuple[Part, ...]:
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
-    if isinstance(content, tuple) and _PART_TYPES.issuperset(
-        map(type, cast("tuple[object, ...]", content))
-    ):
-        return cast("tuple[Part, ...]", content)
-    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes):
+    if not _is_iterable(content):
         raise ConfigError(f"a message must consist of text and parts, got: {content!r}")
-    return tuple(_to_part(each) for each in cast("Iterable[object]", content))
+    return content if _are_parts(content) else tuple(_to_part(each) for each in content)
+
+
+def _is_iterable(content: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(content, Iterable) and not isinstance(content, Mapping | bytes)
+
+
+def _are_parts(content: Iterable[object]) -> TypeGuard[tuple[Part, ...]]:
+    """Whether there is nothing to convert, which is the usual case."""
+    return isinstance(content, tuple) and _PART_TYPES.issuperset(map(type, content))
 
 
 def _to_part(each: object) -> Part:

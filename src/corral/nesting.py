@@ -8,9 +8,11 @@ rejected where it is read, instead of raising ``RecursionError`` later.
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
+
+from corral.values import Json, JsonObject, as_list, is_list, is_object
 
 MAX_DEPTH = 200
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
@@ -24,10 +26,10 @@ T = TypeVar("T")
 
 
 @overload
-def decode_json(data: bytes | str) -> Any: ...
+def decode_json(data: bytes | str) -> Json: ...
 @overload
 def decode_json(data: bytes | str, type: type[T]) -> T: ...
-def decode_json(data: bytes | str, type: Any = Any) -> Any:
+def decode_json(data: bytes | str, type: object = Any) -> object:
     """Raises ``msgspec.DecodeError`` (or ``UnicodeDecodeError``), also if it is too deep."""
     try:
         value = msgspec.json.decode(data, type=type)
@@ -38,8 +40,9 @@ def decode_json(data: bytes | str, type: Any = Any) -> Any:
     return value
 
 
-def decode_toml(text: str) -> dict[str, Any]:
-    """Raises ``tomllib.TOMLDecodeError``, also if a key or value is too deep."""
+def decode_toml(text: str) -> JsonObject:
+    """Raises ``tomllib.TOMLDecodeError``, also if a key or value is too deep. A date or time stays
+    an object of ``datetime``: nothing that is read from TOML here may be one."""
     import tomllib
 
     if re.search(_LONG_KEY, text):
@@ -55,11 +58,11 @@ def decode_toml(text: str) -> dict[str, Any]:
 
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
-    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    level: list[Json] = [value] if is_object(value) or is_list(value) else []
     for _ in range(MAX_DEPTH):
-        below: list[Any] = []
+        below: list[Json] = []
         for each in level:
-            inner = cast("dict[str, Any]", each).values() if isinstance(each, dict) else each
+            inner = each.values() if isinstance(each, dict) else as_list(each)
             below += [item for item in inner if isinstance(item, dict | list)]
         if not below:
             return False

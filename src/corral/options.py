@@ -11,16 +11,18 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Literal, TypeAlias, TypedDict, TypeGuard
 
 import msgspec
 
 from corral.errors import ConfigError, PromptError
 from corral.policy import PRESETS, Policy, Preset, with_tools
-from corral.values import Effort, McpServer
+from corral.values import Effort, JsonObject, McpServer, is_mapping, is_sequence
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
+Values: TypeAlias = dict[str, object]
+"""Options by name, not checked yet."""
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
 
@@ -66,7 +68,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Continue from ``resume`` in a new session; the old session does not change."""
     max_budget_usd: float | None = None
     """The agent's own limit on what a turn may cost."""
-    output_schema: dict[str, Any] | None = None
+    output_schema: JsonObject | None = None
     """A JSON Schema, for agents that support one; ``output`` sets it."""
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
@@ -120,8 +122,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def build(
         cls,
         agent: str,
-        options: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
         source: str = "config",
     ) -> RunOptions:
         """Build the options. ``options`` win over ``config``.
@@ -131,12 +133,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         given = _drop_unknown(dict(options or {}), _raise_unknown)
         inline: object = given.pop("config", None) or {}
-        if not isinstance(inline, Mapping):
+        if not is_mapping(inline):
             raise ConfigError(f"config must be a table of options, got: {type(inline).__name__}")
-        merged: dict[str, Any] = {}
+        merged: Values = {}
         for layer in (
             _drop_unknown(dict(config or {}), _warn(source)),
-            _drop_unknown(dict(cast("Mapping[str, Any]", inline)), _warn("config")),
+            _drop_unknown(dict(inline), _warn("config")),
             given,
         ):
             merged = {**_without_other_spellings(merged, layer), **layer}
@@ -149,16 +151,15 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         _check(run)
         return run
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Values:
         """The options that were set, without secret values, for logs."""
-        shown: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("env",):
-            if name in shown:
-                shown[name] = sorted(shown[name])
-        for server in shown.get("mcp_servers", ()):
-            server.pop("env", None)
-            server.pop("headers", None)
-        return shown
+        servers = tuple(
+            msgspec.structs.replace(server, env={}, headers={}) for server in self.mcp_servers
+        )
+        shown: Values = msgspec.to_builtins(
+            msgspec.structs.replace(self, env={}, mcp_servers=servers)
+        )
+        return {**shown, "env": sorted(self.env)} if self.env else shown
 
 
 OWN_SERVER = "corral"
@@ -170,7 +171,7 @@ COMPUTED = ("agent", "interactive", "own_tools")
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
 
-def _drop_unknown(values: dict[str, Any], unknown: Callable[[str, str], None]) -> dict[str, Any]:
+def _drop_unknown(values: Values, unknown: Callable[[str, str], None]) -> Values:
     for name in sorted(set(values) - set(KNOWN)):
         from difflib import get_close_matches
 
@@ -181,7 +182,7 @@ def _drop_unknown(values: dict[str, Any], unknown: Callable[[str, str], None]) -
     return values
 
 
-def _without_other_spellings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _without_other_spellings(below: Values, above: Values) -> Values:
     """Drop the policy of a lower layer if the upper layer sets it under another name."""
     gone: set[str] = set()
     if above.get("policy") is not None:
@@ -202,29 +203,33 @@ def _warn(source: str) -> Callable[[str, str], None]:
     return warn
 
 
-def _to_builtin(value: Any) -> Any:
+def _to_builtin(value: object) -> object:
     """Paths as text, also in lists; everything else unchanged."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(cast("os.PathLike[str]", value))
-    if isinstance(value, list | tuple):
-        return [_to_builtin(item) for item in cast("Sequence[Any]", value)]
+    if _is_path(value):
+        return os.fspath(value)
+    if is_sequence(value):
+        return [_to_builtin(item) for item in value]
     if isinstance(value, McpServer):
         return msgspec.to_builtins(value)
     return value
 
 
+def _is_path(value: object) -> TypeGuard[os.PathLike[str]]:
+    return isinstance(value, os.PathLike)
+
+
 def _check_tables(servers: object) -> None:
     """Reject ``own`` in the table of an MCP server: only ``tools=`` may set it."""
-    if isinstance(servers, list | tuple):
-        for server in cast("Sequence[object]", servers):
-            if isinstance(server, Mapping) and "own" in cast("Mapping[str, object]", server):
+    if is_sequence(servers):
+        for server in servers:
+            if is_mapping(server) and "own" in server:
                 raise ConfigError("an MCP server's `own` is set by corral: leave it out")
 
 
-def _policy(values: dict[str, Any]) -> Policy:
-    policy: Any = values.get("policy")
-    mode: Any = values.get("approval_mode")
-    tools: Any = values.get("allowed_tools")
+def _policy(values: Values) -> Policy:
+    policy = values.get("policy")
+    mode = values.get("approval_mode")
+    tools = values.get("allowed_tools")
     if policy is not None and (mode is not None or tools is not None):
         other = "approval_mode" if mode is not None else "allowed_tools"
         raise ConfigError(
@@ -244,9 +249,9 @@ def _policy(values: dict[str, Any]) -> Policy:
     if not isinstance(policy, Policy):
         raise ConfigError(f"policy must be a Policy, got: {type(policy).__name__}")
     if tools is not None:
-        if not isinstance(tools, list):
+        if not is_sequence(tools):
             raise ConfigError(f"allowed_tools must be a list, got: {type(tools).__name__}")
-        return with_tools(policy, cast("list[str]", tools))
+        return with_tools(policy, tools)
     return policy
 
 
@@ -255,7 +260,7 @@ _TYPE_NAMES = {"array": "a list", "str": "a text", "float": "a number", "int": "
 _GOT_NAMES = {"array": "list", "object": "dict"}
 
 
-def _convert(values: dict[str, Any]) -> RunOptions:
+def _convert(values: Values) -> RunOptions:
     for name, value in values.items():
         if isinstance(value, bool) and name in _NUMBERS:
             raise ConfigError(f"{name} must be a number, got: bool")
@@ -419,11 +424,11 @@ class RunKwargs(TypedDict, total=False):
     max_tool_rounds: int | None
     reasoning_effort: Effort | None
     retries: int
-    mcp_servers: Sequence[McpServer | Mapping[str, Any]]
+    mcp_servers: Sequence[McpServer | Mapping[str, object]]
     resume: str | None
     fork: bool
     max_budget_usd: float | None
-    output_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, object] | None
     env: Mapping[str, str]
     pass_env: Sequence[str]
     inherit: Inherit
@@ -446,4 +451,4 @@ class RunKwargs(TypedDict, total=False):
     record: bool
     keep: bool
     label: str | None
-    config: Mapping[str, Any]
+    config: Mapping[str, object]

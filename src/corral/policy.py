@@ -9,7 +9,7 @@ agent's own controls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -111,7 +111,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The verdict for a capability without rules; unset is ``ask``."""
         if capability == "mcp" and own and self.own_mcp is not None:
             return self.own_mcp
-        return cast("Verdict | None", getattr(self, capability)) or "ask"
+        verdict: Verdict | None = getattr(self, capability)
+        return verdict or "ask"
 
     @property
     def is_unlimited(self) -> bool:
@@ -259,15 +260,15 @@ def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
 
 
 def _check_names(policy: Policy, name: str) -> None:
-    value: object = getattr(policy, name)
-    if value is None or isinstance(value, tuple):
-        names = cast("tuple[object, ...] | None", value)
-    elif isinstance(value, list | set | frozenset):
-        names = tuple(cast("list[object]", value))
+    names: Iterable[object] | None = getattr(policy, name)
+    if names is None:
+        return
+    if isinstance(names, list | set | frozenset):
+        names = tuple(names)
         msgspec.structs.force_setattr(policy, name, names)
-    else:
-        raise PolicyError(f"{name} must be a list, got: {type(value).__name__}")
-    for item in names or ():
+    if not isinstance(names, tuple):
+        raise PolicyError(f"{name} must be a list, got: {type(names).__name__}")
+    for item in names:
         if not isinstance(item, str) or not item.strip():
             raise PolicyError(f"{name} must contain names, got: {item!r}")
         if "\0" in item or any("\ud800" <= char <= "\udfff" for char in item):
@@ -277,7 +278,7 @@ def _check_names(policy: Policy, name: str) -> None:
             )
 
 
-def with_tools(policy: Policy, tools: Iterable[str]) -> Policy:
+def with_tools(policy: Policy, tools: Iterable[object]) -> Policy:
     """The policy with ``allow_tools``, which alone decides what may be used. A preset's denial of
     the network is dropped: a shell in the list can use the network, and the caller listed it. A
     policy that is not a preset keeps its denial."""
@@ -313,7 +314,7 @@ def policy_from_table(values: dict[str, object], source: str) -> Policy:
         raise PolicyError(f"{source}: {error.message}", hint=error.hint) from error
 
 
-PRESETS: dict[Preset, Policy] = {
+PRESETS: dict[str, Policy] = {
     "reads": Policy.read_only(),
     "edits": Policy.edits(),
     "all": Policy.full(),

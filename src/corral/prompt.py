@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
 from corral.errors import PromptError
+from corral.values import is_sequence
 
 TOP_LEVEL = 2
 """The level of the top headings."""
@@ -44,7 +45,7 @@ class Section(msgspec.Struct, frozen=True):
     title: str
     text: str = ""
     sections: Sequence[Section] = ()
-    tools: Sequence[Callable[..., Any]] = ()
+    tools: Sequence[Callable[..., object]] = ()
     enabled: bool = True
 
     def __post_init__(self) -> None:
@@ -63,9 +64,9 @@ class Prompt(msgspec.Struct, frozen=True):
 
     text: str
     sections: Sequence[Section] = ()
-    parameters: Mapping[str, Any] = {}
-    output: Any = None
-    values: Mapping[str, Any] = {}
+    parameters: Mapping[str, object] = {}
+    output: object = None
+    values: Mapping[str, object] = {}
     """The values of the parameters that are set."""
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class Prompt(msgspec.Struct, frozen=True):
                     )
         _check_values(self.values, self.parameters)
 
-    def with_(self, **values: Any) -> Prompt:
+    def with_(self, **values: object) -> Prompt:
         """The same with these parameters set; earlier values are replaced."""
         return replace(self, values={**self.values, **values})
 
@@ -103,9 +104,9 @@ class Prompt(msgspec.Struct, frozen=True):
         return self._with_enabled(titles, enabled=True)
 
     @property
-    def tools(self) -> tuple[Callable[..., Any], ...]:
+    def tools(self) -> tuple[Callable[..., object], ...]:
         """The tools of the enabled sections, each once."""
-        found: list[Callable[..., Any]] = []
+        found: list[Callable[..., object]] = []
         for section in _walk_enabled(self.sections):
             found += [tool for tool in section.tools if tool not in found]
         return tuple(found)
@@ -185,21 +186,21 @@ def _parameter_names(text: str, where: str) -> Iterator[str]:
         yield name
 
 
-def _fill(text: str, values: Mapping[str, Any]) -> str:
+def _fill(text: str, values: Mapping[str, object]) -> str:
     def put(found: re.Match[str]) -> str:
         return found[0][0] if found[1] is None else _format_value(values[found[1]])
 
     return re.sub(_BRACES, put, text).strip()
 
 
-def _format_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "\n".join(f"- {item}" for item in cast("Sequence[object]", value))
+def _format_value(value: object) -> str:
+    if is_sequence(value):
+        return "\n".join(f"- {item}" for item in value)
     return str(value)
 
 
 def _render_sections(
-    sections: Iterable[Section], values: Mapping[str, Any], level: int
+    sections: Iterable[Section], values: Mapping[str, object], level: int
 ) -> Iterator[str]:
     for section in sections:
         if section.enabled:
@@ -209,7 +210,7 @@ def _render_sections(
             yield from _render_sections(section.sections, values, level + 1)
 
 
-def _check_values(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+def _check_values(values: Mapping[str, object], parameters: Mapping[str, object]) -> None:
     unknown = [name for name in values if name not in parameters]
     if unknown:
         advice = "; ".join(f"{name!r}: {_suggest(name, parameters)}" for name in unknown)
@@ -223,14 +224,14 @@ def _check_values(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> N
         raise PromptError(f"wrong prompt parameters: {'; '.join(wrong)}")
 
 
-def _is_instance(value: object, kind: Any) -> bool:
+def _is_instance(value: object, kind: object) -> bool:
     if kind is Any:
         return True
-    if isinstance(value, bool) and kind in (int, float):
+    if isinstance(value, bool) and (kind is int or kind is float):
         return False  # bool is a subclass of int, but never meant here
     if kind is float:
         return isinstance(value, int | float)
-    if isinstance(kind, type) and not hasattr(kind, "__origin__"):
+    if _is_class(kind):
         return isinstance(value, kind)
     try:
         msgspec.convert(value, kind)
@@ -241,9 +242,13 @@ def _is_instance(value: object, kind: Any) -> bool:
     return True
 
 
-def _type_name(kind: Any) -> str:
-    plain = isinstance(kind, type) and not hasattr(kind, "__origin__")
-    return kind.__name__ if plain else str(kind).replace("typing.", "")
+def _is_class(kind: object) -> TypeGuard[type]:
+    """Whether this is a class, and not a generic type such as ``list[int]``."""
+    return isinstance(kind, type) and not hasattr(kind, "__origin__")
+
+
+def _type_name(kind: object) -> str:
+    return kind.__name__ if _is_class(kind) else str(kind).replace("typing.", "")
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

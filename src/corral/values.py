@@ -45,6 +45,11 @@ def is_mapping(value: object) -> TypeGuard[Mapping[str, Json]]:
     return isinstance(value, Mapping)
 
 
+def is_sequence(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    """Whether this is a list or a tuple."""
+    return isinstance(value, list | tuple)
+
+
 def as_object(value: object) -> JsonObject:
     """The value if it is an object, else an empty object."""
     return value if is_object(value) else {}
