@@ -255,7 +255,7 @@ def _policy(values: Values) -> Policy:
     return policy
 
 
-_VALIDATION_ERROR = re.compile(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
+_VALIDATION_ERROR = r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?"
 _TYPE_NAMES = {"array": "a list", "str": "a text", "float": "a number", "int": "a whole number"}
 _GOT_NAMES = {"array": "list", "object": "dict"}
 
@@ -267,7 +267,7 @@ def _convert(values: Values) -> RunOptions:
     try:
         return msgspec.convert(values, RunOptions)
     except msgspec.ValidationError as error:
-        found = _VALIDATION_ERROR.search(str(error))
+        found = re.search(_VALIDATION_ERROR, str(error))
         if not found:
             raise ConfigError(f"wrong option: {error}") from error
         expected, got, place = found.groups()

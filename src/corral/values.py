@@ -190,7 +190,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
-_UNQUOTED = re.compile(rb'\\([0-3][0-7]{2}|[abtnvfr"\\])')
+_ESCAPED = rb'\\([0-3][0-7]{2}|[abtnvfr"\\])'
 
 
 def printable_path(path: str) -> str:
@@ -226,7 +226,7 @@ def path_from_printable(text: str) -> str:
         escape = found[1]
         return named[escape] if escape in named else bytes([int(escape, 8)])
 
-    data = _UNQUOTED.sub(unescape, text[1:-1].encode("utf-8", "surrogateescape"))
+    data = re.sub(_ESCAPED, unescape, text[1:-1].encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")
 
 

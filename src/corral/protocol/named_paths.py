@@ -50,13 +50,12 @@ CHANGES = "changes"
 """An object whose keys are paths, or a list of objects that name them."""
 MAX_DEPTH = 8
 
-_PATCHED = re.compile(
-    r"^\*\*\* (?:Add File|Update File|Delete File|Move to):[ \t]*(.+?)[ \t]*\r?$", re.MULTILINE
-)
-_DIFFED = re.compile(r"^(?:---|\+\+\+) (?:[abciwo]/)?([^\t\r\n]+)", re.MULTILINE)
-_RENAMED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
-_WILDCARD = re.compile(r"[*?\[{(!|]")
-_LEADS_OUT = re.compile(r"(?:^|[{,(|!])[ \t]*[/~]|(?:^|[/{,(|!])\.\.(?:$|[/},)|])")
+# Kept as text: re compiles them when first needed, which most runs never do.
+_PATCHED = r"(?m)^\*\*\* (?:Add File|Update File|Delete File|Move to):[ \t]*(.+?)[ \t]*\r?$"
+_DIFFED = r"(?m)^(?:---|\+\+\+) (?:[abciwo]/)?([^\t\r\n]+)"
+_RENAMED = r"(?m)^(?:rename|copy) (?:from|to) (.+)$"
+_WILDCARD = r"[*?\[{(!|]"
+_LEADS_OUT = r"(?:^|[{,(|!])[ \t]*[/~]|(?:^|[/{,(|!])\.\.(?:$|[/},)|])"
 
 
 def named_paths(name: str, kind: ToolKind, given: Json) -> tuple[str, ...]:
@@ -72,9 +71,9 @@ def named_paths(name: str, kind: ToolKind, given: Json) -> tuple[str, ...]:
 
 def patched_paths(text: str) -> tuple[str, ...]:
     """The files that a patch changes: of the ``*** Update File:`` kind, or a unified diff."""
-    found = [*_PATCHED.findall(text), *_RENAMED.findall(text)]
+    found = [*re.findall(_PATCHED, text), *re.findall(_RENAMED, text)]
     if not found:
-        found = [path for path in _DIFFED.findall(text) if path != "/dev/null"]
+        found = [path for path in re.findall(_DIFFED, text) if path != "/dev/null"]
     return tuple(dict.fromkeys(found))
 
 
@@ -98,7 +97,7 @@ def _paths_in(given: Json, *, regex: bool, depth: int) -> Iterator[str]:
 
 def _patched_paths_in(given: Json, depth: int) -> Iterator[str]:
     if isinstance(given, str):
-        if _PATCHED.search(given) or given.startswith(("--- ", "diff ")):
+        if re.search(_PATCHED, given) or given.startswith(("--- ", "diff ")):
             yield from patched_paths(given)
     elif depth <= MAX_DEPTH and isinstance(given, dict | list):
         below = given.values() if isinstance(given, dict) else given
@@ -107,12 +106,12 @@ def _patched_paths_in(given: Json, depth: int) -> Iterator[str]:
 
 
 def _glob_prefix(pattern: str) -> Iterable[str]:
-    if _LEADS_OUT.search(pattern):
+    if re.search(_LEADS_OUT, pattern):
         # Returned as it is: absolute or with .. in it, it is denied in most cases.
-        found = _WILDCARD.search(pattern)
+        found = re.search(_WILDCARD, pattern)
         head = pattern[: found.start()] if found else pattern
         return (head,) if head.startswith("/") and ".." not in pattern else (f"/{pattern}",)
-    found = _WILDCARD.search(pattern)
+    found = re.search(_WILDCARD, pattern)
     head = pattern[: found.start()].rpartition("/")[0] if found else pattern
     return (head,) if head else ()
 

@@ -9,7 +9,6 @@ anything else sees them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -94,6 +93,8 @@ def oversized_error(line: Oversized, clean: Callable[[bytes], bytes] | None = No
 
 def _without_surrogates(text: str) -> str:
     """The JSON with U+FFFD in place of lone surrogates, which JavaScript programs produce."""
+    import json
+
     try:
         plain = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):

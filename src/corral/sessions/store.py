@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +128,8 @@ class SessionRecord:
 
     def close(self, *, keep: bool) -> None:
         """Remove temporary files; without ``keep``, the complete folder."""
+        import shutil
+
         if self._transcript is not None:
             os.close(self._transcript)
             self._transcript = None
@@ -141,6 +142,8 @@ class SessionRecord:
 
 def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRecord) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
+    import shutil
+
     record.make_folders()
     try:
         if launch.report is not None:
@@ -212,6 +215,8 @@ def create(agent: str, cwd: str) -> SessionRecord:
 def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     """A new session that continues another, which stays unchanged. Names that match ``without``
     are not copied. Raises ``StorageFailed``."""
+    import shutil
+
     meta = record.meta
     other = create(meta.agent, meta.cwd)
     other.meta.session_id = other.meta.forked_from = meta.session_id

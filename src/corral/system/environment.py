@@ -12,12 +12,10 @@ it: a file or a server may contain the same value.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from urllib.parse import unquote
 
 import msgspec
 
@@ -93,17 +91,17 @@ FOR_COMMANDS = (
 )
 """Variables of corral's environment that commands get."""
 
-_SECRET_NAME = re.compile(
-    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"
-    r"|(^|_)(PAT|PWD|PASS|PIN|SALT|SIG|SIGNATURE)$|CONN(ECTION)?_?STR",
-    re.IGNORECASE,
+# Kept as text: re compiles them when first needed.
+_SENSITIVE_NAME = (
+    r"(?i)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|BEARER|COOKIE|WEBHOOK|PGPASS"
+    r"|(^|_)(PAT|PWD|PASS|PIN|SALT|SIG|SIGNATURE)$|CONN(ECTION)?_?STR"
 )
-_ADDRESS_NAME = re.compile(r"(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$", re.IGNORECASE)
+_ADDRESS_NAME = r"(?i)(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$"
 """Addresses of servers and databases. Only the login in them is secret. A value that is
 neither a URL nor a path is a secret completely."""
-_LOGIN = re.compile(r"^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)", re.IGNORECASE)
-_WORD = re.compile(r"[A-Za-z_]{1,15}|[0-9.]+")
+_LOGIN = r"(?i)^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@"
+_LOGIN_FIELD = r"(?i)(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)"
+_WORD = r"[A-Za-z_]{1,15}|[0-9.]+"
 """A mode or a number (``AUTH_TYPE=subscription``). Redacting one in the output of an agent would
 damage the protocol, and the program does not have the variable."""
 _TOKEN = 16
@@ -143,7 +141,7 @@ def gather(
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**family, **_chosen(run.env, names)}
-    others = {k: v for k, v in named_secrets(ours).items() if not _WORD.fullmatch(v)}
+    others = {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
     return Environment(values, known, long, others)
 
 
@@ -182,10 +180,12 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
+    from urllib.parse import unquote
+
     is_path = os.path.isabs(value) and os.path.exists(value)
     if name in _NOT_SECRET or is_path or not value:
         return
-    found = _LOGIN.match(value)
+    found = re.match(_LOGIN, value)
     user, _, password = found["login"].partition(":") if found else ("", "", "")
     if password:
         yield name, value
@@ -195,10 +195,12 @@ def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
     elif len(user) >= _TOKEN:  # a token in the place of a user
         yield name, value
         yield f"{name} login", user
-    elif found := _PASSWORD.search(value):
+    elif found := re.search(_LOGIN_FIELD, value):
         yield name, value
         yield f"{name} password", found[1]
-    elif _SECRET_NAME.search(name) or (_ADDRESS_NAME.search(name) and _is_no_address(value)):
+    elif re.search(_SENSITIVE_NAME, name) or (
+        re.search(_ADDRESS_NAME, name) and _is_no_address(value)
+    ):
         yield name, value
 
 
@@ -221,6 +223,8 @@ class SecretRedactor:
     too: most of the data is JSON that is not parsed yet."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
+        import json
+
         marks: dict[bytes, bytes] = {}
         for name, value in secrets.items():
             escaped = (json.dumps(value, ensure_ascii=not plain)[1:-1] for plain in (True, False))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +73,8 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
     """Programs that the agent starts itself and that are on PATH or in the package of a managed
     agent: name → absolute path."""
+    import shutil
+
     found: dict[str, str] = {}
     for name, patterns in agent.helpers.items():
         places = (place for each in patterns for place in sorted(paths.managed().glob(each)))
@@ -106,6 +107,8 @@ def managed_program(agent: AgentSpec) -> Path:
 
 
 def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
+    import shutil
+
     if program is not None:
         found = shutil.which(os.path.expanduser(program))
         if found:
@@ -129,6 +132,8 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
 
 
 def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
+    import shutil
+
     real = os.path.realpath(path)
     try:
         with open(real, "rb") as file:

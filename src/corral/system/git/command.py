@@ -39,7 +39,6 @@ import contextlib
 import os
 import re
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -344,6 +343,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _program() -> str | None:
     """git, found in absolute folders of PATH only: a workspace may hold a program ``git``."""
+    import shutil
+
     return shutil.which("git", path=_path())
 
 

@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
 
 from corral.errors import StorageFailed
@@ -63,6 +60,9 @@ def folder() -> Path:
 @contextmanager
 def temporary() -> Generator[Path]:
     """A private temporary folder, outside every folder that an agent may write."""
+    import shutil
+    import tempfile
+
     try:
         place = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder()))
     except OSError as error:
@@ -81,6 +81,8 @@ def blank(object_format: str = "sha1") -> Path:
 def of(common: Path, object_format: str, core: Mapping[str, str]) -> Path:
     """The stub of a repository. ``core`` are settings to copy. Raises ``StorageFailed`` if the
     repository contains a file that git would wait for, or a link to another folder."""
+    from hashlib import blake2b
+
     for name in _LINKS:
         _check(common / name, is_folder=name in ("objects", "refs"))
     _check(common / "objects" / "info" / "alternates", is_folder=False)
@@ -113,6 +115,9 @@ def _config_of(object_format: str, core: Mapping[str, str]) -> str:
 
 
 def _made(place: Path, common: Path | None, config: str) -> Path:
+    import shutil
+    import tempfile
+
     if (place / "HEAD").exists():
         return place
     _tidy()
@@ -141,6 +146,8 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
 
 def _tidy() -> None:
     """Remove stubs of repositories that are gone, and what killed processes left."""
+    import shutil
+
     with contextlib.suppress(OSError):
         for each in folder().iterdir():
             if each.name.startswith("tmp-"):

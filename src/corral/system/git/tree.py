@@ -13,7 +13,6 @@ resolution is not missed.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import time
@@ -292,6 +291,8 @@ def hash_blob(path: bytes | str, id_length: int) -> str | None:
 
 
 def _hash(size: int, chunks: Iterator[bytes], algorithm: str) -> str:
+    import hashlib
+
     digest = hashlib.new(algorithm, b"blob %d\0" % size, usedforsecurity=False)
     for chunk in chunks:
         digest.update(chunk)

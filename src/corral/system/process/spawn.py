@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -83,6 +82,8 @@ def _launcher(number: int | None) -> list[str]:
 
 @functools.cache
 def _tool(name: str) -> str | None:
+    import shutil
+
     return shutil.which(name) if platform.LINUX and not name.startswith("-") else None
 
 
