@@ -88,8 +88,10 @@ class _Message:
         blocks, self._blocks = self._blocks, []
         blocks.reverse()
         text = ""
-        while blocks:
-            text += blocks.pop()  # in place: there is no other reference to text
+        # In place, as there is no other reference to text. Python 3.11 does this in a `for` loop
+        # only: a `while` loop that runs once is never specialized, and copies the text each time.
+        for _ in range(len(blocks)):
+            text += blocks.pop()
         self._blocks = [text]
         return text
 
