@@ -1,7 +1,7 @@
-"""What happens in a run of a pipeline, as events: one stream, each with the id of its node.
+"""The events of a pipeline run: one stream, each event with the id of its node.
 
-The events of a node's own agent (``corral.events``) go on the same stream, with ``node``
-set. ``seq`` and ``ts`` are put in by whoever drives the run: a plan has no clock.
+The events of a node's agent (``corral.events``) are in the same stream, with ``node`` set. The
+driver of the run sets ``seq`` and ``ts``: the scheduler has no clock.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class StepFailed(Envelope, frozen=True, tag="step_failed"):
 class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
     visit: str
     attempt: int
-    """The one that did not do."""
+    """The attempt that failed."""
     delay: float
-    """Seconds until the next."""
+    """Seconds until the next attempt."""
     reason: str = ""
 
 
@@ -71,7 +71,7 @@ class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
     visit: str
     branch: str
     status: str
-    """Of an outcome, or ``cancelled``."""
+    """The status of an outcome, or ``cancelled``."""
 
 
 class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
@@ -132,5 +132,5 @@ def to_json(event: RunEvent) -> bytes:
 
 
 def from_json(line: bytes | str) -> RunEvent:
-    """Of a pipeline, or of an agent in it."""
+    """Decode an event of a pipeline, or of an agent in it."""
     return _decoder().decode(line)

@@ -145,14 +145,14 @@ def test_nodes_stand_below_what_leads_to_them_and_never_on_each_other() -> None:
     )
     widths = dict.fromkeys(graph.nodes, 100.0)
     drawn = layout.arrange(graph, widths)
-    place = drawn.places
+    place = drawn.positions
     assert place["s"].y < place["a"].y == place["b"].y < place["e"].y < place["f"].y
     for one in place:
         assert widths[one] / 2 <= place[one].x <= drawn.width - widths[one] / 2
         for two in place:
             if one < two and place[one].y == place[two].y:
                 assert abs(place[one].x - place[two].x) >= 100
-    for edge, way in zip(graph.edges, drawn.ways, strict=True):
+    for edge, way in zip(graph.edges, drawn.paths, strict=True):
         assert (way[0], way[-1]) == (place[edge.source], place[edge.target])
 
 

@@ -27,7 +27,7 @@ from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
-from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import as_text, find
 from corral.values import Json, JsonObject
 
@@ -136,18 +136,10 @@ def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
     ]
     work.write_file("results.json", msgspec.json.encode(entries))
     failures = [outcome for outcome in outcomes if not outcome.ok]
-    message = ""
-    if failures:
-        count = f"{len(failures)} of {len(outcomes)} items failed"
-        message = f"{count}: {failures[0].failure_reason}"
-    all_failed = bool(failures) and len(failures) == len(outcomes)
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
-    return Outcome(
-        status="fail" if all_failed else "partial_success" if failures else "success",
-        failure_reason=message if all_failed else "",
-        notes="" if all_failed else message,
-        retryable=_retryable(failures) if all_failed else None,
+    return msgspec.structs.replace(
+        _status(failures, len(outcomes)),
         context_updates={
             node.text("results_key") or f"{node.id}.results": short,
             f"{node.id}.count": len(outcomes),
@@ -156,6 +148,16 @@ def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
         cost_usd=sum(costs) if costs else None,
         tokens=sum(tokens) if tokens else None,
     )
+
+
+def _status(failures: list[Outcome], count: int) -> Outcome:
+    """The status of ``count`` items of which these failed, with its reason or notes."""
+    if not failures:
+        return Outcome()
+    message = f"{len(failures)} of {count} items failed: {failures[0].failure_reason}"
+    if len(failures) < count:
+        return Outcome(status="partial_success", notes=message)
+    return failed(message, retryable=_retryable(failures))
 
 
 def _entry(node: Node, index: int, outcome: Outcome) -> JsonObject:

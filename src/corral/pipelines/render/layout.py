@@ -1,9 +1,9 @@
-"""Where the nodes of a drawing stand: in layers, from the start downwards.
+"""The layout of a drawing: the positions of nodes and edges, in layers from the start downwards.
 
-The way it is usually done: edges that close a loop are turned round, every node stands a layer
-below the last that leads to it, edges over several layers get a bend in each, then a few
-sweeps put neighbours near each other. The same graph always gives the same drawing, in time
-that grows with its size alone.
+This is the usual layered layout. Edges that close a loop are reversed. Every node is one layer
+below the lowest node that leads to it. An edge over several layers gets a bend in each. A few
+sweeps then move neighbors near each other. The same graph always gives the same drawing, in time
+linear in its size.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 
 SWEEPS = 4
-MOST_BENDS = 20_000
-"""Beyond that, long edges are straight: nobody looks at such a drawing closely."""
+MAX_BENDS = 20_000
+"""If there are more, long edges are straight: details of such a drawing do not matter."""
 GAP = 40.0
 LAYER = 96.0
 BEND = 12.0
@@ -29,64 +29,73 @@ class Point(NamedTuple):
 
 
 class Layout(NamedTuple):
-    places: dict[str, Point]
+    positions: dict[str, Point]
     """The middle of each node."""
-    ways: list[list[Point]]
-    """Of each edge, as in the graph: from its source over its bends to its target."""
+    paths: list[list[Point]]
+    """The path of each edge of the graph, in order: source, bends, target."""
     width: float
     height: float
 
 
 def arrange(graph: Graph, widths: Mapping[str, float]) -> Layout:
-    """``widths`` are those of the nodes."""
+    """The layout of a graph. ``widths`` are the widths of the nodes."""
     order = list(graph.nodes)
     number = {name: index for index, name in enumerate(order)}
     ends = [(number[edge.source], number[edge.target]) for edge in graph.edges]
     starts = [number[node.id] for node in graph.of_kind(node_kinds.START.name)]
     forward = _forward(len(order), ends, starts)
     layer_of = _layers(len(order), [pair for pair in forward if pair is not None])
-    wide = [widths.get(name, 0.0) for name in order]
-    links: list[tuple[int, int]] = []
+    chains = _chains(forward, layer_of)
+    bends = len(layer_of) - len(order)
+    sizes = [widths.get(name, 0.0) for name in order] + [BEND] * bends
+    links = [link for chain in chains for link in pairwise(chain)]
+    x = _columns(_ordered(layer_of, links), links, sizes)
+    points = [Point(x[index], (layer + 0.5) * LAYER) for index, layer in enumerate(layer_of)]
+    paths = [
+        [points[index] for index in _oriented(chain, source, target)]
+        for (source, target), chain in zip(ends, chains, strict=True)
+    ]
+    right = max((x[index] + sizes[index] / 2 for index in range(len(x))), default=0.0)
+    positions = {name: points[index] for index, name in enumerate(order)}
+    return Layout(positions, paths, right + GAP, max(layer_of, default=0) * LAYER + LAYER)
+
+
+def _chains(forward: list[tuple[int, int] | None], layer_of: list[int]) -> list[list[int]]:
+    """The nodes of each edge from top to bottom, with a new node for each bend; empty: an edge from
+    a node to itself. Adds the layers of the new nodes to ``layer_of``."""
     chains: list[list[int]] = []
-    room = MOST_BENDS
+    left = MAX_BENDS
     for pair in forward:
         if pair is None:
             chains.append([])
             continue
         top, bottom = pair
-        chain = [top]
-        if 0 < layer_of[bottom] - layer_of[top] - 1 <= room:
-            for layer in range(layer_of[top] + 1, layer_of[bottom]):
-                chain.append(len(layer_of))
-                layer_of.append(layer)
-                wide.append(BEND)
-                room -= 1
-        chain.append(bottom)
-        links += pairwise(chain)
-        chains.append(chain)
-    rows = _ordered(layer_of, links)
-    x = _columns(rows, links, wide)
-    points = [Point(x[index], (layer + 0.5) * LAYER) for index, layer in enumerate(layer_of)]
-    ways = [
-        [points[source], points[target]]
-        if not chain
-        else [points[index] for index in (chain if chain[0] == source else reversed(chain))]
-        for (source, target), chain in zip(ends, chains, strict=True)
-    ]
-    right = max((x[index] + wide[index] / 2 for index in range(len(x))), default=0.0)
-    places = {name: points[index] for index, name in enumerate(order)}
-    return Layout(places, ways, right + GAP, max(layer_of, default=0) * LAYER + LAYER)
+        between = range(layer_of[top] + 1, layer_of[bottom])
+        if len(between) > left:
+            between = range(0)
+        left -= len(between)
+        bends = range(len(layer_of), len(layer_of) + len(between))
+        layer_of.extend(between)
+        chains.append([top, *bends, bottom])
+    return chains
+
+
+def _oriented(chain: list[int], source: int, target: int) -> list[int]:
+    """A chain in the direction of its edge."""
+    if not chain:
+        return [source, target]
+    return chain if chain[0] == source else chain[::-1]
 
 
 def _forward(
     count: int, ends: list[tuple[int, int]], starts: list[int]
 ) -> list[tuple[int, int] | None]:
-    """Each edge from the upper to the lower node; None: one from a node to itself."""
+    """Each edge from its upper to its lower node; None: an edge from a node to itself."""
     out: list[list[int]] = [[] for _ in range(count)]
     for index, (source, _) in enumerate(ends):
         out[source].append(index)
-    state = [0] * count  # 1 while it is on the way, 2 once it is done
-    turned: set[int] = set()
+    state = [0] * count  # 1: on the stack, 2: done
+    reversed_edges: set[int] = set()
     for root in (*starts, *range(count)):
         if state[root]:
             continue
@@ -101,12 +110,14 @@ def _forward(
                 continue
             target = ends[edge][1]
             if state[target] == 1:
-                turned.add(edge)
+                reversed_edges.add(edge)
             elif state[target] == 0:
                 state[target] = 1
                 stack.append((target, iter(out[target])))
     return [
-        None if source == target else (target, source) if index in turned else (source, target)
+        None
+        if source == target
+        else ((target, source) if index in reversed_edges else (source, target))
         for index, (source, target) in enumerate(ends)
     ]
 
@@ -119,7 +130,7 @@ def _layers(count: int, pairs: list[tuple[int, int]]) -> list[int]:
         waiting[bottom] += 1
     layers = [0] * count
     todo = [node for node in range(count) if not waiting[node]]
-    for node in todo:  # it grows
+    for node in todo:  # the list grows in the loop
         for lower in below[node]:
             layers[lower] = max(layers[lower], layers[node] + 1)
             waiting[lower] -= 1
@@ -133,46 +144,49 @@ def _ordered(layer_of: list[int], links: list[tuple[int, int]]) -> list[list[int
     rows: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
     for node, layer in enumerate(layer_of):
         rows[layer].append(node)
-    above, below = _neighbours(len(layer_of), links)
-    place = [0.0] * len(layer_of)
+    above, below = _neighbors(len(layer_of), links)
+    position = [0.0] * len(layer_of)
     for row in rows:
         for index, node in enumerate(row):
-            place[node] = index
+            position[node] = index
     for sweep in range(SWEEPS):
         near = below if sweep % 2 else above
         for row in reversed(rows) if sweep % 2 else rows:
-            row.sort(key=lambda node: _mean(place, near[node], place[node]))
+            row.sort(key=lambda node: _mean(position, near[node], position[node]))
             for index, node in enumerate(row):
-                place[node] = index
+                position[node] = index
     return rows
 
 
-def _columns(rows: list[list[int]], links: list[tuple[int, int]], wide: list[float]) -> list[float]:
-    """The middle of each node, from 0 on, near to what it is linked with."""
-    above, below = _neighbours(len(wide), links)
-    x = [0.0] * len(wide)
+def _columns(
+    rows: list[list[int]], links: list[tuple[int, int]], sizes: list[float]
+) -> list[float]:
+    """The x of the middle of each node, near its neighbors."""
+    above, below = _neighbors(len(sizes), links)
+    x = [0.0] * len(sizes)
     for row in rows:
-        _pack(row, [0.0] * len(row), x, wide)
+        _pack(row, [0.0] * len(row), x, sizes)
     for sweep in range(SWEEPS):
         near = below if sweep % 2 else above
         for row in reversed(rows) if sweep % 2 else rows:
-            _pack(row, [_mean(x, near[node], x[node]) for node in row], x, wide)
-    left = min((x[node] - wide[node] / 2 for node in range(len(x))), default=0.0)
+            _pack(row, [_mean(x, near[node], x[node]) for node in row], x, sizes)
+    left = min((x[node] - sizes[node] / 2 for node in range(len(x))), default=0.0)
     return [value - left + GAP for value in x]
 
 
-def _pack(row: list[int], wanted: list[float], x: list[float], wide: list[float]) -> None:
-    """As near to where they want to be as there is room, none over another."""
+def _pack(row: list[int], wanted: list[float], x: list[float], sizes: list[float]) -> None:
+    """Set ``x`` of each node of a row, as near to ``wanted`` as possible without overlap."""
     edge = float("-inf")
-    for node, wish in zip(row, wanted, strict=True):
-        x[node] = max(wish, edge + wide[node] / 2)
-        edge = x[node] + wide[node] / 2 + GAP
-    off = sum(x[node] - wish for node, wish in zip(row, wanted, strict=True)) / max(1, len(row))
+    for node, target in zip(row, wanted, strict=True):
+        x[node] = max(target, edge + sizes[node] / 2)
+        edge = x[node] + sizes[node] / 2 + GAP
+    shift = sum(x[node] - target for node, target in zip(row, wanted, strict=True))
+    shift /= max(1, len(row))
     for node in row:
-        x[node] -= off
+        x[node] -= shift
 
 
-def _neighbours(count: int, links: list[tuple[int, int]]) -> tuple[list[list[int]], ...]:
+def _neighbors(count: int, links: list[tuple[int, int]]) -> tuple[list[list[int]], ...]:
     above: list[list[int]] = [[] for _ in range(count)]
     below: list[list[int]] = [[] for _ in range(count)]
     for top, bottom in links:
@@ -181,5 +195,5 @@ def _neighbours(count: int, links: list[tuple[int, int]]) -> tuple[list[list[int
     return above, below
 
 
-def _mean(place: list[float], near: list[int], otherwise: float) -> float:
-    return sum(place[node] for node in near) / len(near) if near else otherwise
+def _mean(positions: list[float], near: list[int], otherwise: float) -> float:
+    return sum(positions[node] for node in near) / len(near) if near else otherwise

@@ -1,4 +1,4 @@
-"""A pipeline as a picture, without Graphviz."""
+"""Draws a pipeline as SVG, without Graphviz."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from itertools import pairwise
 from unicodedata import east_asian_width
 
 from corral.pipelines import node_kinds
-from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.graph import Graph, Node
 from corral.pipelines.render.layout import Layout, Point, arrange
 
 HEIGHT = 44.0
-"""Of a node."""
+"""The height of a node."""
 LETTER = 7.4
-"""How wide a letter is at most, in the middle."""
+"""The average width of a letter, rounded up."""
 LONGEST = 32
-ASIDE = 16.0
-"""How far an edge that leads up stands beside one that leads down."""
-COLOURS = {
+"""Characters of a text."""
+UPWARD_OFFSET = 16.0
+"""The distance between an edge that leads up and one that leads down."""
+COLORS = {
     "success": "#d7f5dd",
     "partial_success": "#eef5c6",
     "fail": "#fbd7d5",
@@ -28,18 +29,19 @@ COLOURS = {
     "running": "#d6e8fd",
     "waiting": "#f0dcfb",
 }
-"""Of a node by what it came to."""
+"""Status of a node -> its color."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = """
 text { font: 13px system-ui, sans-serif; text-anchor: middle; dominant-baseline: central; }
 .node { fill: #fff; stroke: #333; stroke-width: 1.3; }
 .edge { fill: none; stroke: #666; stroke-width: 1.2; }
-.said { font-size: 11px; fill: #444; paint-order: stroke; stroke: #fff; stroke-width: 4px; }
+.label { font-size: 11px; fill: #444; paint-order: stroke; stroke: #fff; stroke-width: 4px; }
 """
 
 
 def as_svg(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
-    """The picture; ``statuses`` (node → how it ended, ``running``, ``waiting``) colour it."""
+    """The drawing. ``statuses`` (node -> status of its outcome, ``running`` or ``waiting``) sets
+    the colors."""
     widths = {node.id: _width(node) for node in graph.nodes.values()}
     layout = arrange(graph, widths)
     title = escape(_clean(graph.name))
@@ -63,9 +65,9 @@ def _nodes(
     graph: Graph, layout: Layout, widths: Mapping[str, float], statuses: Mapping[str, str]
 ) -> Iterator[str]:
     for node in graph.nodes.values():
-        middle = layout.places[node.id]
-        colour = COLOURS.get(statuses.get(node.id, ""))
-        fill = f' style="fill:{colour}"' if colour else ""
+        middle = layout.positions[node.id]
+        color = COLORS.get(statuses.get(node.id, ""))
+        fill = f' style="fill:{color}"' if color else ""
         outline = OUTLINES.get(node_kinds.find(node.kind).drawn_as, _rounded)(
             middle, widths[node.id] / 2, HEIGHT / 2
         )
@@ -78,28 +80,25 @@ def _nodes(
 
 
 def _edges(graph: Graph, layout: Layout, widths: Mapping[str, float]) -> Iterator[str]:
-    for edge, way in zip(graph.edges, layout.ways, strict=True):
+    for edge, points in zip(graph.edges, layout.paths, strict=True):
         if edge.source == edge.target:
-            path, middle = _loop(way[0], widths[edge.source] / 2)
+            path, middle = _loop(points[0], widths[edge.source] / 2)
         else:
-            path, middle = _curve(way)
+            path, middle = _curve(points)
         dashes = ' stroke-dasharray="5 4"' if edge.restarts else ""
         yield f'<path class="edge"{dashes} d="{path}" marker-end="url(#tip)"/>'
-        if said := _said(edge):
-            yield f'<text class="said" x="{middle.x:.1f}" y="{middle.y:.1f}">{escape(said)}</text>'
+        if text := _short(edge.label or edge.condition):
+            yield f'<text class="label" x="{middle.x:.1f}" y="{middle.y:.1f}">{escape(text)}</text>'
 
 
-def _said(edge: Edge) -> str:
-    return _short(edge.label or edge.condition)
-
-
-def _curve(way: list[Point]) -> tuple[str, Point]:
-    """From rim to rim, upright at both ends."""
-    down = way[-1].y > way[0].y
-    rim, side = (HEIGHT / 2, 0.0) if down else (-HEIGHT / 2, ASIDE)
-    first = Point(way[0].x + side, way[0].y + rim)
-    last = Point(way[-1].x + side, way[-1].y - rim)
-    points = [first, *way[1:-1], last]
+def _curve(path: list[Point]) -> tuple[str, Point]:
+    """The curve between the borders of two nodes, vertical at both ends, and the place of its
+    label."""
+    is_down = path[-1].y > path[0].y
+    border, side = (HEIGHT / 2, 0.0) if is_down else (-HEIGHT / 2, UPWARD_OFFSET)
+    first = Point(path[0].x + side, path[0].y + border)
+    last = Point(path[-1].x + side, path[-1].y - border)
+    points = [first, *path[1:-1], last]
     parts = [f"M{first.x:.1f} {first.y:.1f}"]
     for one, two in pairwise(points):
         half = (one.y + two.y) / 2
@@ -108,9 +107,9 @@ def _curve(way: list[Point]) -> tuple[str, Point]:
     if len(points) % 2:
         return "".join(parts), points[middle]
     one, two = points[middle - 1], points[middle]
-    there = 0.62  # nearer to the target: edges of one node part on their way
-    said = Point(one.x + (two.x - one.x) * there + side, one.y + (two.y - one.y) * there)
-    return "".join(parts), said
+    share = 0.62  # nearer to the target, where the edges of one node are farther apart
+    label = Point(one.x + (two.x - one.x) * share + side, one.y + (two.y - one.y) * share)
+    return "".join(parts), label
 
 
 def _loop(middle: Point, half: float) -> tuple[str, Point]:
@@ -194,17 +193,16 @@ OUTLINES: dict[str, Callable[[Point, float, float], list[str]]] = {
     "parallelogram": _parallelogram,
     "house": _house,
 }
-
 """DOT shape -> its outline. Other shapes are boxes."""
 _WIDE = ("Mdiamond", "diamond", "hexagon")
-"""Shapes whose text has less room than their width."""
+"""Shapes with less room for text than their width."""
 
 
 def _width(node: Node) -> float:
     text = _short(node.label)
     letters = sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
-    roomy = 56 if node_kinds.find(node.kind).drawn_as in _WIDE else 32
-    return max(64.0, letters * LETTER + roomy)
+    padding = 56 if node_kinds.find(node.kind).drawn_as in _WIDE else 32
+    return max(64.0, letters * LETTER + padding)
 
 
 def _short(text: str) -> str:
@@ -213,5 +211,5 @@ def _short(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what no XML may hold."""
+    """The text without characters that XML does not allow."""
     return _NO_XML.sub("\ufffd", text)

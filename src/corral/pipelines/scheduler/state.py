@@ -1,7 +1,7 @@
 """The state of a run: everything that its scheduler remembers, as JSON.
 
 A run moves through its graph on lanes: the trunk, and one for each branch of a fork (a parallel
-node that is running). A lane stands at one node and has its own context.
+node that is running). A lane is at one node and has its own context.
 """
 
 from __future__ import annotations
