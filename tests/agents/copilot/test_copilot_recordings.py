@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.recordings import Recordings
 
-from corral.agents.copilot.usage_file import read_report
+from corral.agents.copilot.stream import read_report
 from corral.agents.spec import stream_transport
 from corral.events import (
     Error,

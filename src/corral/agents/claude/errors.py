@@ -7,6 +7,7 @@ from typing import TypeAlias
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
 from corral.agents.shared.api_errors import QUOTA, unauthenticated
+from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
@@ -63,12 +64,12 @@ _SIGNS: tuple[_Sign, ...] = (
 
 
 def explain(ending: Ending) -> CorralError | None:
-    """None for a success; else what went wrong."""
+    """The error of a turn; None for a success."""
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
     if finish.ok:
-        return _error_after_success(ending)
+        return error_after_success(ending, "Claude Code")
     message = finish.message or "Claude Code reported an error without a message"
     if finish.kind == "error_max_turns":
         return errors.TurnLimit(
@@ -84,22 +85,6 @@ def explain(ending: Ending) -> CorralError | None:
     if (finish.stop_reason or "").startswith("aborted"):
         return errors.Interrupted("the turn was stopped")
     return _error_from_api(message, finish.kind or "", finish.stop_reason or "")
-
-
-def _error_after_success(ending: Ending) -> CorralError | None:
-    """Claude Code reported success: None if there is an answer and the exit was clean too."""
-    if ending.signal is not None:
-        return errors.KilledBySignal(
-            f"Claude Code reported success and was then killed by signal {ending.signal}"
-        )
-    if ending.code not in (0, None):
-        return errors.ProcessFailed(f"Claude Code reported success but exited with {ending.code}")
-    if not ending.answered:
-        return errors.EmptyAnswer(
-            "Claude Code ended its turn without any answer",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
-    return None
 
 
 def explain_acp(ending: Ending) -> CorralError | None:

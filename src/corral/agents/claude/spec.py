@@ -1,8 +1,9 @@
-"""Claude Code: what it is, how it is started, what it means.
+"""The specs of Claude Code: ``claude-cli`` (one process per prompt) and ``claude-acp``
+(persistent).
 
-Facts hold for 2.1.325, each seen in a run of the real program. It speaks JSON lines both
-ways (``wire/control.py``): its questions come on stdout and are answered on stdin. Its own
-word ``success`` means nothing without ``is_error``, and exit 0 nothing without a result.
+Each fact was seen in a run of version 2.1.325. ``claude-cli`` uses two-way JSON lines
+(``protocol/stream_json``): permission requests come on stdout and are answered on stdin. Its
+``success`` counts only if ``is_error`` is false, and exit code 0 only if there is a result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.values import Json
 _REFUSALS = (
     "is disabled for this session",
     "denied by your permission settings",
-    "No such tool available: mcp__",  # denied, or its server did not come up
+    "No such tool available: mcp__",  # denied, or its server did not start
 )
 STREAM_QUIRKS = StreamQuirks(
     tools=policy.TOOLS,
@@ -35,7 +36,8 @@ def translator() -> Translate:
 
 
 def is_supported_schema(schema: dict[str, Json]) -> bool:
-    """It hands an answer in as the arguments of a tool: objects, and short enough for a flag."""
+    """The answer is the arguments of a tool, so it must be an object. The schema is a flag, so it
+    must be short."""
     return schema.get("type") == "object" and len(str(schema)) < 100_000
 
 

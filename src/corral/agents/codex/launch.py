@@ -1,7 +1,7 @@
-"""Starting Codex: arguments, a private home, and which model it is led to.
+"""Starting Codex: arguments, a private home, and the model that it calls.
 
-Every setting is an argument, and ``--strict-config`` makes one that Codex does not
-know an error: it would otherwise be ignored, and a policy with it.
+Every setting is an argument, and ``--strict-config`` makes a setting that Codex does not know an
+error. Otherwise Codex would ignore it, and with it a part of the policy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from corral.options import RunOptions
 from corral.values import McpServer
 
 PROMPT_LIMIT = 1_048_576
-"""Characters, says Codex; bytes are never fewer."""
+"""Codex counts characters; a text never has fewer bytes than characters."""
 LONGEST_ARGUMENT = 120_000
-"""Linux takes 131,071 bytes an argument."""
+"""Linux allows 131,071 bytes per argument."""
 
 SECRET_ENV = ("OPENAI_API_KEY", "CODEX_API_KEY")
 ENV_NAMES = (*SECRET_ENV, "OPENAI_BASE_URL")
@@ -44,10 +44,10 @@ SUPPORTS = frozenset(
 
 OPENAI = "https://api.openai.com/v1"
 PROVIDER = "corral"
-"""Our own entry: it goes straight to HTTP. Codex's own ignores OPENAI_BASE_URL, and tries a
-web socket five times first."""
+"""Our own provider entry, which uses HTTP directly. Codex's own entry ignores OPENAI_BASE_URL and
+tries a web socket five times first."""
 _OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest", "shell_snapshot")
-"""What would call home, offer tools that no policy knows, or run the user's own profile."""
+"""Features that contact OpenAI, offer tools that no policy knows, or run the user's profile."""
 _NO_TRAFFIC = (
     "analytics.enabled=false",
     "check_for_update_on_startup=false",
@@ -55,11 +55,11 @@ _NO_TRAFFIC = (
     'otel.trace_exporter="none"',
     'otel.metrics_exporter="none"',
 )
-"""Codex would report metrics to ab.chatgpt.com and look for a newer version of itself."""
+"""Codex would send metrics to ab.chatgpt.com and check for a newer version."""
 _NO_GIT = {"GIT_DIR": "/dev/null"}
-"""Codex runs ``git status`` in the working directory for its own bookkeeping, and git runs the
-filters that the repository's settings name. With this its git finds no repository. The variable
-is removed from the environment of the agent's own commands."""
+"""Codex itself runs ``git status`` in the working directory, and git runs the filters in the
+repository's settings. With this variable git finds no repository. It is removed from the
+environment of the agent's commands."""
 PROJECT_FILES = (
     ".codex/config.toml",
     ".codex/hooks.json",
@@ -68,13 +68,13 @@ PROJECT_FILES = (
     ".codex/prompts",
     ".codex/skills",
 )
-"""What the bridge obeys in the working directory: it declares every folder trusted."""
+"""Files in the working directory that codex-acp obeys: it declares every folder trusted."""
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-    """Raises before anything is spawned where Codex could not do what is asked."""
+    """Raises, before anything is spawned, if Codex cannot do what is asked."""
     settings, notes = provider(run, place)
-    files = {".codex/config.toml": ""}  # it wants its home to be there, and reads none of it
+    files = {".codex/config.toml": ""}  # the home must exist; its content is not read
     flags = ["exec", "--json", "--ignore-user-config", "--strict-config", "--skip-git-repo-check"]
     flags += ["--color", "never", "--disable", "unbounded_connection_retries", *_trust(run, place)]
     for name in _OFF:
@@ -88,7 +88,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         files["schema.json"] = json.dumps(run.output_schema)
         flags += ["--output-schema", os.path.join(place.home, "schema.json")]
     settings += [*_servers(run, place), *_NO_TRAFFIC, *_hooks(place)]
-    # A profile that waits, as pyenv's does for a lock, would hold every command up.
+    # A login shell's profile may wait, as pyenv's does for a lock, and delay every command.
     settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
@@ -125,18 +125,18 @@ def _setting_flags(settings: list[str]) -> list[str]:
         if len(setting.encode()) > LONGEST_ARGUMENT:
             raise ConfigError(
                 f"{setting.partition('=')[0]} is longer than an argument can be",
-                hint="Put the material into a file, or into the prompt.",
+                hint="Put the text into a file, or into the prompt.",
             )
         flags += ["-c", setting]
     return flags
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
-    """The bridge: its settings come as JSON, and its mode is the one for the policy.
+    """For codex-acp: its settings are JSON, and its mode is the one for the policy.
 
-    The bridge hands the JSON to a session only, so the same settings are also written to the
-    private home's file: what Codex does when its process starts (plug-ins, version checks)
-    obeys that file alone.
+    codex-acp applies the JSON to sessions only, so the same settings are also written to the
+    file in the private home: what Codex does when its process starts (plug-ins, version checks)
+    depends on that file only.
     """
     refuse_user_settings(run)
     refuse_project_files(run, place, "Codex would obey this repository's own settings")
@@ -164,7 +164,9 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         "NO_BROWSER": "1",
         "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
     }
-    notes += ("once a session it has a small model write a title, which it does not count",)
+    notes += (
+        "for each session it calls a small model for a title, and does not count those tokens",
+    )
     files = {".codex/config.toml": text}
     return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
 
@@ -181,7 +183,7 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
 
 
 def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[str, ...]]:
-    """The settings that lead it to a model, and a sentence that says how."""
+    """The settings of the model's provider, and a note on them."""
     env = place.env
     key = next((name for name in SECRET_ENV if env.get(name)), None)
     url = env.get("OPENAI_BASE_URL")
@@ -203,7 +205,7 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
 
 
 def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
-    """Codex does not obey an untrusted repository; but it would read its words."""
+    """Codex does not obey an untrusted repository, but it would read its instructions."""
     refuse_user_settings(run)
     if run.inherit == "project":
         return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
@@ -228,7 +230,7 @@ def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
 
 
 def _server(number: int, server: McpServer, more: str) -> str:
-    """Secret values are named, not written: they travel in the environment."""
+    """Secrets are references to environment variables."""
     if server.url is not None:
         pairs = [f"{toml(name)}={toml(secret_name(number, name))}" for name in server.headers]
         how = f"url={toml(server.url)},env_http_headers={{{','.join(pairs)}}}"
@@ -239,13 +241,13 @@ def _server(number: int, server: McpServer, more: str) -> str:
 
 
 def secrets(run: RunOptions) -> dict[str, str]:
-    """Raises ``ConfigError`` where two servers want one name for two values: Codex hands a
+    """Raises ``ConfigError`` if two servers need different values of one variable: Codex passes a
     server's variables on by their names."""
     found: dict[str, str] = {}
     for number, server in enumerate(run.mcp_servers):
         named = {secret_name(number, name): value for name, value in server.headers.items()}
         for name, value in {**named, **server.env}.items():
             if found.get(name, value) != value:
-                raise ConfigError(f"two MCP servers want different values of {name}")
+                raise ConfigError(f"two MCP servers need different values of {name}")
             found[name] = value
     return found

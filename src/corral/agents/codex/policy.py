@@ -1,20 +1,20 @@
-"""A policy in Codex's own controls: its sandbox, and which tools it offers at all.
+"""A policy in Codex's own controls: its sandbox, and the tools that it offers.
 
-What shaped this, each seen in runs of the real program:
+Facts that this depends on, each seen in runs of the real program:
 
-- It has no tools for reading: it reads by its shell, and the sandbox lets that see
-  the whole disk. Without a shell it sees what the prompt holds, and images.
-- Without permission requests (``exec`` has nobody to ask) what the sandbox does not allow
-  is refused: patches outside the workspace, commands that would write there.
-- The workspace's sandbox opens ``/tmp`` unless it is told not to, and keeps
-  ``.git``, ``.codex`` and ``.agents`` read-only, at the top of the workspace alone:
-  ``sub/.git`` can be written. Its permission profiles cannot express more: their
-  patterns cover files that exist. ``view_image`` reads everywhere. So a hook of ours
-  judges the paths of both tools (``corral.system.hook_guard``).
-- A read-only sandbox has no network, and no switch for it.
-- A tool server left to its default runs every tool that calls itself read-only;
-  and its resources need no permission. So a denied server is not started.
-- Full access approves every tool of every server: for ``full`` alone.
+- It has no tools for reading: it reads with its shell, and the sandbox lets the shell see the
+  whole disk. Without a shell it sees the content of the prompt, and images.
+- ``exec`` sends no permission requests: what the sandbox does not allow is denied, such as
+  patches outside the workspace and commands that would write there.
+- The workspace's sandbox opens ``/tmp`` unless a setting excludes it, and makes ``.git``,
+  ``.codex`` and ``.agents`` read-only, but only at the top of the workspace: ``sub/.git`` can be
+  written. Its permission profiles cannot express more: their patterns match only files that
+  exist. ``view_image`` reads everywhere. So a hook of ours judges the paths of both tools
+  (``corral.system.hook_guard``).
+- A read-only sandbox has no network, and no setting changes that.
+- By default an MCP server may run every tool that declares itself read-only, and its resources
+  need no permission. So a denied server is not started.
+- Full access approves every tool of every server: it is used for ``full`` only.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ READS_ALL = "include_directories changes nothing: Codex reads the whole disk"
 
 
 def is_agent_tool(name: str) -> bool:
-    """Whether a tool that Codex does not know was left out by policy, and not made up."""
+    """Whether a tool that Codex reports as unknown exists and was left out by the policy."""
     return name in TOOLS or name.startswith("mcp__")
 
 
 def toml(text: str) -> str:
-    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
+    """A TOML basic string. JSON's escapes are also TOML's; only DEL must be escaped in addition."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -102,7 +102,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 def allows(policy: Policy, capability: Capability) -> bool:
-    """Whether it is allowed without asking, by its own word or by the lists of tools."""
+    """Whether the capability is allowed, by its verdict or by the lists of tools."""
     tools = _TOOLS_OF.get(capability, ())
     if any(name in policy.deny_tools for name in tools):
         return False
@@ -112,8 +112,8 @@ def allows(policy: Policy, capability: Capability) -> bool:
 
 
 def guarded_tools(policy: Policy) -> tuple[str, ...]:
-    """The tools whose paths are judged by a hook of ours before each call. With a shell, images
-    can be read anyway."""
+    """The tools whose paths a hook of ours judges before each call. A shell can read images
+    anyway."""
     if policy.is_unlimited or policy.mode == "native":
         return ()
     tools = WRITE if allows(policy, "write") else ()
@@ -218,7 +218,7 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
         verdict = "allow" if _is_free(policy, capability) else "deny"
         notes.append("by the lists of tools")
     elif verdict == "ask":
-        notes.append("ask→deny: headless, there is nobody to ask")
+        notes.append(report_notes.HEADLESS_DENIED)
     reads_anyway = capability == "read" and verdict != "allow" and shell
     has_rules = capability == "shell" and bool(policy.shell_rules)
     enforcement: Enforcement = "impossible" if reads_anyway or has_rules else "native"
@@ -230,23 +230,23 @@ def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
 
 
 def _note(policy: Policy, capability: Capability, verdict: Verdict, *, shell: bool) -> str:
-    """What holds of this capability besides its verdict. ``shell``: commands are allowed."""
+    """A note on the capability. ``shell``: commands are allowed."""
     if capability == "write":
         return _write_note(policy, shell=shell) if verdict == "allow" else ""
     by_verdict: dict[tuple[Capability, bool, bool], str] = {
         # (capability, is it allowed, is the shell allowed)
-        ("read", True, True): "the whole disk, by its shell",
-        ("read", True, False): "images of the workspace alone: it reads by its shell",
-        ("read", False, True): "it reads by its shell, and its sandbox hides nothing",
+        ("read", True, True): "the whole disk, with its shell",
+        ("read", True, False): "only images of the workspace: it reads with its shell",
+        ("read", False, True): "it reads with its shell, and its sandbox hides nothing",
         ("read", False, False): "no tool that reads is offered",
-        ("network", False, True): "its sandbox holds commands too",
+        ("network", False, True): "its sandbox restricts commands too",
         ("mcp", False, True): "its servers are not started",
         ("mcp", False, False): "its servers are not started",
     }
     if capability == "shell":
-        return "it has no rules for commands that hold" if policy.shell_rules else ""
+        return "it has no effective rules for commands" if policy.shell_rules else ""
     if capability == "network" and verdict == "allow" and shell and not allows(policy, "write"):
-        return "its search alone: commands in a read-only sandbox have none"
+        return "only its search: commands in a read-only sandbox have no network"
     return by_verdict.get((capability, verdict == "allow", shell), "")
 
 
@@ -255,7 +255,7 @@ def _write_note(policy: Policy, *, shell: bool) -> str:
         return "anywhere: there is no sandbox"
     if shell:
         return "commands cannot write .git, .codex and .agents of the workspace"
-    return "a model that Codex does not know gets no tool for it"
+    return "a model that Codex does not know gets no tool for writing"
 
 
 MODE_ACP = "mode"
@@ -263,13 +263,13 @@ MODE_ACP = "mode"
 
 
 def mode_acp(policy: Policy) -> str:
-    """Of the bridge: its own default writes in silence. In ``read-only`` it asks for each
-    change, and what is allowed then runs outside its sandbox."""
+    """The mode of codex-acp. Its default mode writes without asking. In ``read-only`` it asks about
+    each change, and an allowed change is made outside its sandbox."""
     return "agent-full-access" if policy.is_unlimited else "read-only"
 
 
 def views_images(policy: Policy) -> bool:
-    """Whether the bridge offers the tool that reads images; its questions do not cover it."""
+    """Whether codex-acp offers the tool that reads images; it does not ask before it uses it."""
     return policy.verdict("read") == "allow" and not policy.is_unlimited
 
 
@@ -284,8 +284,8 @@ def settings_acp(policy: Policy) -> list[str]:
 
 
 def without_lists(policy: Policy, run: RunOptions) -> Policy:
-    """For the bridge, which asks about a kind of call and does not name the tool: each of Codex's
-    tools is one capability. Lists that hold tools of servers stay, and are then refused."""
+    """For codex-acp, which asks about a kind of call and does not name the tool: each of Codex's
+    tools is one capability. Lists with tools of MCP servers are not changed, and then refused."""
     check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
     names = {*(policy.allow_tools or ()), *policy.deny_tools}
     if policy.mode == "native" or any(map(_is_mcp, names)):
@@ -300,15 +300,15 @@ def without_lists(policy: Policy, run: RunOptions) -> Policy:
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    """For the bridge, whose questions come to us."""
+    """For codex-acp, which asks us."""
     policy = without_lists(policy, run)
     if policy.is_unlimited:
         rows = compile_headless(policy, run).report
     else:
         rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
     mode: Json = mode_acp(policy)
-    # Patches are asked for, and judged where the question is answered; images are not. In a pool
-    # the sessions of one process have several folders.
+    # It asks about patches, and we judge them when we answer. It does not ask about images. The
+    # sessions of one process in a pool have several folders.
     tools = READ if views_images(policy) else ()
     return CompiledPolicy(
         rows,
@@ -323,19 +323,19 @@ def _asking_row(policy: Policy, run: RunOptions, capability: Capability) -> Poli
     lists = policy.allow_tools is not None or policy.deny_tools or policy.mode == "native"
     if lists or (capability == "shell" and (verdict == "allow" or policy.shell_rules)):
         why = "a command that it asks permission for runs outside its sandbox"
-        why = "it has no lists with tools of servers, and no default that asks" if lists else why
+        why = "it has no lists of MCP tools, and no default that asks" if lists else why
         return PolicyRow(capability, verdict, "impossible", f"{why}: codex-cli can, or policy all")
     if capability == "write":
         return PolicyRow(
             capability, verdict, "brokered", "it asks for each patch; a denial ends the turn"
         )
     if capability == "mcp" and verdict != "allow" and _foreign(run):
-        why = "a tool that declares itself read-only runs without a question: use codex-cli"
+        why = "a tool that declares itself read-only runs without asking: use codex-cli"
         return PolicyRow(capability, verdict, "impossible", why)
     if capability == "mcp":
         return PolicyRow(capability, verdict, "brokered")
-    reads = "images of the workspace alone" if verdict == "allow" else "nothing"
-    notes = {"shell": "its shell is off", "read": f"{reads}: it reads by its shell, which is off"}
+    reads = "only images of the workspace" if verdict == "allow" else "nothing"
+    notes = {"shell": "its shell is off", "read": f"{reads}: it reads with its shell, which is off"}
     return PolicyRow(capability, verdict, "native", notes.get(capability, ""))
 
 
@@ -348,7 +348,7 @@ def _is_named(policy: Policy, capability: Capability) -> bool:
 
 
 def _is_free(policy: Policy, capability: Capability) -> bool:
-    """What the lists of tools make of it; who may use the shell may read."""
+    """Whether the lists of tools allow the capability. The shell can read."""
     if capability == "mcp":
         return any(map(_is_mcp, policy.allow_tools or ()))
     return allows(policy, capability) or (capability == "read" and allows(policy, "shell"))

@@ -1,15 +1,16 @@
-"""Codex: what it is, what it writes, what it means.
+"""The specs of OpenAI's Codex: ``codex-cli`` (one process per prompt) and ``codex-acp``
+(persistent).
 
-Facts hold for 0.166.0, each seen in a run of the real program:
+Each fact was seen in a run of version 0.166.0:
 
-- It tells nothing of a refusal in its events. A refused patch and a call of a
-  tool that is off are told on stderr alone; a command that its sandbox stopped is
-  often not told at all. So ``denied`` is never known to be complete.
-- ``error`` lines are not the end: it reconnects. The end is ``turn.completed`` or
-  ``turn.failed``; of an API error only the text is told.
-- Counts of tokens are of the whole thread, those of earlier turns included.
-- With a prompt as argument and an open stdin it waits for ever; so the prompt goes
-  in by stdin, which is then closed.
+- Its events do not report denials. A denied patch and a call to a tool that is off are reported
+  on stderr only; a command that the sandbox stopped is often not reported at all. So ``denied``
+  may be incomplete.
+- An ``error`` line does not end the turn: Codex reconnects. The turn ends with ``turn.completed``
+  or ``turn.failed``. Only the text of an API error is reported.
+- Token counts cover the whole thread, including earlier turns.
+- With the prompt as an argument and an open stdin it waits forever; so the prompt is sent on
+  stdin, which is then closed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ ACP = replace(
     normalize_policy=policy.without_lists,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
-    # A mode of its own, such as the one that writes in silence, would undo the policy.
+    # Without session_mode: a mode that writes without asking would bypass the policy.
     supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
     project_files=launch.PROJECT_FILES,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.copilot import errors, launch, policy, stream, usage_file
+from corral.agents.copilot import errors, launch, policy, stream
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
@@ -54,7 +54,7 @@ _HEADLESS = AgentSpec(
     title="Copilot CLI",
     description="GitHub's Copilot CLI: one process per prompt",
     transport=StreamTransport(
-        frames=stream.Frames, translator=stream.translator, read_report=usage_file.read_report
+        frames=stream.Frames, translator=stream.translator, read_report=stream.read_report
     ),
     programs=("copilot",),
     package=Package(

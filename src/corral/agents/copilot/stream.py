@@ -1,6 +1,7 @@
 """What ``copilot --output-format json`` writes, as events.
 
-Text comes in pieces and once more complete. Token counts do not come at all (``usage_file``).
+Text comes in pieces and once more complete. Token counts come in a file that Copilot writes before
+it exits (``read_report``), and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from corral.events import (
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.protocol.notices import retrying
 from corral.protocol.tool_fields import build_tool_use, unavailable_message
-from corral.values import Json
+from corral.values import Json, Usage
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
@@ -229,3 +230,41 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
 
 def _change(edit: FileEdit, call_id: str) -> FileChange:
     return FileChange(edit.path, _EDITS.get(edit.kind, "modified"), call_id=call_id)
+
+
+class Tokens(msgspec.Struct, frozen=True, rename="camel"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    usage: Tokens = Tokens()
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    model_metrics: dict[str, Metrics] = {}
+
+
+def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
+    """The end of the turn with the token counts from the file."""
+    try:
+        metrics = msgspec.json.decode(content, type=Report).model_metrics
+    except msgspec.MsgspecError:
+        return finish
+    by_model = {name: _usage(metrics.usage) for name, metrics in metrics.items()}
+    usage = sum(by_model.values(), Usage())
+    return msgspec.structs.replace(finish, usage=usage, usage_by_model=by_model)
+
+
+def _usage(tokens: Tokens) -> Usage:
+    return Usage(
+        input=tokens.input_tokens,
+        output=tokens.output_tokens,
+        reasoning=tokens.reasoning_tokens,
+        cache_read=tokens.cache_read_tokens,
+        cache_write=tokens.cache_write_tokens,
+        coverage="complete",
+    )

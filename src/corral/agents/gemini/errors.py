@@ -9,6 +9,7 @@ import msgspec
 
 from corral import errors
 from corral.agents.shared.api_errors import QUOTA, UNKNOWN_MODEL, unauthenticated
+from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.protocol.ndjson import RawEvent
@@ -49,12 +50,12 @@ def read_stderr(line: str) -> RawEvent | None:
 
 
 def explain(ending: Ending) -> CorralError | None:
-    """None for a success; else what went wrong."""
+    """The error of a turn; None for a success."""
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
     if finish.ok:
-        return _unclean_exit(ending)
+        return error_after_success(ending, "the CLI", needs_answer=False)
     message = finish.message or "the CLI reported an error without a message"
     if finish.stop_reason == "loop_detected":
         return errors.TurnLimit(
@@ -71,17 +72,6 @@ def explain(ending: Ending) -> CorralError | None:
     if finish.kind == "FatalInputError" or ending.code == 42:
         return errors.InputRejected(_api_error(message)[0])
     return _error_from_answer(message) or _error_from_api(message, ending)
-
-
-def _unclean_exit(ending: Ending) -> CorralError | None:
-    """The CLI reported success: None if its exit was clean too."""
-    if ending.code == 0:
-        return None
-    if ending.signal is not None:
-        return errors.KilledBySignal(
-            f"the CLI reported success and was then killed by signal {ending.signal}"
-        )
-    return errors.ProcessFailed(f"the CLI reported success but exited with {ending.code}")
 
 
 def explain_acp(ending: Ending) -> CorralError | None:

@@ -28,9 +28,9 @@ QUIRKS = AcpQuirks(
     command_prefixes=("/", "$"),
     command_escape="\u2060",
 )
-"""``command_escape``: a word joiner, which no trimming takes away and no model sees. ``kinds``: the
-CLI calls a web search a search, as it does a search in files; the name in a call's id is its own,
-whatever id the model gives."""
+"""``command_escape`` is a word joiner: trimming does not remove it, and no model sees it. ``kinds``
+is needed because the CLI reports a web search with the kind of a search in files. The name in a
+call's id comes from the CLI, not from the model."""
 
 _PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
 _PROBE = Probe(
@@ -121,7 +121,7 @@ _ACP = msgspec.structs.replace(
     compile=policy.compile_acp,
     probe=msgspec.structs.replace(_PROBE, reports_denials=False),
     reports_all_denials=False,
-    keeps_unfinished="with_tools",  # else the prompt is taken out of the conversation
+    keeps_unfinished="with_tools",  # else the prompt is removed from the conversation
     needs_links=False,
     launch=launch.launch_acp,
     explain=errors.explain_acp,

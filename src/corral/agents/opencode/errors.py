@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral import errors
 from corral.agents.shared.api_errors import QUOTA, SPENT, UNKNOWN_MODEL, unauthenticated
+from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
@@ -65,7 +66,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
 
 
 def explain(ending: Ending) -> CorralError | None:
-    """None for a success; else what went wrong."""
+    """The error of a turn; None for a success."""
     finish = ending.finish
     if finish is not None and finish.ok:
         return None
@@ -118,29 +119,13 @@ def explain_headless(ending: Ending) -> CorralError | None:
     if finish is None:
         return explain(ending)
     if finish.ok:
-        return _error_after_success(ending)
+        return error_after_success(ending, "OpenCode")
     if finish.message is not None:
         return _error_from_status(finish.kind or "", finish.message)
     kind, text = _STOPPED.get(
         finish.kind or "", (errors.StreamBroken, f"the answer broke off: {finish.kind}")
     )
     return kind(text)
-
-
-def _error_after_success(ending: Ending) -> CorralError | None:
-    """OpenCode completed its turn: None if there is an answer and the exit was clean too."""
-    if ending.signal is not None:
-        return errors.KilledBySignal(
-            f"OpenCode gave its answer and was then killed by signal {ending.signal}"
-        )
-    if ending.code != 0:
-        return errors.ProcessFailed(f"OpenCode gave its answer but exited with {ending.code}")
-    if not ending.answered:
-        return errors.EmptyAnswer(
-            "the model answered nothing",
-            hint="Often transient: try again, or give the model something to answer.",
-        )
-    return None
 
 
 def _error_from_status(status: str, text: str) -> CorralError:

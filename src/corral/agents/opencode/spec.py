@@ -1,23 +1,24 @@
-"""OpenCode, as a peer that stays and for one prompt: what it is.
+"""The specs of OpenCode: ``opencode-acp`` (persistent) and ``opencode-cli`` (one process per
+prompt).
 
-Facts hold for 1.18.18, each seen in a run of the real program:
+Each fact was seen in a run of version 1.18.18:
 
-- Left alone it asks for nothing, and a tool that its own rules deny is not offered
-  to the model; a model that calls it all the same is told so, and so are we.
-- A refusal ends its turn, unless ``continue_loop_on_deny`` is set.
-- It works in ``$PWD``, whatever its working directory is.
-- Where its model is not to be had it takes its maker's own hosted one, in
-  silence; so that provider is off unless it is asked for.
+- By default it never asks. A tool that its rules deny is not offered to the model; if the model
+  calls it anyway, the model and we get an error.
+- A denial ends its turn, unless ``continue_loop_on_deny`` is set.
+- It works in ``$PWD``, not in its working directory.
+- If its model is not available it silently uses OpenCode's own hosted model; so that provider is
+  off unless it is requested.
 - It runs the plugins of a repository whatever its switches say
-  (``OPENCODE_DISABLE_PROJECT_CONFIG``, ``--pure``): a second reader of the
-  configuration knows none of them. So a folder that carries any is refused.
-- With a file it reads the ``AGENTS.md`` beside it, and no switch stops that.
-  A link of that name would hand the model a file from elsewhere: it is refused.
-- It formats what it wrote and starts language servers, with programs that the
-  repository may bring along; it runs git in the repository. All of that is off.
-- It downloads ripgrep from GitHub where PATH has none, and asks npm's registry for
-  a package at every start. Neither happens: see ``opencode_launch``.
-- An API error comes without its status: only the text tells what it was.
+  (``OPENCODE_DISABLE_PROJECT_CONFIG``, ``--pure``): a second reader of the configuration ignores
+  them. So a folder with plugins is refused.
+- With a file it reads the ``AGENTS.md`` in the same folder, and no switch prevents that. A link
+  with that name would send a file from elsewhere to the model: it is refused.
+- It formats the files that it wrote and starts language servers, with programs that may be part
+  of the repository, and it runs git in the repository. All of that is off.
+- It downloads ripgrep from GitHub if it is not on PATH, and asks npm's registry for a package at
+  every start. ``launch`` prevents both.
+- An API error has no status: only its text shows what it was.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ QUIRKS = AcpQuirks(
     command_prefixes=("/", " ", "\t", "\r", "\n"),
     command_escape="\u2060",
 )
-"""``command_prefixes``: blanks too, for it trims before it looks. ``command_escape``: a word
-joiner, which no trimming takes away and no model sees."""
+"""``command_prefixes`` has blanks, because it trims the prompt first. ``command_escape`` is a word
+joiner: trimming does not remove it, and no model sees it."""
 
 _ACP = AgentSpec(
     name="opencode-acp",

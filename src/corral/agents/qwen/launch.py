@@ -1,8 +1,9 @@
-"""Starting Qwen Code: arguments, settings, environment, and how the prompt reaches it.
+"""Starting Qwen Code: arguments, settings, environment, and how the prompt is passed.
 
-Our settings are given as the system's own, which stand above the user's and the repository's.
-In a folder that is not trusted nothing of the repository's takes effect; tool servers run in a
-trusted one only, where its ``.qwen`` counts, and what its ``.env`` sets that is not set already.
+Our settings are passed as the system's settings, which override those of the user and the
+repository. In an untrusted folder the repository's files have no effect. MCP servers run in a
+trusted folder only; there its ``.qwen`` has effect, and its ``.env`` may set variables that are
+not set.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _BOTH = {"include_directories", "inherit", "mcp_servers", "permission_mode", "re
          "replace_system_prompt", "resume", "system_prompt"}  # fmt: skip
 SUPPORTS = frozenset(_BOTH | {"fork", "max_turns"})
 SUPPORTS_ACP = (ACP_OPTIONS - {"session_mode"}) | _BOTH
-"""A mode of its own, such as the one that writes in silence, would undo the policy."""
+"""Without ``session_mode``: a mode that writes without asking would bypass the policy."""
 SECRET_ENV = tuple(_SERVICES)
 ENV_NAMES = (*SECRET_ENV, *(url for _, url, _ in _SERVICES.values()), *_MODELS)
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
-"""stdin is cut at 8 MiB; a little below leaves room for the rest."""
+"""Qwen Code cuts stdin at 8 MiB; the margin is for the system prompt."""
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-    """For one prompt, which goes in as text and as nothing else."""
+    """One process per prompt. The prompt is passed as plain text."""
     base = _launch(run, place)
     stdin, files, notes = prompt.encode(), dict[str, str](), list[str]()
     if prompt_command.has_special_syntax(prompt) and prompt_command.has_template_syntax(prompt):
@@ -84,8 +85,8 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         "QWEN_HOME": os.path.join(place.home, ".qwen"),
         "QWEN_CODE_SYSTEM_SETTINGS_PATH": os.path.join(place.home, SETTINGS_FILE),
         "QWEN_CODE_NO_RELAUNCH": "true",
-        "QWEN_CODE_LEGACY_MCP_BLOCKING": "1",  # else the first words go out before their tools
-        # What is unset here a ``.env`` of the repository's may set.
+        "QWEN_CODE_LEGACY_MCP_BLOCKING": "1",  # else the first request has no MCP tools
+        # A ``.env`` of the repository may set variables that are not set here.
         url_env: place.env.get(url_env) or url,
         "NODE_TLS_REJECT_UNAUTHORIZED": "1",
         "QWEN_TLS_INSECURE": "0",
@@ -107,10 +108,11 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
 
 
 def _trust(run: RunOptions, place: LaunchContext) -> bool:
-    """Untrusted wherever that does: then nothing of the repository's own takes effect."""
+    """Whether the folder is trusted. In an untrusted folder the repository's own settings have no
+    effect, so it is trusted only if an option needs that."""
     if run.mcp_servers and run.inherit != "project" and place.project_files:
         raise UntrustedFolder(
-            "tool servers need a trusted folder, and trust would let this repository's own settings"
+            "MCP servers need a trusted folder, and trust would let this repository's own settings"
             f" take effect: {', '.join(place.project_files)}",
             hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
@@ -119,7 +121,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
 
 
 def _settings(run: RunOptions, place: LaunchContext, *, trusted: bool) -> dict[str, Json]:
-    """They stand above the user's and the repository's."""
+    """Our settings, which override those of the user and the repository."""
     servers: dict[str, Json] = {
         server.name: mcp_config.server_config(number, server)
         for number, server in enumerate(run.mcp_servers)

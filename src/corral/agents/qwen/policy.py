@@ -1,15 +1,16 @@
-"""A policy in Qwen Code's own controls, and in what we answer to its questions.
+"""A policy in Qwen Code's own controls, and in our answers to its permission requests.
 
-What shaped this, each seen in runs of the real program (0.24.4):
+Facts that this depends on, each seen in runs of the real program (0.24.4):
 
-- Left to itself it takes the mode ``auto``, which writes without a question: the mode is always
-  set. In ``default`` it reads what it takes for the workspace, and asks for the rest.
-- A command that only reads runs unasked, unless a rule under ``permissions.ask`` names its tool.
-  So every tool that may be used is named there, reading included: each call comes to us, and its
-  paths are judged by ``sessions/broker.py``.
-- A rule for ``edit``, ``read_file`` or ``run_shell_command`` is one for all of its kind. So a
-  kind is denied as a whole, and then not offered, or every call of it comes to us.
-- A sub-agent's questions never come to us, and what it may not do is not told: there is none.
+- Its own default is the mode ``auto``, which writes without asking: so the mode is always set. In
+  ``default`` it reads what it believes to be the workspace, and asks about the rest.
+- A command that only reads runs without asking, unless a rule under ``permissions.ask`` names its
+  tool. So every tool that may be used is named there, reading included: it asks us about each
+  call, and ``sessions/permissions.py`` judges the paths.
+- A rule for ``edit``, ``read_file`` or ``run_shell_command`` applies to all tools of its kind. So
+  a kind is either denied completely, and then not offered, or it asks us about every call.
+- The permission requests of a sub-agent do not reach us, and its denials are not reported: so
+  there are no sub-agents.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _NEVER = (
     "task_update",
     "task_list",
 )
-"""They outlive the turn, act without a word to us, or want a person at a terminal."""
+"""They outlive the turn, act without reporting it, or need a person at a terminal."""
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(_NEVER, "other"),
     **dict.fromkeys(_HARMLESS, "think"),
@@ -187,7 +188,7 @@ def _row(policy: Policy, run: RunOptions, capability: Capability, verdict: Verdi
     rules = len(policy.shell_rules) if capability == "shell" else 0
     notes = _verdict_notes(policy, run, capability, verdict) + report_notes.applying(
         (
-            (rules, f"{rules} shell rules: each command comes to us"),
+            (rules, f"{rules} shell rules: each command asks for permission"),
             (reached and capability == "network", report_notes.SHELL_REACHES_NETWORK),
             (reached and capability in ("read", "write"), report_notes.shell_can(capability)),
         )

@@ -1,12 +1,12 @@
-"""Qwen Code, for one prompt and as a peer that stays: what it is, how it starts, what it means.
+"""The specs of Qwen Code: ``qwen-cli`` (one process per prompt) and ``qwen-acp`` (persistent).
 
-Facts hold for 0.24.4, each seen in a run of the real program:
+Each fact was seen in a run of version 0.24.4:
 
-- Alone it speaks the two-way JSON lines of ``wire/control.py``: its questions come to us. Images
-  would arrive there as text, and ``--json-schema`` is refused there.
-- A peer that is refused something ends its turn.
-- It asks a busy service seven times in some 70 seconds, which no setting changes.
-- A limit of turns ends it without a result: the exit code tells.
+- ``qwen-cli`` uses two-way JSON lines (``protocol/stream_json``), in which it asks for permission.
+  Images would arrive there as text, and ``--json-schema`` is refused.
+- ``qwen-acp`` ends its turn after a denial.
+- It calls a busy service seven times in about 70 seconds, and no setting changes that.
+- If the turn limit is reached it ends without a result: only the exit code shows it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ QUIRKS = AcpQuirks(
     command_escape="\u2060",
     uses_client_files=True,
 )
-"""``command_escape``: a word joiner, which no model sees."""
+"""``command_escape`` is a word joiner, which no model sees."""
 
 
 def explain(ending: Ending) -> CorralError | None:
-    """None for a success; else what went wrong."""
+    """The error of a turn; None for a success."""
     if ending.finish is None and ending.code == 53:
         return errors.TurnLimit(
             f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",

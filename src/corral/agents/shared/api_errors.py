@@ -1,7 +1,7 @@
-"""What a model's service said, in an agent's words → one error each, with what to do.
+"""The error text of a model's service, as an agent passes it on → one error each.
 
-For agents that pass the service's own text on and have no names of their own for it. The
-status that it begins with says less than the words, and counts where they say nothing.
+For agents without error codes of their own. The HTTP status at the start of the text is less
+specific than the text, so it counts only if the text is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPENT = (
     "insufficient funds",
     "more credits",
 )
-"""What services say of a 402, in lower case."""
+"""Parts of the messages of services for a 402, in lower case."""
 
 _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (SPENT, errors.QuotaSpent, QUOTA),
@@ -56,7 +56,7 @@ _STATUS: dict[str, tuple[type[CorralError], str | None]] = {
 
 
 def error_from_service(text: str, key_hint: str) -> CorralError:
-    """``ProcessFailed`` for what nothing is known of."""
+    """``ProcessFailed`` for an unknown text."""
     low = text.lower()
     found = re.search(r"\b([45]\d\d)\b", text)
     status = found[1] if found else ""
@@ -72,8 +72,7 @@ def error_from_service(text: str, key_hint: str) -> CorralError:
 
 
 def unauthenticated(stderr: str, key_hint: str) -> CorralError | None:
-    """The error of a program that ended without a result, where its stderr says that it could
-    not sign in."""
+    """The error of a program that ended without a result, if its stderr reports a failed login."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()][-6:]
     text = "\n".join(lines)
     if re.search(r"\b401\b", text) or any(sign in text.lower() for sign in _AUTHENTICATION):

@@ -24,11 +24,11 @@ def explain(
     *,
     key_hint: str = "",
 ) -> CorralError | None:
-    """None for a success, which needs the agent's last word, an answer *and* a clean exit.
+    """None for a success, which needs a successful end of the turn, an answer *and* a clean exit.
 
-    ``failed`` explains a last word that tells of a failure: its kind, and what was said of it.
-    ``lost`` is what stderr holds where the session to go on with is not there,
-    ``key_hint`` what to do where it says that the agent could not sign in.
+    ``failed`` makes the error of a failed turn from its kind and message. ``lost`` is the text in
+    stderr if the session to resume does not exist, ``key_hint`` what to do if the agent could not
+    log in.
     """
     finish = ending.finish
     if finish is None:
@@ -36,13 +36,20 @@ def explain(
     if not finish.ok:
         message = finish.message or f"{title} reported an error without a message"
         return failed(finish.kind or "", message)
+    return error_after_success(ending, title)
+
+
+def error_after_success(
+    ending: Ending, title: str, *, needs_answer: bool = True
+) -> CorralError | None:
+    """The agent reported success: None if there is an answer and the exit was clean too."""
     if ending.signal is not None:
         return errors.KilledBySignal(
-            f"{title} gave its answer and was then killed by signal {ending.signal}"
+            f"{title} reported success and was then killed by signal {ending.signal}"
         )
     if ending.code:
-        return errors.ProcessFailed(f"{title} gave its answer but exited with {ending.code}")
-    if not ending.answered:
+        return errors.ProcessFailed(f"{title} reported success but exited with {ending.code}")
+    if needs_answer and not ending.answered:
         return errors.EmptyAnswer(f"{title} ended its turn without any answer", hint=AGAIN)
     return None
 
@@ -50,7 +57,7 @@ def explain(
 def service_error_explainer(
     title: str, program: str, key_hint: str, lost: str = ""
 ) -> Callable[[Ending], CorralError | None]:
-    """For an agent that passes on what the model's service said."""
+    """For an agent that passes on the error text of the model's service."""
 
     def of_ending(ending: Ending) -> CorralError | None:
         return explain(
@@ -68,7 +75,7 @@ def service_error_explainer(
 def error_without_result(
     ending: Ending, title: str, program: str, lost: str = "", key_hint: str = ""
 ) -> CorralError:
-    """The exit code and stderr are all there is."""
+    """Only the exit code and stderr are known."""
     message = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if lost and lost.lower() in ending.stderr.lower():
         return errors.ResumeLost(f"{title} no longer knows the session", hint="Start a new one.")

@@ -1,4 +1,4 @@
-"""What every launch checks before anything is spawned, whatever agent it is for."""
+"""Checks of a launch that several agents need, made before anything is spawned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from corral.options import RunOptions
 
 
 def refuse_project_files(run: RunOptions, place: LaunchContext, what: str, hint: str = "") -> None:
-    """Where an agent would obey what the repository brings along, whatever we say. Raises
-    ``UntrustedFolder`` unless somebody trusts it; ``what`` says what would become of it."""
+    """For an agent that would obey files of the repository regardless of its settings. Raises
+    ``UntrustedFolder`` unless the repository is trusted; ``what`` describes the effect."""
     if run.inherit == "nothing" and place.project_files:
         trust = "If you trust them, set inherit='project' (--inherit project)"
         raise UntrustedFolder(
@@ -22,7 +22,7 @@ def refuse_project_files(run: RunOptions, place: LaunchContext, what: str, hint:
 
 
 def refuse_user_settings(run: RunOptions) -> None:
-    """For an agent that has no place for the user's settings beside ours."""
+    """For an agent that cannot combine the user's settings with ours."""
     if run.inherit == "user":
         raise ConfigError(f"{run.agent} cannot inherit the user's settings")
 
@@ -36,8 +36,8 @@ def check_effort(run: RunOptions, title: str, efforts: tuple[str, ...]) -> None:
 
 
 def find_credentials(place: LaunchContext, names: Iterable[str], title: str, hint: str) -> str:
-    """Which of the variables, or of the files of a sign-in, there is. Raises
-    ``AuthenticationFailed`` where there is none."""
+    """The first of these variables, or of the login files, that exists. Raises
+    ``AuthenticationFailed`` if none does."""
     found = [name for name in names if place.env.get(name)]
     found += [f"~/{name}" for name in place.credentials]
     if not found:

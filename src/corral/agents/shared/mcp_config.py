@@ -1,6 +1,6 @@
-"""Tool servers as settings tell of them: secret values are named there, never written.
+"""MCP servers in the settings of agents. Secrets are references to environment variables.
 
-The agents fill in what is named from their environment, and find the value there.
+The agents replace the references with the values of the variables.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from corral.values import Json, McpServer
 
 
 def secret_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
-    """What stands in the place of a server's variables, or its headers. ``naming`` is how the
-    agent has a variable's value filled in."""
+    """References in place of the values of a server's variables or headers. ``naming`` is the
+    agent's format of a reference."""
     hidden = {**server.env, **server.headers}
     return {name: naming.format(secret_name(number, name)) for name in hidden}
 
 
 def secret_variables(run: RunOptions) -> Mapping[str, str]:
-    """The variables that hold the values."""
+    """The variables with the values."""
     return {
         secret_name(number, name): value
         for number, server in enumerate(run.mcp_servers)
@@ -29,7 +29,7 @@ def secret_variables(run: RunOptions) -> Mapping[str, str]:
 
 
 def server_config(number: int, server: McpServer) -> dict[str, Json]:
-    """A server in the commonest words for one: ``httpUrl``, or a command."""
+    """A server in the most common format: ``httpUrl``, or a command."""
     hidden: Json = secret_references(number, server)
     if server.url is not None:
         return {"httpUrl": server.url, "headers": hidden}
@@ -38,5 +38,5 @@ def server_config(number: int, server: McpServer) -> dict[str, Json]:
 
 
 def secret_name(number: int, name: str) -> str:
-    """A name that an agent's own redaction hides from its shell."""
+    """A name that agents recognize as a secret and hide from their shell."""
     return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"

@@ -1,7 +1,7 @@
-"""A prompt as a command of our own, where a program would act on what a prompt holds.
+"""Passes a prompt as the text of a custom command, for programs that interpret prompts.
 
-Some take a leading ``/`` for a command and inline the files behind every ``@``. The text of
-a command in the private home they send as it stands, and the prompt only names that command.
+Some programs take a leading ``/`` for a command and inline the files after every ``@``. They send
+the text of a command in the private home unchanged, and the prompt only names that command.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import re
 from corral.agents.spec import LaunchContext
 
 COMMAND = "corral-prompt"
-"""With the session's name behind it: of two commands of one name, ours and one that the
-repository brings, neither might be run."""
+"""The session's name is appended: if the repository had a command of the same name, possibly
+neither would run."""
 _LIVE = re.compile(r"(?<!\\)@(?=\S)")
 _TEMPLATE = ("{{args}}", "!{", "@{")
 
 
 def has_special_syntax(prompt: str) -> bool:
-    """Whether the program would take a part of it for something else than text."""
+    """Whether the program would not take all of it for text."""
     return prompt.startswith("/") or _LIVE.search(prompt) is not None
 
 
 def has_template_syntax(prompt: str) -> bool:
-    """Whether it holds what is acted on inside a command's text, too."""
+    """Whether it contains something that is interpreted inside a command's text, too."""
     return any(mark in prompt for mark in _TEMPLATE)
 
 
 def escape_prompt(prompt: str) -> tuple[str, bytes]:
-    """What is left where a command is none: a note, and what goes to stdin."""
+    """For a prompt that cannot be a command: a note, and the escaped prompt for stdin."""
     text = _LIVE.sub(lambda found: "\\" + found[0], prompt)
     note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
     return note, (f"\n{text}" if text.startswith("/") else text).encode()
 
 
 def prompt_as_command(text: str, place: LaunchContext, folder: str) -> tuple[bytes, dict[str, str]]:
-    """What goes to stdin, and the command's file, below the settings ``folder``."""
+    """The bytes for stdin, and the command's file below the settings ``folder``."""
     name = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
     quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
     return f"/{name}".encode(), {f"{folder}/commands/{name}.toml": f"prompt = {quoted}\n"}

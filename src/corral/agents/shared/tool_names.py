@@ -1,4 +1,4 @@
-"""The names of tools in a policy, held against those that an agent has."""
+"""Checks the names of tools in a policy against the tools of an agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
     ("search", ("grep", "glob", "search", "find", "list", "ls")),
     ("read", ("read", "view", "open", "cat")),
 )
-"""What the names of other agents' tools hold → what such a tool does; the first that fits."""
+"""Kind of a tool → parts of the names that such tools have in other agents."""
 
 
 def check_names(
@@ -27,9 +27,9 @@ def check_names(
     *,
     strict: bool,
 ) -> None:
-    """Raises ``PolicyError`` for a name that the agent does not have, with the nearest that it
-    has. ``strict=False`` leaves names out that are not nearly one of the agent's.
-    ``from_server`` says whether a name can be that of a tool server's tool."""
+    """Raises ``PolicyError`` for a name that the agent does not have, with the nearest name.
+    ``strict=False`` leaves names out that are not similar to one of the agent's.
+    ``from_server`` returns whether a name can be that of an MCP tool."""
     for where in ("allow_tools", "deny_tools"):
         names: tuple[str, ...] = getattr(policy, where) or ()
         for name in names:
@@ -44,7 +44,7 @@ def prefixed(prefix: str) -> Callable[[str], bool]:
 
 
 def server_prefixed(run: RunOptions, separator: str) -> Callable[[str], bool]:
-    """For an agent that puts the plain name of a server before the names of its tools."""
+    """For an agent that puts the name of an MCP server before the names of its tools."""
     starts = tuple(
         f"{name}{separator}" for name in (OWN_SERVER, *(s.name for s in run.mcp_servers))
     )
@@ -54,8 +54,8 @@ def server_prefixed(run: RunOptions, separator: str) -> Callable[[str], bool]:
 
 
 def similar_tools(name: str, tools: Mapping[str, ToolKind]) -> list[str]:
-    """The agent's tools that may be meant: those with a similar name, else those that do the
-    same."""
+    """The agent's tools that may be meant: those with a similar name, else those of the same
+    kind."""
     from difflib import get_close_matches
 
     lower = {tool.lower(): tool for tool in tools}
