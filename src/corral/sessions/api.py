@@ -42,9 +42,9 @@ def session(
     Without ``agent``, the default agent is used, or the built-in agent if ``model`` is
     ``vendor:model``.
 
-    ``ask`` answers the agent's permission questions, where it can ask: it is given the
+    ``ask`` answers the agent's permission requests, if the agent can ask: it gets the
     ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
-    ``cancel``. Without it, what the policy leaves open is denied. ``tools`` are Python
+    ``cancel``. Without it, what the policy does not decide is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
     """
     agent = _or_default(agent, options)
@@ -86,22 +86,23 @@ async def run(  # noqa: PLR0913
     max_total_tokens: int | None = None,
     **options: Unpack[RunKwargs],
 ) -> Result:
-    """One prompt to its end. Without ``agent``, as for ``session``.
+    """Run one prompt to its end. ``agent`` is chosen as in ``session``.
 
-    The result says how it went: look at ``result.ok``, or give ``check=True`` to
-    have anything but a success raised as its own error. What is wrong with the
-    call itself is raised in any case, before anything is spent or spawned.
+    ``result.ok`` tells whether it succeeded. With ``check=True``, every result that is not a
+    success is raised as its error. An error in the call itself is always raised, before tokens are
+    spent or a process is started.
 
-    With ``output``, a type or a JSON Schema, ``result.output`` is a value of it: what
-    does not fit is repaired in the same session at most ``repairs`` times, and then
-    the result is an error, never a success without a value. An agent that is given
-    ``tools`` hands the value in by one more, ``submit_result``; any other writes it as
-    fenced JSON. A ``Prompt`` brings its own ``tools`` and ``output``, where they are not
-    given here.
+    With ``output``, a type or a JSON Schema, ``result.output`` is a value of that type. If the
+    agent's value does not fit, it is asked for a correction in the same session, at most
+    ``repairs`` times; then the result is an error. A success always has a value. If the agent has
+    ``tools``, it submits the value with one more tool, ``submit_result``; otherwise it writes the
+    value as fenced JSON. A ``Prompt`` has ``tools`` and ``output`` of its own, which are used if
+    they are not given here.
 
-    With ``until``, a check such as ``corral.command_succeeds("pytest -q")`` or a function
-    of the result, what is still wrong goes back to the same session at most ``rounds``
-    times, and only while less than ``max_total_tokens`` are spent; ``timeout`` is for all of it.
+    ``until`` is a check such as ``corral.command_succeeds("pytest -q")``, or a function of the
+    result. As long as it fails, its complaint is sent to the same session, at most ``rounds``
+    times, and only while less than ``max_total_tokens`` are spent. ``timeout`` applies to all
+    rounds together.
     """
     agent = _or_default(agent, options)
     if isinstance(prompt, Prompt):
@@ -140,7 +141,7 @@ def _or_default(agent: str | None, options: RunKwargs) -> str:
 
 
 def _taking_what(other: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """For a function that takes what ``other`` does, to type checkers and ``help`` as well."""
+    """Give a function the signature of ``other``, for type checkers and for ``help``."""
 
     def sign(work: Callable[..., T]) -> Callable[P, T]:
         vars(work)["__wrapped__"] = other
@@ -156,7 +157,7 @@ def run_sync(*given: Any, **options: Any) -> Result:
 
 
 def is_installed(agent: str) -> bool:
-    """Whether the agent's program is here and new enough. Starts nothing expensive."""
+    """Whether the agent's program is installed and new enough. Starts nothing expensive."""
     found = config.find_agent(agent)
     try:
         programs.locate(found, RunOptions.build(found.name, {}, config.load(found.name)).program)
@@ -175,8 +176,8 @@ def blocking(work: Coroutine[None, None, T]) -> T:
 
 
 def _in_a_thread(work: Coroutine[None, None, T]) -> T:
-    """A loop runs here already and cannot be entered again: take another thread, and pass
-    an interruption of this one on to it."""
+    """A loop runs in this thread already and cannot be entered again. Use another thread, and
+    cancel its work if this thread is interrupted."""
     outcome: list[T] = []
     failure: list[BaseException] = []
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
@@ -215,8 +216,8 @@ def _in_a_thread(work: Coroutine[None, None, T]) -> T:
 
 @contextlib.contextmanager
 def _interruptible() -> Generator[None]:
-    """Ctrl-C reaches us: a running loop has taken it over, and would only cancel a task that
-    waits for us."""
+    """Let Ctrl-C interrupt this thread. The running loop has its own handler, which would only
+    cancel a task that waits for this call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -33,12 +33,10 @@ def choose_credentials(
     """Choose the credentials. Raises ``ConfigError`` if both kinds are present,
     ``AuthenticationFailed`` if the requested one is missing."""
     available = environment.family
-    keys = [n for n in agent.secret_env if n not in agent.subscription_env and available.get(n)]
+    keys = [name for name in _key_names(agent) if available.get(name)]
     login_names = [name for name in agent.subscription_env if available.get(name)]
-    sign_in_files = [f"~/{name}" for name in files if name in (agent.login_files or files)]
-    family: CredentialKind | None = (
-        "api_key" if keys else "subscription" if login_names or sign_in_files else None
-    )
+    login_files = [f"~/{name}" for name in files if name in (agent.login_files or files)]
+    logins = [*login_names, *login_files]
     match run.auth:
         case "api_key":
             if not keys:
@@ -49,22 +47,28 @@ def choose_credentials(
                 )
             return ChosenCredentials(_without(environment, login_names), (), "api_key")
         case "subscription":
-            if not login_names and not sign_in_files:
+            if not logins:
                 raise AuthenticationFailed(
                     f"auth='subscription', but nobody is signed in to {agent.title} here",
                     hint="Run the agent once by itself and sign in.",
                     phase="config",
                 )
             return ChosenCredentials(_without(environment, keys), files, "subscription")
-        case None if keys and (login_names or sign_in_files):
+        case None if keys and logins:
             raise ConfigError(
                 f"{agent.title} could be paid for in two ways: {keys[0]}, or the sign-in of"
-                f" {(*login_names, *sign_in_files)[0]}",
+                f" {logins[0]}",
                 hint="Set auth='api_key' or auth='subscription' (--auth); 'inherit' leaves it to"
                 " the agent.",
             )
         case _:
-            return ChosenCredentials(environment, files, family)
+            return ChosenCredentials(environment, files, _family(keys, logins))
+
+
+def _family(keys: list[str], logins: list[str]) -> CredentialKind | None:
+    if keys:
+        return "api_key"
+    return "subscription" if logins else None
 
 
 def _key_names(agent: AgentSpec) -> list[str]:

@@ -395,7 +395,7 @@ class EventNormalizer:
         queued = _json_field(event)
         if queued is not None and is_too_deep(getattr(event, queued)):
             event = replace(event, **{queued: f"(left out: {TOO_DEEP})"})
-        # The event is fresh from the dialect and nobody else has seen it yet.
+        # The event was just created by the backend, and nothing else refers to it yet.
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)
         force_setattr(event, "run_id", self._run_id)
@@ -407,7 +407,7 @@ class EventNormalizer:
 
 
 def _json_field(event: Event) -> str | None:
-    """The field that holds whatever JSON the agent sent."""
+    """The field with arbitrary JSON of the agent."""
     match event:
         case ToolUse() | PermissionRequest():
             return "input"

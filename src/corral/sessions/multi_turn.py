@@ -18,11 +18,11 @@ from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, until_done
 
 PATIENCE = 10.0
-"""Seconds beyond its grace that a turn which is over its time may take to end in order."""
+"""Seconds, beyond the grace period, in which a cancelled turn may end."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to come to, beyond the end of one turn."""
+    """What a run of several turns must reach."""
 
     output: object = None
     repairs: int = 2
@@ -31,10 +31,10 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     max_total_tokens: int | None = None
     submission: Submission | None = None
     native: bool = False
-    """The agent was given the schema, and answers by it."""
+    """Whether the agent was given the schema itself."""
 
     def check(self) -> None:
-        """``CallerError`` for what cannot be, before anything starts."""
+        """Raises ``CallerError`` for an impossible goal, before anything starts."""
         if self.output is not None:
             answer_schema(self.output)
         if self.until is not None:
@@ -47,7 +47,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
-    """The goal and the tools, with one more by which the value is handed in."""
+    """The goal and the tools, with one more tool that submits the value."""
     submission = Submission(answer_schema(goal.output))
     given = tools if isinstance(tools, Tools) else Tools(tools)
     more = Tools(
@@ -60,7 +60,7 @@ def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
 
 
 def with_schema(goal: Goal, agent: AgentSpec, options: RunKwargs) -> Goal:
-    """The goal, where the agent answers by its schema itself; ``options`` then carry it."""
+    """The goal. If the agent supports output schemas, ``options`` get the schema."""
     if goal.output is None or agent.native_schema is None or goal.submission is not None:
         return goal
     schema = answer_schema(goal.output).json
@@ -75,8 +75,8 @@ async def run_goal(
 ) -> Result:
     """The result of all turns together, each read to its end by ``collect``.
 
-    With ``until``, the run's ``timeout`` is for the whole: a turn that goes over it ends in
-    order, with its last events and what it did.
+    With ``until``, the run's ``timeout`` applies to all turns together. A turn that exceeds it is
+    cancelled and still reports its last events and changes.
     """
     loop = asyncio.get_running_loop()
     options = session.prepared.run

@@ -87,8 +87,8 @@ PROMPT_OPTIONS = frozenset(
 )
 """Options that a prompt may choose with every agent."""
 SWITCHED = frozenset({"model", "policy"})
-"""What a prompt may choose where the agent can switch without another process. A policy must be
-narrower than the pool's."""
+"""Options that a prompt may choose if the agent can switch without another process. A policy must
+be narrower than the pool's."""
 
 
 class Pool:
@@ -117,7 +117,7 @@ class Pool:
         self._open = False
         self._prepared: PreparedRun | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        """Idle processes that are on their way out."""
+        """Idle processes that are being ended."""
         self.started = 0
         """Processes started so far."""
 

@@ -89,10 +89,10 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     project_files: tuple[str, ...]
     user_settings: dict[str, Json]
     auth: str | None = None
-    """Whose bill it is, where that can be told."""
+    """Which kind of credentials is billed; None if unknown."""
 
     def env(self, launch: Launch) -> dict[str, str]:
-        """All that the program sees of the environment."""
+        """The environment of the program."""
         passed = self.environment.values.items()
         env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
         if launch.path_folders:
@@ -101,7 +101,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         return env
 
     def launch_context(self, folder: Path) -> LaunchContext:
-        """The machine, as the agent's file wants it, for a session kept in ``folder``."""
+        """What the agent's launch needs to know, for a session stored in ``folder``."""
         return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
@@ -132,10 +132,10 @@ def prepare(
     has_asker: bool = False,
     own_tools: Iterable[str] = (),
 ) -> PreparedRun:
-    """Check all that can be checked. Raises ``CallerError`` or ``NotInstalled`` and its kin.
+    """Check all that can be checked. Raises ``CallerError``, or an error such as ``NotInstalled``.
 
-    ``has_asker``: somebody answers the agent's permission questions. Without, what the policy
-    would ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
+    ``has_asker``: permission requests can be answered by a person. If not, what the policy would
+    ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
     that the agent is given.
     """
     agent = config.find_agent(name)
@@ -164,7 +164,7 @@ def prepare(
         _refuse_git_programs(agent, Path(cwd))
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
-    # Who pays was settled when it was recorded, and may not even be known here.
+    # The credentials were chosen when it was recorded; this machine may not have them.
     payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
     chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
     credentials = chosen.files
@@ -249,7 +249,7 @@ def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
 def _program(
     agent: AgentSpec, run: RunOptions
 ) -> tuple[AgentSpec, programs.FoundProgram, environment.Environment]:
-    """What is started, and what it sees. A recording stands for the agent."""
+    """The program and its environment. With a recording, the player runs instead."""
     if run.replay is not None:
         from corral.sessions.recording import with_replay
 
@@ -270,7 +270,7 @@ def _with_model(model: str, options: Mapping[str, object]) -> Mapping[str, objec
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
-    """The text to send: ``prompt_file`` beats ``prompt``."""
+    """The text to send: ``prompt_file`` takes precedence over ``prompt``."""
     if isinstance(prompt, Prompt):
         prompt = prompt.render()
     limit = prepared.agent.prompt_limit
@@ -279,19 +279,19 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
         if prompt is None:
             raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
         return check_prompt(prompt, limit)
-    whole = os.path.join(prepared.cwd, path)
-    if not os.path.exists(whole):
-        raise PromptError(f"the prompt file does not exist: {whole}")
+    full = os.path.join(prepared.cwd, path)
+    if not os.path.exists(full):
+        raise PromptError(f"the prompt file does not exist: {full}")
     try:
-        if os.path.getsize(whole) > limit:
+        if os.path.getsize(full) > limit:
             raise PromptError(
                 f"the prompt file is over the {limit:,} bytes that this agent accepts"
             )
-        text = Path(whole).read_text("utf-8")
+        text = Path(full).read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise PromptError(f"the prompt file is not UTF-8: {whole}: {error}") from error
+        raise PromptError(f"the prompt file is not UTF-8: {full}: {error}") from error
     except OSError as error:
-        raise PromptError(f"the prompt file cannot be read: {whole}: {error.strerror}") from error
+        raise PromptError(f"the prompt file cannot be read: {full}: {error.strerror}") from error
     return check_prompt(text, limit)
 
 
@@ -349,14 +349,14 @@ def _existing_folder(path: str, what: str) -> str:
         path.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what} is not UTF-8: {path!r}") from error
-    whole = os.path.abspath(os.path.expanduser(path))
-    if not os.path.exists(whole):
-        raise ConfigError(f"{what} does not exist: {whole}")
-    if not os.path.isdir(whole):
-        raise ConfigError(f"{what} is not a folder: {whole}")
-    if not os.access(whole, os.R_OK | os.X_OK):
-        raise ConfigError(f"{what} cannot be read: {whole}")
-    return os.path.realpath(whole)
+    full = os.path.abspath(os.path.expanduser(path))
+    if not os.path.exists(full):
+        raise ConfigError(f"{what} does not exist: {full}")
+    if not os.path.isdir(full):
+        raise ConfigError(f"{what} is not a folder: {full}")
+    if not os.access(full, os.R_OK | os.X_OK):
+        raise ConfigError(f"{what} cannot be read: {full}")
+    return os.path.realpath(full)
 
 
 def _check_attachment(path: str) -> None:
@@ -400,8 +400,8 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
 
 
 def _project_files(agent: AgentSpec, cwd: Path) -> tuple[str, ...]:
-    """What of the repository's own the agent would obey. The user's own home is not a
-    repository: its settings folder counts only where it is the working directory itself."""
+    """Files of the repository that the agent would obey. The user's home is not a repository: its
+    settings folder counts only if it is the working directory itself."""
     found = [cwd / name for name in agent.project_files if (cwd / name).exists()]
     for folder in (cwd, *cwd.parents):
         found += [folder / name for name in agent.parent_files if (folder / name).exists()]

@@ -41,12 +41,12 @@ class QuestionFile:
         self.prompt = folder / "prompt.md"
         self.answer = folder / "answer.md"
         self.draft = folder / "draft.md"
-        """What an editor is opened on."""
+        """The file that the editor opens."""
         self._original_prompt = folder / ".asked"
 
     @property
     def original_prompt(self) -> str | None:
-        """The prompt as it was given; None where the question was never put."""
+        """The prompt as it was given; None if the question was never asked."""
         try:
             return self._original_prompt.read_text("utf-8")
         except OSError:
@@ -86,8 +86,8 @@ class QuestionFile:
 
 
 def next_question(record: SessionRecord, prompt: str) -> tuple[QuestionFile, bool]:
-    """The question for this prompt, and whether it is the one that is open already. Another
-    that was open stays as it is, and is not asked any more."""
+    """The question for this prompt, and whether it is open already. Another open question stays
+    as it is, and is not asked any more."""
     before = open_question(record)
     if before is not None and before.original_prompt == prompt:
         return before, True
@@ -95,7 +95,7 @@ def next_question(record: SessionRecord, prompt: str) -> tuple[QuestionFile, boo
 
 
 def open_question(record: SessionRecord) -> QuestionFile | None:
-    """What a person was asked last, unless it was answered and the answer was taken."""
+    """The last question to a person; None if it was answered and the answer was read."""
     number = _last_number(record)
     if not number or record.meta.status == "success":
         return None

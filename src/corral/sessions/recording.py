@@ -37,8 +37,8 @@ def with_recorder(
 
 
 def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProgram, Environment]:
-    """What stands for the agent, its program and its environment. Raises ``ConfigError`` where
-    there is no recording, or one of another agent."""
+    """The agent, program and environment of a replay. Raises ``ConfigError`` if there is no
+    recording, or if it is of another agent."""
     path = _recording_path(agent, run.replay or "")
     head = format.read(path)[0].head
     is_known = bool(agent.package.tested)  # of a mere command, the path may differ
@@ -86,14 +86,16 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
 
 
 def _with_recorder_env(env: Environment) -> Environment:
-    """With what the recorder and the player need to know of the run; they keep it to themselves."""
+    """The environment with the variables for the recorder and the player, which do not pass them
+    on to the agent."""
     run = os.environ.get(RUN) or os.urandom(8).hex()
     return replace(env, values={**env.values, RUN: run, SECRETS: json.dumps(env.secrets)})
 
 
 def _python_command(module: str) -> tuple[str, ...]:
-    """Our interpreter, with this very corral and nothing of the workspace. Behind the standard
-    library, as what is installed beside us may bear its names; before what else is installed."""
+    """A command that runs a module of this corral with our interpreter, and imports nothing from
+    the workspace. corral comes after the standard library in ``sys.path``, because a package
+    beside it may have the name of a standard module, and before other installed packages."""
     homes = [str(Path(__file__).parents[2]), str(Path(msgspec.__file__).parents[1])]
     code = (
         "import sys; path = sys.path;"

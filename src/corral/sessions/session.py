@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One agent, one conversation. Not for several tasks at once."""
+    """One agent, one conversation. Use it from one task at a time."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Session:
         self._driver: Driver | None = None
         self._prepared: PreparedRun | None = None
         self._effective_options = options
-        """Those that the session was prepared with: its own tools included."""
+        """The options that the session was prepared with, with its tool server."""
         self._record: SessionRecord | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
@@ -72,24 +72,25 @@ class Session:
 
     @property
     def id(self) -> str:
-        """Ours; what ``resume`` takes."""
+        """corral's id of the session, for ``resume``."""
         return self._require_open()[1].meta.id
 
     @property
     def prepared(self) -> PreparedRun:
-        """What was found and decided before anything starts."""
+        """The facts that were found before anything starts."""
         return self._require_open()[0]
 
     @property
     def stderr(self) -> str:
-        """The last that the agent's program wrote there in this turn, where it is a program."""
+        """The end of what the agent's program wrote to stderr in this turn; empty if the agent is
+        not a program."""
         return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
 
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
         prepared = self._prepare(self._options)
-        if self._tools:  # what is wrong was told before a server is opened
+        if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
         try:
             record = _find_resumed(prepared) if prepared.run.resume is not None else None
@@ -108,12 +109,12 @@ class Session:
         return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
 
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
-        """The same, with the caller's own functions as one more tool server; an agent that
-        runs in this process calls them itself."""
+        """The same with the caller's functions as one more tool server. An agent that runs in this
+        process calls them without a server."""
         options: dict[str, object] = dict(self._options)
         policy = options.get("policy") or Policy()
         if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
-            # Whoever hands over a function means it to be called.
+            # A caller who gives a function wants the agent to call it.
             options["policy"] = replace(policy, own_mcp="allow")
         if isinstance(prepared.agent.transport, InProcess):
             return self._prepare(options)
@@ -193,12 +194,12 @@ class Session:
         model: str | None = None,
         policy: Policy | Preset | None = None,
     ) -> Turn:
-        """The next turn. It starts when its events are first asked for; one that was
-        not read to its end is ended then.
+        """The next turn. It starts when its events are first read; an earlier turn that was not
+        read to its end is ended then.
 
-        The options are of this prompt alone; what is not given is the session's. ``policy`` may
-        only be narrower than the session's. Raises ``ConfigError`` for one that is wider, and, here
-        or when the turn starts, where the agent cannot take the option for one prompt."""
+        The options apply to this prompt only; for the others the session's apply. ``policy`` may
+        only be narrower than the session's. Raises ``ConfigError`` for a wider one, and, here or
+        when the turn starts, if the agent does not support the option for one prompt."""
         session, record = self._require_open()
         given: dict[str, object] = {
             "timeout": timeout,
@@ -237,7 +238,7 @@ class Session:
         return self._turn
 
     def full_prompt(self, text: str | None) -> str:
-        """The text a prompt would send: a prompt file's content where one is set."""
+        """The text that a prompt would send: the content of the prompt file if one is set."""
         return resolve_prompt(self._require_open()[0], text)
 
     def steer(self, text: str) -> None:
@@ -285,8 +286,8 @@ class Session:
         return await turn.collect()
 
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
-        """The conversations that the agent itself keeps, of one folder or of all; starts it
-        where it does not run yet. Raises ``ConfigError`` where the agent does not offer it."""
+        """The conversations that the agent itself has stored, of one folder or of all. Starts the
+        agent if it does not run yet. Raises ``ConfigError`` if the agent does not support it."""
         prepared, _ = self._require_open()
         if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(

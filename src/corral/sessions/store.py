@@ -43,8 +43,8 @@ class Meta(msgspec.Struct, omit_defaults=True):
     created: float
     updated: float = 0.0
     session_id: str | None = None
-    """The vendor's. Set only after a turn came to its end, or where the agent keeps a turn
-    that did not: before that there is nothing to go on from."""
+    """The vendor's. Set only after a turn has ended, or if the agent stores unfinished turns:
+    before that there is nothing to continue."""
     lost: str | None = None
     """How the first turn ended (``interrupted``, ``timeout``) if the agent did not store it: the
     session cannot be continued, and a further prompt must not silently start again."""
@@ -165,7 +165,7 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
 
 
 def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
-    """See that the agent can load the session's conversation now."""
+    """Rename files so that the agent can load the session's conversation."""
     session = record.meta.session_id
     transport = acp_transport(agent)
     if transport.rename_to_load is None or session is None:
@@ -234,22 +234,20 @@ def find(name: str) -> SessionRecord:
     """By our id, a unique beginning of it or of its last part, the vendor's id, or ``last``.
     Raises ``ResumeLost`` for none, ``ConfigError`` for several."""
     if name == "last":
-        latest = next(iter(all_sessions()), None)
-        if latest is None:
-            raise ResumeLost("there is no session yet", hint="corral sessions list")
-        return latest
+        return _latest()
     if not name or "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
     direct = open_folder(paths.sessions() / name)
     if direct is not None:
         return direct
     records = all_sessions()
-    found = [each for each in records if each.meta.session_id == name] or [
-        each for each in records if _begins_with(each.meta.id, name)
-    ]
+    for each in records:
+        if each.meta.session_id == name:
+            return each
+    found = [each for each in records if _begins_with(each.meta.id, name)]
     if not found:
         raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
-    if len(found) > 1 and found[0].meta.session_id != name:
+    if len(found) > 1:
         raise ConfigError(
             f"{len(found)} sessions begin with {name!r}: "
             + ", ".join(each.meta.id for each in found[:5])
@@ -257,6 +255,13 @@ def find(name: str) -> SessionRecord:
             hint="Write more of the id.",
         )
     return found[0]
+
+
+def _latest() -> SessionRecord:
+    latest = next(iter(all_sessions()), None)
+    if latest is None:
+        raise ResumeLost("there is no session yet", hint="corral sessions list")
+    return latest
 
 
 def _begins_with(session: str, name: str) -> bool:
@@ -289,7 +294,7 @@ def abandoned_folders() -> list[Path]:
         if (folder / META).exists() or not folder.is_dir():
             continue
         with contextlib.suppress(OSError):
-            os.close(lock_file(folder / LOCK))  # nobody holds it
+            os.close(lock_file(folder / LOCK))  # no run uses it
             found.append(folder)
     return found
 

@@ -31,12 +31,12 @@ RunTurn = Callable[[str], Awaitable[Result]]
 REPAIRS = 2
 SUBMIT = "submit_result"
 WRAPPERS = ("output", "result", "value")
-"""Names that models like to put around the value they were asked for."""
+"""Names of objects that models often put around the requested value."""
 DEPTH = 4
-"""How many layers are unwrapped; a stringified object in a wrapper is two."""
+"""How many layers are unwrapped. JSON in a string in a wrapper has two."""
 SCAN_FACTOR = 8
-"""Times the length of the text that looking for JSON may cost: braces without end are not
-read from each of them."""
+"""The search for JSON reads at most this many times the length of the text. Without a limit, a
+text of many open braces would be read again from each brace."""
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
@@ -74,8 +74,8 @@ def repair_prompt(complaints: Sequence[str]) -> str:
 
 
 def extract(text: str, schema: Schema[T]) -> T:
-    """The value in an answer: the whole text, the last fenced block, or the first object or
-    list that fits. ``SchemaNotMet`` carries the text as ``frame``."""
+    """The value in an answer: the complete text, the last fenced block, or the first object or
+    list that fits. Raises ``SchemaNotMet`` with the text as ``frame``."""
     value, complaints = find(text, schema)
     if complaints:
         raise schema_not_met(schema.name, complaints, text)
@@ -162,7 +162,7 @@ def _embedded_json(text: str) -> Iterator[Json]:
 
 
 class Submission:
-    """The tool by which an agent hands in its result, and what it handed in.
+    """The tool with which an agent submits its result, and the submitted values.
 
     A value that does not fit is refused with the complaints, so that the agent can
     fix it in the same turn. Of several that fit, the last counts.
@@ -213,7 +213,7 @@ class Submission:
 
     @property
     def instructions(self) -> str:
-        return f"When you are done, hand in the result by calling the tool {SUBMIT}."
+        return f"When you are done, submit the result by calling the tool {SUBMIT}."
 
 
 async def run_typed(

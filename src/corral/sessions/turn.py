@@ -105,7 +105,7 @@ class Turn:
         return self._events()
 
     async def _events(self) -> AsyncIterator[Event]:
-        # Owns nothing: left half-way it is only garbage. The session ends the agent.
+        # The iterator owns nothing: if it is dropped half-way, the session ends the agent.
         while batch := await self.next_batch():
             for event in batch:
                 yield event
@@ -165,7 +165,7 @@ class Turn:
             if self._prepared.run.track_files:
                 self._before = await in_thread(changes.look, Path(self._prepared.cwd))
             self._normalizer = self._new_normalizer(started)
-            if self._failure is None:  # it may have been cancelled while the folder was looked at
+            if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
         except RemoteError as error:
             if not self._backend.started:
@@ -254,7 +254,7 @@ class Turn:
     def _is_resumable(
         self, normalizer: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
     ) -> bool:
-        """Whether the agent's conversation holds this turn and can be continued."""
+        """Whether the agent's conversation contains this turn and can be continued."""
         if normalizer.session_id is None:
             return False
         agent = self._prepared.agent
@@ -273,14 +273,14 @@ class Turn:
         finish, meta = normalizer.finish, self._record.meta
         if finish is None or not self._prepared.agent.cumulative_usage:
             return finish
-        if (whole := finish.usage) != Usage():
+        if (reported := finish.usage) != Usage():
             by_model, before = finish.usage_by_model, meta.spent_by_model
             finish = normalizer.finish = replace(
                 finish,
                 usage=finish.usage - meta.spent,
                 usage_by_model=subtract_by_model(by_model, before),
             )
-            meta.spent, meta.spent_by_model = whole, by_model
+            meta.spent, meta.spent_by_model = reported, by_model
         return finish
 
     def _reports_every_denial(self) -> bool:
@@ -310,7 +310,7 @@ class Turn:
         )
         if has_started and self._prepared.run.keep and meta.session_id != normalizer.session_id:
             meta.session_id = normalizer.session_id
-            with contextlib.suppress(OSError):  # said at the turn's end
+            with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
 
     def _save_record(

@@ -43,7 +43,7 @@ ROUNDS = 10
 TAIL = 4_000
 """Characters of a command's output that the agent gets: the end has the summary."""
 GRACE = 1.0
-"""Seconds for what a command has left running to end by itself."""
+"""Seconds in which processes that a command left running may end by themselves."""
 
 _NO_REASON = "the check of your work did not pass"
 
@@ -84,14 +84,14 @@ def command_succeeds(
     env: Mapping[str, str] | None = None,
     pass_env: Sequence[str] = (),
 ) -> Check:
-    """Done when the command exits with 0; else the end of its output is the complaint.
+    """A check that passes if the command exits with 0. If not, the end of its output is the
+    complaint.
 
-    A text is for the shell, a list is started as it stands; in the session's folder. Like
-    every command it sees only the variables that programs need, those of ours that
-    ``pass_env`` names, and ``env``: what it runs may be what the agent wrote. Secrets are
-    redacted in the complaint, for a model reads it. It and all it started are gone afterwards. One
-    that takes over ``timeout`` seconds has not succeeded; one that cannot be started
-    raises, as ``NotInstalled``.
+    A text is run by the shell, a list is run directly, in the session's folder. The command may
+    run code that the agent wrote. So it sees only the variables that programs need, those that
+    ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
+    reads. The command and everything it started are ended afterwards. A command that takes longer
+    than ``timeout`` seconds has failed. One that cannot be started raises ``NotInstalled``.
     """
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
     argv = [*shell, command] if isinstance(command, str) else [*command]
@@ -243,7 +243,7 @@ async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
 
 
 def _sendable(text: str) -> str:
-    """Without what no prompt may hold: a command's output can hold anything."""
+    """The text without characters that no prompt may have: a command can write anything."""
     return text.replace("\0", "").encode("utf-8", "replace").decode().strip()
 
 

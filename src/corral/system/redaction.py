@@ -39,7 +39,7 @@ class StreamRedactor:
         Searching all pieces at once is far cheaper than one by one."""
         text = self._pending + "".join(pieces)
         if any(value in text for value in self._values):
-            return [shown for piece in pieces if (shown := self.add(piece))]
+            return [part for part in map(self.add, pieces) if part]
         shown = [self._pending, *pieces] if self._pending else pieces
         cut = self._undecided_from(text)
         self._pending = text[cut:]

@@ -642,7 +642,7 @@ class Connection:
             if emit.session_id in (None, session.session_id):
                 session.inbox.extend(emit.events)
         if self._opening and emit.session_id is not None and emit.session_id not in self._sessions:
-            # Its first words may come in one breath with the reply that names it.
+            # Its first items may be in the same chunk as the reply that names the session.
             self._early.setdefault(emit.session_id, []).extend(emit.events)
 
     def _serve(self, serve: FileRequest) -> None:

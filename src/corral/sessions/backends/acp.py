@@ -21,7 +21,7 @@ from corral.protocol.acp.methods import (
     ResourceBlock,
     TextBlock,
 )
-from corral.protocol.ndjson import RawEvent
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
@@ -47,7 +47,7 @@ class ConnectionSource(Protocol):
     """Where a backend gets its connection from: a session's own, or a pool's."""
 
     session: AcpSession | None
-    """The conversation to go on with."""
+    """The conversation to continue."""
 
     async def connection(self, prepared: PreparedRun) -> Connection: ...
 
@@ -110,7 +110,7 @@ class AcpBackend:
         run = self._prepared.run
         try:
             connection = await self._source.connection(self._prepared)
-        except errors.RemoteError as error:  # it ran, and failed to shake hands
+        except errors.RemoteError as error:  # it ran, and the handshake failed
             self._failed_to_open = error.phase not in ("config", "spawn")
             raise
         self._connection, self.notes = connection, connection.notes
@@ -218,7 +218,7 @@ class AcpBackend:
     async def receive(self) -> list[RawEvent] | None:
         if self._connection is None or self._session is None or self._call is None:
             return None
-        if not self._reported_start:  # it shook hands: a sign of life, though nothing to tell
+        if not self._reported_start:  # the handshake is a sign of life, without items
             self._reported_start = True
             return []
         items = await self._items(self._connection, self._session, self._call)
@@ -231,7 +231,7 @@ class AcpBackend:
     async def _late_items(
         self, connection: Connection, session: AcpSession
     ) -> list[RawEvent] | None:
-        """Items that come after the reply to the prompt, for DRAIN seconds at most."""
+        """Items after the reply to the prompt, for ``LATE_UPDATES_TIMEOUT`` seconds at most."""
         now = asyncio.get_running_loop().time()
         if self._drain_until is None:
             self._drain_until = now + LATE_UPDATES_TIMEOUT
@@ -284,7 +284,7 @@ class AcpBackend:
         return items
 
     async def close(self) -> None:
-        """Items that come after the turn was left are dropped."""
+        """Items that come after the turn was closed are dropped."""
         await self._end()
         if self._session is not None:
             self._session.inbox.clear()
@@ -311,13 +311,14 @@ class AcpBackend:
         if finish is None:
             dead = connection.dead if connection else None
             return dead or errors.StreamBroken("the turn ended without an answer")
-        stopped_early = finish.kind == "cancelled" or (finish.ok and not normalizer.answered)
-        if stopped_early and normalizer.denied:  # not cancelled by us: then nobody asks why
+        is_empty = finish.ok and not normalizer.answered
+        if (is_empty or finish.kind == "cancelled") and normalizer.denied:
+            # A turn that the caller cancelled is not explained: its error is known.
             return errors.PermissionRefused(
                 f"the agent stopped because permission was denied: {normalizer.denied[-1].name}",
                 hint="Allow it in the policy, or pass ask= to answer permission requests.",
             )
-        if finish.ok and not normalizer.answered:
+        if is_empty:
             return errors.EmptyAnswer(
                 "the agent ended its turn without any answer",
                 hint="The model wrote nothing, or was stopped by its safety settings: try again,"
@@ -325,13 +326,16 @@ class AcpBackend:
             )
         if finish.ok:
             return self._unclean_exit()
+        return self._failed_turn(finish, normalizer)
+
+    def _failed_turn(self, finish: TurnEnd, normalizer: EventNormalizer) -> CorralError:
         stopped = _STOP_ERRORS.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
         ending = Ending(
             code=0,
             signal=None,
-            stderr=connection.stderr if connection else "",
+            stderr=self.stderr,
             finish=finish,
             answered=normalizer.answered,
             run=self._prepared.run,

@@ -37,7 +37,7 @@ class Backend(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Everything up to the moment before the agent may touch the workspace."""
+        """Everything before the moment from which the agent may change the workspace."""
         ...
 
     async def begin(self, fail: Fail) -> None:
@@ -49,11 +49,11 @@ class Backend(Protocol):
         ...
 
     def end_soon(self) -> None:
-        """Start to end the turn; ``receive`` then comes to its None."""
+        """Start to end the turn; ``receive`` soon returns None."""
         ...
 
     async def finish(self) -> list[RawEvent]:
-        """After None: end all that is to end, and give the last items."""
+        """After None: end what still runs, and return the last items."""
         ...
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class Driver(Protocol):
     """A session with an agent that runs in this process: what its turns share."""
 
     def turn(self, prompt: str, prepared: PreparedRun) -> Backend:
-        """The next turn's way to the agent. ``prepared`` may differ from the session's in the
+        """The backend of the next turn. ``prepared`` may differ from the session's in the
         options of one prompt."""
         ...
 

@@ -34,7 +34,7 @@ _log = logging.getLogger("corral.manual")
 
 
 class Driver:
-    """See ``sessions.backend.Driver``."""
+    """See ``sessions.backends.base.Driver``."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Driver:
         return Turn(self, prompt)
 
     async def close(self) -> None:
-        """A person stays."""
+        """Nothing runs between turns."""
 
     def prompt_text(self, prompt: str) -> str:
         """The prompt as a person needs it, who sees nothing else of the run."""
@@ -124,7 +124,7 @@ class Turn:
             self._sent_init = True
             return self._greeting(question)
         if self._task is None:
-            # Not before the greeting was taken: at a terminal it is what stands above.
+            # Only after the greeting was read: at a terminal it is shown above the question.
             self._task = asyncio.get_running_loop().create_task(self._answer(question))
         await asyncio.wait([self._task])
         if self._task.cancelled():
@@ -231,7 +231,7 @@ async def _wait_for_answer_file(question: QuestionFile) -> str:
 
 
 async def _first_result(*ways: Coroutine[None, None, str]) -> str:
-    """What comes first of several; the others are left."""
+    """The result of the one that ends first; the others are cancelled."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(way) for way in ways]
     try:

@@ -38,13 +38,13 @@ class HookAnswer(msgspec.Struct, frozen=True):
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """A hook's no; the reason reaches the agent."""
+    """The hook denies the call. The agent gets the reason."""
 
     reason: str
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A hook's yes, with other arguments. They are checked again."""
+    """The hook allows the call with other arguments, which are checked again."""
 
     arguments: JsonObject
 
@@ -57,8 +57,8 @@ After: TypeAlias = Callable[[Call, HookAnswer], HookAnswer | Awaitable[HookAnswe
 class Hook(msgspec.Struct, frozen=True):
     """``before`` allows (None), denies or changes a call; ``after`` may replace its answer.
 
-    ``after`` sees every answer but those to wrong arguments and unknown tools. A
-    hook that raises stops the call: what guards must not fail open.
+    ``after`` gets every answer except those to wrong arguments and unknown tools. A hook that
+    raises stops the call: a check that fails must not allow it.
     """
 
     before: Before | None = None
@@ -68,11 +68,11 @@ class Hook(msgspec.Struct, frozen=True):
 def read_before_write(
     reads: Mapping[str, str], writes: Mapping[str, str], *, root: str | os.PathLike[str] = "."
 ) -> Hook:
-    """No overwriting of a file unseen.
+    """A file must be read before it is overwritten.
 
     ``reads`` and ``writes`` say which argument of which tool names the file:
     ``read_before_write({"read_file": "path"}, {"write_file": "path"})``. A file that
-    does not exist may be written; one read or written with success is known.
+    does not exist may be written. A file that was read or written successfully is known.
     """
     known: set[str] = set()
 
@@ -95,7 +95,8 @@ def read_before_write(
 
 
 def required_order(*names: str) -> Hook:
-    """Each tool only after all named before it have succeeded; others are free."""
+    """Each of these tools may be called only after all named before it have succeeded. Other tools
+    are not restricted."""
     done: set[str] = set()
 
     def before(call: Call) -> HookVerdict:
@@ -112,7 +113,8 @@ def required_order(*names: str) -> Hook:
 
 
 def call_budget(total: int | None = None, **each: int) -> Hook:
-    """At most ``total`` calls, and of a tool named, at most so many. Failed calls count."""
+    """At most ``total`` calls, and at most the given number for each named tool. Failed calls
+    count."""
     for name, most in {"total": total, **each}.items():
         if most is not None and most < 0:
             raise ConfigError(f"a budget cannot be negative: {name}={most}")

@@ -1,14 +1,14 @@
-"""The tools over MCP: a server of one run, on this machine, for whoever has its token.
+"""Serves Python functions as MCP tools: one server per run, on this machine, with a secret token.
 
 ::
 
     async with ToolServer([weather]) as server:
         await corral.run("…", mcp_servers=[server.mcp_server], policy=Policy(mcp="allow"))
 
-Streamable HTTP by the official SDK, which is loaded when a server starts and not
-before. Every request stands alone and is answered in JSON: no session, no stream
-that would keep an agent from exiting. A call ends when its client hangs up, takes
-it back or the block is left; leaving it leaves no task and no socket behind.
+The protocol is streamable HTTP of the official SDK, which is loaded when a server starts. Each
+request is answered in JSON, without sessions and streams: an open stream would keep an agent from
+exiting. A call is cancelled when its client disconnects or cancels it, and when the block is left.
+After the block no task and no socket is open.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CALLS = "corral.calls"
 
 
 class ToolServer:
-    """Serves while its block is open; one client or many, one run or several in a row."""
+    """Serves while its block is open, for one or several clients, and for several runs."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class ToolServer:
         return HookAnswer("cancelled", "cancelled") if call.cancelled() else call.result()
 
     async def _serve(self, server: Server[Any], ready: asyncio.Event) -> None:
-        """All that is open, in one task: the SDK's task groups must end where they began."""
+        """Serve in one task: the SDK's task groups must end in the task that opens them."""
         import uvicorn
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
         from mcp.server.transport_security import TransportSecuritySettings
@@ -252,7 +252,7 @@ class ToolServer:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=CANCEL_TIMEOUT)
-        await asyncio.sleep(0)  # the transports say goodbye in the loop's next round
+        await asyncio.sleep(0)  # the transports close in the loop's next round
 
     async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI application: check the token, then handle one complete POST."""
@@ -310,8 +310,8 @@ class ToolServer:
 
 
 def _unmistakable(text: str) -> str:
-    """The answer's text, put into an object where it is JSON and none: the Gemini CLI takes
-    such a text for structured content and then refuses it for being no object."""
+    """The answer's text; JSON that is not an object is put into one. An agent may take such a text
+    for structured content, and then reject it because it is not an object."""
     try:
         value = decode_json(text)
     except msgspec.MsgspecError:

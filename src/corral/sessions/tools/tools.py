@@ -90,7 +90,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Tool:
         """The tool behind a function, sync or async, from its signature and docstring.
 
-        Raises ``SchemaInvalid`` where its parameters cannot be told to an agent.
+        Raises ``SchemaInvalid`` if its parameters cannot be described to an agent.
         """
         inner = _inner(function)
         label = name or _name(function) or _name(inner)
@@ -107,12 +107,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tools:
-    """Tools by name, with what watches over them.
+    """Tools by name, with their hooks.
 
-    ``on_event`` gets a ``ToolUse`` and a ``ToolResult`` for every call that is not
-    ``quiet``; a call that an agent reports itself is made quietly. ``agent_hooks`` watch over
-    every call of an agent that runs in this process, those of its own tools too; for any other
-    they cannot be had.
+    ``on_event`` gets a ``ToolUse`` and a ``ToolResult`` for every call that is not ``quiet``; a
+    call is quiet if the agent reports it itself. ``agent_hooks`` are called for every call of an
+    agent that runs in this process, also of its own tools. Other agents do not support them.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
 
 
 def _inner(function: Callable[..., object]) -> Callable[..., object]:
-    """The function that carries the names: inside partials, behind a callable object."""
+    """The function with the parameter names: inside partials, or of a callable object."""
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
@@ -260,7 +259,7 @@ def _name(function: Callable[..., object]) -> str:
 
 
 async def maybe_await(value: T | Awaitable[T]) -> T:
-    """The value, waited for where it must be."""
+    """The value; if it is awaitable, its result."""
     return await value if isinstance(value, Awaitable) else value
 
 
@@ -271,7 +270,7 @@ def _describe_error(error: BaseException) -> str:
 
 def _text(returned: object) -> str:
     if isinstance(returned, str):
-        return returned.encode("utf-8", "replace").decode()  # half a character breaks the wire
+        return returned.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     return msgspec.json.encode(returned, enc_hook=_encoded).decode()
 
 
@@ -369,26 +368,44 @@ _FIELD = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)")
 
 def documentation(doc: str) -> tuple[str, dict[str, str]]:
     """The summary of a docstring, and the text of each parameter: Google, numpy or reST style."""
-    summary: list[str] = []
-    described: dict[str, list[str]] = {}
-    into = summary
-    inside = False
-    depth = 0
+    reader = _DocstringReader()
     for line in doc.splitlines():
+        reader.read(line)
+    combined = {name: " ".join(filter(None, parts)) for name, parts in reader.described.items()}
+    texts = {name: text for name, text in combined.items() if text}
+    return "\n".join(reader.summary).strip(), texts
+
+
+class _DocstringReader:
+    """Collects the lines of a docstring: of the summary, or of the parameter that they describe."""
+
+    def __init__(self) -> None:
+        self.summary: list[str] = []
+        self.described: dict[str, list[str]] = {}
+        self._current = self.summary
+        """Where a line goes that starts nothing new."""
+        self._in_parameters = False
+        self._depth = -1
+        """The indentation of the parameters' names; -1 before the first."""
+
+    def read(self, line: str) -> None:
         text, indent = line.strip(), len(line) - len(line.lstrip())
+        section = text.removesuffix(":")
         if field := _FIELD.match(text):
-            into = described.setdefault(field[1], [field[2]])
-        elif text.startswith(":") and not inside:
-            into = []
-        elif indent == 0 and text.removesuffix(":") in _SECTIONS:
-            inside, depth, into = text.removesuffix(":") in _PARAMETER_SECTIONS, -1, []
-        elif inside and text and set(text) != {"-"}:
-            depth = indent if depth < 0 else depth
-            if indent <= depth and (entry := _ENTRY.fullmatch(text)):
-                into = described.setdefault(entry[1], [entry[2] or ""])
-            else:
-                into.append(text)
-        elif not inside:
-            into.append(text)
-    combined = {name: " ".join(part for part in parts if part) for name, parts in described.items()}
-    return "\n".join(summary).strip(), {name: text for name, text in combined.items() if text}
+            self._current = self.described.setdefault(field[1], [field[2]])
+        elif text.startswith(":") and not self._in_parameters:
+            self._current = []
+        elif indent == 0 and section in _SECTIONS:
+            self._in_parameters = section in _PARAMETER_SECTIONS
+            self._depth, self._current = -1, []
+        elif not self._in_parameters:
+            self._current.append(text)
+        elif text and set(text) != {"-"}:
+            self._read_parameter(text, indent)
+
+    def _read_parameter(self, text: str, indent: int) -> None:
+        self._depth = indent if self._depth < 0 else self._depth
+        if indent <= self._depth and (entry := _ENTRY.fullmatch(text)):
+            self._current = self.described.setdefault(entry[1], [entry[2] or ""])
+        else:
+            self._current.append(text)
