@@ -1,4 +1,4 @@
-"""``corral batch`` as a program: what it prints, its exit codes, killed, interrupted, taken up."""
+"""``corral batch`` as a program: its output and exit codes, and how it continues after a kill."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def eventually(path: Path, count: int, process: subprocess.Popen[str]) -> None:
-    ends = time.monotonic() + 90
+def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    ends = time.monotonic() + 300
     while lines_of(path) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < ends, f"{path} never had {count} lines"
@@ -62,7 +62,9 @@ def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def test_results_on_stdout_and_a_report_for_people(workspace: Path, model: CountingModel) -> None:
+def test_results_are_on_stdout_and_the_report_on_stderr(
+    workspace: Path, model: CountingModel
+) -> None:
     tasks = put(workspace, 3)
     model.special = lambda task, _request: fail(400, "no such luck") if task == "2" else None
     done = batch(tasks, "-p", "task {{n}}", "--no-durable", cwd=workspace, model=model)
@@ -76,7 +78,7 @@ def test_results_on_stdout_and_a_report_for_people(workspace: Path, model: Count
     assert "--retry-failed" in done.stderr
 
 
-def test_the_report_as_json_and_a_quiet_one(workspace: Path) -> None:
+def test_the_report_is_json_on_request_and_quiet_prints_none(workspace: Path) -> None:
     tasks = put(workspace, 3)
     words = (tasks, "-p", "task {{n}}", "--simulate", "--no-durable", "-o", "r.jsonl")
     done = batch(*words, "--json", "--quiet", cwd=workspace)
@@ -87,7 +89,9 @@ def test_the_report_as_json_and_a_quiet_one(workspace: Path) -> None:
     assert set(results_of(workspace / "r.jsonl")) == {"1", "2", "3"}
 
 
-def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> None:
+def test_the_prompt_and_the_schema_are_read_from_files(
+    workspace: Path, model: CountingModel
+) -> None:
     (workspace / "p.md").write_text("task {{n}}\n")
     (workspace / "s.json").write_text('{"type": "object", "required": ["a"]}')
     model.special = lambda task, _request: Turn(text='{"a": 1}' if task == "1" else "never")
@@ -102,7 +106,7 @@ def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("gone.jsonl",), "No such file"),
         (("bad.jsonl",), "bad.jsonl line 2 is not JSON"),
@@ -117,8 +121,8 @@ def test_prompt_and_schema_from_files(workspace: Path, model: CountingModel) -> 
         (("t.jsonl", "-p", "{{n}}", "--concurrency", "0"), "concurrency"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_begun(
-    workspace: Path, words: tuple[str, ...], said: str
+def test_bad_input_is_an_error_before_anything_is_started(
+    workspace: Path, words: tuple[str, ...], message: str
 ) -> None:
     put(workspace, 2, "t.jsonl")
     (workspace / "bad.jsonl").write_text('"a"\n{"n": \n')
@@ -127,16 +131,16 @@ def test_bad_input_is_refused_before_anything_is_begun(
     simulated = () if "--agent" in words else ("--simulate",)
     done = batch(*words, *simulated, cwd=workspace)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
     assert (workspace / "notes.txt").read_text() == "mine\n"
     assert not (Path(os.environ["CORRAL_HOME"]) / "batches").exists()
 
 
-def test_killed_and_given_again_no_task_is_asked_twice(
+def test_after_a_kill_the_same_command_repeats_no_task(
     workspace: Path, model: CountingModel
 ) -> None:
-    """Its agents are in a process of their own, and are found there again."""
+    """The agents run in a separate process, which the second command finds."""
     count = 12
     words = (put(workspace, count), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "3")
     model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
@@ -144,10 +148,10 @@ def test_killed_and_given_again_no_task_is_asked_twice(
     for lines in (1, 5):
         process = start(*words, "--model", MODEL, cwd=workspace, env=model.env)
         try:
-            eventually(output, lines, process)
+            wait_for_lines(output, lines, process)
         finally:
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
     done = batch(*words, cwd=workspace, model=model)
     assert done.returncode == 0, done.stderr
     found = results_of(output)
@@ -158,31 +162,31 @@ def test_killed_and_given_again_no_task_is_asked_twice(
     assert "of them earlier" in done.stderr
 
 
-def test_interrupted_it_says_how_to_go_on(workspace: Path, model: CountingModel) -> None:
+def test_an_interrupted_batch_prints_how_to_continue(workspace: Path, model: CountingModel) -> None:
     words = (put(workspace, 8), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
     model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
     process = start(*words, cwd=workspace, env=model.env)
     try:
-        eventually(workspace / "r.jsonl", 2, process)
+        wait_for_lines(workspace / "r.jsonl", 2, process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, said
-    assert "of 8 done; running tasks finish in the background" in said
-    assert "run the same command again" in said
-    assert said.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
+    assert process.returncode == 130, stderr
+    assert "of 8 done; running tasks finish in the background" in stderr
+    assert "run the same command again" in stderr
+    assert stderr.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
     assert batch(*words, cwd=workspace, model=model).returncode == 0
     assert len(results_of(workspace / "r.jsonl")) == 8
     assert model.counts.total() == 8
 
 
-def test_two_at_the_same_file_do_not_mix(workspace: Path, model: CountingModel) -> None:
+def test_two_batches_cannot_write_the_same_file(workspace: Path, model: CountingModel) -> None:
     words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
     model.special = lambda task, _request: hang("did") if task == "2" else None
     process = start(*words, "--model", MODEL, cwd=workspace, env=model.env)
     try:
-        eventually(workspace / "r.jsonl", 1, process)
+        wait_for_lines(workspace / "r.jsonl", 1, process)
         second = batch(*words, cwd=workspace, model=model)
     finally:
         process.kill()
@@ -194,7 +198,7 @@ def test_two_at_the_same_file_do_not_mix(workspace: Path, model: CountingModel) 
     assert len(results_of(workspace / "r.jsonl")) == 4
 
 
-def test_a_spent_budget_has_an_exit_code_of_its_own(workspace: Path, model: CountingModel) -> None:
+def test_a_spent_budget_has_its_own_exit_code(workspace: Path, model: CountingModel) -> None:
     model.special = lambda task, _request: Turn(text="x", usage={"input": 1_000_000, "output": 0})
     words = (put(workspace, 5), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
     done = batch(*words, "--max-budget-usd", "0.5", cwd=workspace, model=model)
@@ -209,14 +213,14 @@ def test_a_spent_budget_has_an_exit_code_of_its_own(workspace: Path, model: Coun
     "count",
     [300, *(pytest.param(count, marks=pytest.mark.slow) for count in (2000, 10_000))],
 )
-def test_thousands_of_tasks_killed_on_the_way(workspace: Path, count: int) -> None:
+def test_a_killed_batch_of_thousands_of_tasks_is_completed(workspace: Path, count: int) -> None:
     words = (put(workspace, count), "-p", "task {{n}}", "--simulate", "-o", "r.jsonl", "-n", "64")
     process = start(*words, cwd=workspace, env={})
     try:
-        eventually(workspace / "r.jsonl", count // 3, process)
+        wait_for_lines(workspace / "r.jsonl", count // 3, process)
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     done = batch(*words, "--json", cwd=workspace, timeout=500)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -225,7 +229,7 @@ def test_thousands_of_tasks_killed_on_the_way(workspace: Path, count: int) -> No
     assert len(results_of(workspace / "r.jsonl")) == count
 
 
-def test_the_example_of_the_docs_runs(workspace: Path, model: CountingModel) -> None:
+def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingModel) -> None:
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     done = subprocess.run(
@@ -252,7 +256,7 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
     assert missing == []
 
 
-def test_the_bar_tells_how_far_how_fast_and_what_it_costs() -> None:
+def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
     from corral.cli.ui.batch_progress import Progress
     from corral.durable.batch.results import BatchError, BatchResult, Tally
 
@@ -293,8 +297,8 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert (ended.returncode, "already ended: success" in ended.stderr) == (2, True)
     wrong = corral("prune", "--older-than", "soon", cwd=workspace)
     assert (wrong.returncode, "is not a duration" in wrong.stderr) == (2, True)
-    said = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
-    assert re.search(r"^batch +success .* b\n1 would be removed", said, re.MULTILINE), said
+    pruned = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
+    assert re.search(r"^batch +success .* b\n1 would be removed", pruned, re.MULTILINE), pruned
     assert "1 removed" in corral("prune", "--older-than", "0s", cwd=workspace).stdout
     assert corral("batches", "list", "--json", cwd=workspace).stdout == "[]\n"
     assert lines_of(workspace / "r.jsonl") == 2

@@ -22,13 +22,13 @@ def models(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def told(*words: str) -> Any:
+def models_json(*words: str) -> Any:
     done = models(*words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_list_names_every_vendor_and_the_models_of_the_catalogue() -> None:
+def test_the_list_has_every_vendor_and_the_models_of_the_catalogue() -> None:
     done = models("list")
     assert (done.returncode, done.stderr) == (0, "")
     for provider in registry.all_providers():
@@ -39,15 +39,15 @@ def test_the_list_names_every_vendor_and_the_models_of_the_catalogue() -> None:
     assert "as of 20" in done.stdout
 
 
-def test_one_vendors_models_alone_by_any_of_its_names() -> None:
-    found = told("list", "--provider", "google")
+def test_the_list_can_be_limited_to_one_vendor_by_name_or_alias() -> None:
+    found = models_json("list", "--provider", "google")
     assert [vendor["name"] for vendor in found["vendors"]] == ["gemini"]
     assert {model["id"].partition(":")[0] for model in found["models"]} == {"gemini"}
     assert found["checked"]
 
 
 @pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("show", "gemini:x", "--json")])
-def test_a_key_is_told_by_the_name_of_its_variable_and_never_by_its_value(
+def test_a_key_is_shown_by_the_name_of_its_variable_and_not_by_its_value(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "✓ GOOGLE_API_KEY" not in models("list").stdout
@@ -60,40 +60,40 @@ def test_a_key_is_told_by_the_name_of_its_variable_and_never_by_its_value(
     assert SECRET not in done.stdout + done.stderr
 
 
-def test_the_key_and_the_url_in_force_are_those_of_the_first_variable_that_is_set(
+def test_the_first_variable_that_is_set_gives_the_key_and_the_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "")
     monkeypatch.setenv("GOOGLE_API_KEY", SECRET)
-    vendor = told("show", "gemini:x")["vendor"]
+    vendor = models_json("show", "gemini:x")["vendor"]
     assert vendor["key"] == "GOOGLE_API_KEY"
     assert vendor["base_url"] == "https://generativelanguage.googleapis.com"
     assert "✓ GOOGLE_API_KEY" in models("list", "--provider", "gemini").stdout
 
 
-def test_all_that_is_known_of_a_model_is_shown() -> None:
+def test_show_prints_everything_known_about_a_model() -> None:
     done = models("show", "google:models/gemini-2.5-pro-preview-09-2025")
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("gemini:gemini-2.5-pro\n", "1,048,576", "input 1.25", "above 200,000  input 2.50"):
         assert text in done.stdout
-    found = told("show", "gemini:2.5-pro")
+    found = models_json("show", "gemini:2.5-pro")
     assert found["listed"]
     assert found["id"] == "gemini:gemini-2.5-pro"
     assert found["tiers"][0]["above"] == 200_000
 
 
-def test_a_model_that_nobody_listed_can_still_be_used() -> None:
+def test_show_says_that_an_unlisted_model_can_be_used() -> None:
     done = models("show", "gemini:gemini-99-ultra")
     assert done.returncode == 0
-    said = " ".join(done.stdout.split())  # a narrow terminal wraps it
-    assert "Not in the catalogue" in said
-    assert "can still be used" in said
-    found = told("show", "gemini:gemini-99-ultra")
+    text = " ".join(done.stdout.split())  # a narrow terminal wraps it
+    assert "Not in the catalogue" in text
+    assert "can still be used" in text
+    found = models_json("show", "gemini:gemini-99-ultra")
     assert (found["listed"], found["model"]) == (False, "gemini:gemini-99-ultra")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["list", "--provider", "gemni"], "Did you mean 'gemini'?"),
         (["show", "gemni:x"], "Did you mean 'gemini'?"),
@@ -101,14 +101,14 @@ def test_a_model_that_nobody_listed_can_still_be_used() -> None:
         (["show", "gemini:"], "has no model name"),
     ],
 )
-def test_a_mistake_is_said_without_a_traceback(words: list[str], says: str) -> None:
+def test_an_error_is_printed_without_a_traceback(words: list[str], message: str) -> None:
     done = models(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_ones_own_figures_are_read_from_the_folder_of_settings(
+def test_user_defined_prices_are_read_from_the_config_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
@@ -117,11 +117,11 @@ def test_ones_own_figures_are_read_from_the_folder_of_settings(
     own.write_text('[models."gemini:mine"]\nprices = { input = 0.001, output = 2 }\n')
     assert "0.001  2.00" in models("list", "--provider", "gemini").stdout
     monkeypatch.setenv("CORRAL_MODELS", "")
-    assert not told("show", "gemini:mine")["listed"]
+    assert not models_json("show", "gemini:mine")["listed"]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('[models."gemini:x"]\nprices = { input = nan, output = 1 }', "gemini:x: prices.input"),
         ('[models."gemini:x"]\nprices = { input = -1, output = 1 }', "$.prices.input"),
@@ -130,8 +130,8 @@ def test_ones_own_figures_are_read_from_the_folder_of_settings(
         (None, "No such file"),
     ],
 )
-def test_what_is_wrong_in_ones_own_figures_is_said(
-    text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_error_in_user_defined_prices_is_reported(
+    text: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own.toml"
     if text is not None:
@@ -140,5 +140,5 @@ def test_what_is_wrong_in_ones_own_figures_is_said(
     done = models("list")
     assert (done.returncode, done.stdout) == (2, "")
     assert str(own) in done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

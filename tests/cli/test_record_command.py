@@ -36,7 +36,7 @@ def other(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_program_is_recorded_and_replayed_by_hand(workspace: Path) -> None:
+def test_a_program_is_recorded_and_replayed(workspace: Path) -> None:
     orders = "init\ntext hello\nstderr oh\nexit 3"
     words = ("--flag", "-o", "value")
     then = corral(
@@ -52,7 +52,7 @@ def test_a_program_is_recorded_and_replayed_by_hand(workspace: Path) -> None:
     )
 
 
-def test_the_file_begins_with_how_it_was_made(workspace: Path) -> None:
+def test_the_recording_starts_with_a_header(workspace: Path) -> None:
     program = str(PROGRAM)
     corral(
         "record", "-o", "t", "--agent", "gemini-cli", "--", program, KEY, cwd=workspace, A_KEY=KEY
@@ -66,7 +66,7 @@ def test_the_file_begins_with_how_it_was_made(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("record", "-o", "t", "--", "/no/such/program"), 12, "/no/such/program was not found"),
         (("record", "--", "true"), 2, "Missing option '-o'"),
@@ -75,12 +75,12 @@ def test_the_file_begins_with_how_it_was_made(workspace: Path) -> None:
         (("run", "--replay", "no-such-file", "x"), 2, "the recording cannot be read"),
     ],
 )
-def test_what_cannot_be_is_told(
-    workspace: Path, words: tuple[str, ...], code: int, said: str
+def test_invalid_arguments_are_an_error(
+    workspace: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     done = corral(*words, cwd=workspace)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_run_is_recorded_and_replayed_without_program_and_key(

@@ -139,8 +139,8 @@ def test_a_name_is_forgotten_on_request(workspace: Path, ids: tuple[str, str]) -
     name = StoredName(name="fix", cwd=str(workspace), agent="gemini-cli", session=ids[0])
     fs.write_atomically(files.meta, msgspec.json.encode(name))
     assert "[fix] Fix the parser" in corral("sessions", "list", cwd=workspace).stdout
-    kept = corral("sessions", "stop", "fix", cwd=workspace)
-    assert "was not running" in kept.stdout
+    stopped = corral("sessions", "stop", "fix", cwd=workspace)
+    assert "was not running" in stopped.stdout
     done: subprocess.CompletedProcess[str] = corral(
         "sessions", "stop", "fix", "--forget", cwd=workspace
     )

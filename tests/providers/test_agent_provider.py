@@ -132,7 +132,7 @@ def test_a_timeout_is_an_error_that_names_the_setting_to_raise(workspace: Path) 
         scripted(workspace, timeout=1).generate("init\nhang")
     with pytest.raises(ProviderError, match=r"timed out after 0\.5s.*response_timeout"):
         scripted(workspace, timeout=60).generate("init\nhang", response_timeout=0.5)
-    with pytest.raises(ProviderError, match=r"no sign of life 0\.5s.*raise connection_timeout"):
+    with pytest.raises(ProviderError, match=r"no output 0\.5s.*raise connection_timeout"):
         scripted(workspace).generate("hang", connection_timeout=0.5)
     with pytest.raises(ProviderError, match=r"timed out after 0\.5s"):
         scripted(workspace, timeout=0.5).generate("init\nhang", response_timeout=60)

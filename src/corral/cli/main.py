@@ -123,6 +123,6 @@ def _report_error(error: Exception) -> int:
 
 
 def _discard_stdout() -> int:
-    """The reader of stdout has gone. Redirect it, or Python reports an error at exit."""
+    """The reader has closed stdout. Redirect it, or Python reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141

@@ -179,7 +179,7 @@ def delete(names: tuple[str, ...]) -> None:
     for record in records:
         if store.is_in_use(record):
             raise ConfigError(
-                f"session {record.meta.id} is in use", hint="End its run first, or leave it out."
+                f"session {record.meta.id} is in use", hint="End its run first, or do not name it."
             )
     for record in records:
         record.close(keep=False)
@@ -194,7 +194,7 @@ def delete(names: tuple[str, ...]) -> None:
 def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
     """Stop the background process of the named session NAME (corral run --session NAME).
 
-    The conversation is kept: the next run with this name continues it.
+    The conversation stays stored: the next run with this name continues it.
     """
     if everywhere == (name is not None):
         raise ConfigError("give the name of a session, or --all")

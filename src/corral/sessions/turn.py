@@ -490,7 +490,7 @@ def _total_timeout(run: RunOptions) -> CorralError:
 
 def _startup_timeout(run: RunOptions) -> CorralError:
     return StartupTimeout(
-        f"no sign of life {run.startup_timeout:g}s after the start",
+        f"no output {run.startup_timeout:g}s after the start",
         hint="Raise startup_timeout, or run `corral agents doctor`.",
     )
 

@@ -93,12 +93,12 @@ class RunOutput:
             return await (self._write_while(task) if self.as_json else task)
 
     async def _write_while(self, task: asyncio.Task[PipelineResult]) -> PipelineResult:
-        """Write the events while the run goes on. A slow reader delays the output, not the run."""
+        """Write the events during the run. A slow reader delays the output, not the run."""
         with Stdout(lambda: self._is_cancelled) as out:
             writing = asyncio.ensure_future(self._write_lines(out))
             try:
                 await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)
-                if writing.done():  # the reader has gone
+                if writing.done():  # the reader closed the pipe
                     task.cancel()
                     await asyncio.wait({task})
                     await writing

@@ -81,7 +81,7 @@ class Pages:
         return self._shown < len(self._lines)
 
     def first(self) -> str:
-        """All of it, where it fits; else its size, its beginning and its end."""
+        """The complete question if it fits; else its size, its first and its last lines."""
         lines = self._lines
         if len(lines) <= self._room:
             self._shown = len(lines)
@@ -106,8 +106,8 @@ class Pages:
 
 
 def lines_of(request: PermissionRequest, columns: int) -> list[str]:
-    """The whole question, in lines that are no wider than the terminal. The first line is ours;
-    every other begins with a bar."""
+    """The complete question, in lines that are no wider than the terminal. The first line is
+    written by corral; every other line starts with a bar."""
     lines = [f"? {request.kind}: permission is needed"]
     details = [] if _repeats_argument(request) else [one_line(request.title or "")]
     details += _format_arguments(request.input, 0)
@@ -153,8 +153,8 @@ def _format_arguments(value: Json, depth: int) -> Iterator[str]:
 
 
 def wrap(line: str, room: int) -> list[str]:
-    """The line in parts that the terminal does not wrap by itself: what it wraps begins at its
-    left edge, where only lines of ours may begin."""
+    """The line in parts that the terminal does not wrap by itself: a wrapped part starts at
+    the left edge, where only lines of corral may start."""
     room = max(room, 10)
     parts: list[str] = []
     part, width = "", 0
@@ -193,7 +193,7 @@ async def _read_line() -> str:
             ready.clear()
             try:
                 read = os.read(descriptor, 4_096)
-            except OSError:  # the terminal is gone
+            except OSError:  # the terminal was closed
                 read = b""
             if not read:
                 return "n"  # end of input counts as no

@@ -1,7 +1,7 @@
 """All output of the command line goes through this module.
 
 Answers, names, titles and errors come from models, agents and repositories. ``echo`` cleans
-every text; ``answer`` and ``echo_json`` leave it as it is where stdout is a file or a pipe,
+every text; ``answer`` and ``echo_json`` do not change it if stdout is a file or a pipe,
 because there it is data. ``clean_stderr`` replaces ``sys.stderr`` with a cleaning writer, for
 what other code prints: log messages, warnings, tracebacks. Only ``console`` writes control
 sequences: those of the status lines, around texts that were cleaned before.
@@ -34,7 +34,7 @@ def echo_err(text: str) -> None:
 
 
 def answer(text: str) -> None:
-    """Print an answer, or a file: cleaned at a terminal, else as it is."""
+    """Print an answer, or a file: cleaned at a terminal, else unchanged."""
     sys.stdout.write(clean(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 

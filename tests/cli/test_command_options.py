@@ -1,4 +1,4 @@
-"""What a person is told to type next holds no password."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from corral.cli.options import database_option
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         (None, ""),
         ("runs.db", " --db runs.db"),
@@ -21,5 +21,5 @@ from corral.cli.options import database_option
         ("postgresql://[s3cret", " --db '***'"),
     ],
 )
-def test_a_database_is_told_without_its_password(given: str | None, told: str) -> None:
-    assert database_option(given) == told
+def test_a_printed_database_option_has_no_password(given: str | None, expected: str) -> None:
+    assert database_option(given) == expected

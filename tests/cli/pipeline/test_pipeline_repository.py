@@ -1,4 +1,4 @@
-"""``--repository`` and ``--artifacts``: a worktree for a run, and what is left of it."""
+"""``--repository`` and ``--artifacts``: a worktree for a run, and its branch."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def refused(tmp_path: Path, **given: Any) -> str:
     return f"{caught.value} {caught.value.hint}"
 
 
-def test_what_does_not_go_together_is_refused(repository: Path, tmp_path: Path) -> None:
-    said = refused(tmp_path, repository=repository, workspace=tmp_path)
-    assert "workspace and repository cannot be combined" in said
+def test_options_that_exclude_each_other_are_an_error(repository: Path, tmp_path: Path) -> None:
+    message = refused(tmp_path, repository=repository, workspace=tmp_path)
+    assert "workspace and repository cannot be combined" in message
     assert "commit needs a repository" in refused(tmp_path, commit="main")
     for given in ({"repository": repository}, {"artifacts": f"file://{tmp_path}/left"}):
         assert "durable" in refused(tmp_path, durable=False, **given)
     assert "no file system" in refused(tmp_path, artifacts="nothing-like-it://x")
-    said = refused(tmp_path, artifacts="ftp://me:very-secret@localhost/x")
-    assert "very-secret" not in said
-    assert "password" in said
+    message = refused(tmp_path, artifacts="ftp://me:very-secret@localhost/x")
+    assert "very-secret" not in message
+    assert "password" in message
     assert "has no commit" in refused(tmp_path, repository=repository, commit="gone")
     assert not (tmp_path / "x.db").exists()
     assert git(repository, "branch", "--list", "corral/*") == ""
@@ -55,7 +55,7 @@ def test_a_pipeline_that_cannot_run_leaves_no_branch(repository: Path, tmp_path:
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-def test_a_failed_run_leaves_its_work_and_a_fork_goes_on_before_it(
+def test_a_failed_run_leaves_its_work_and_a_fork_starts_before_it(
     repository: Path, tmp_path: Path
 ) -> None:
     put(tmp_path, PLAIN)
@@ -95,7 +95,7 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     assert not place.exists()
 
 
-def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_kept(
+def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_stored(
     repository: Path, tmp_path: Path
 ) -> None:
     traps = Traps(tmp_path / "traps")
@@ -125,7 +125,7 @@ def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_kept(
     assert (plain / "sub" / "work").read_text() == "work\nmore\n"
 
 
-def test_a_run_whose_work_cannot_be_kept_fails(repository: Path, tmp_path: Path) -> None:
+def test_a_run_whose_work_cannot_be_stored_fails(repository: Path, tmp_path: Path) -> None:
     left = "$ATTRACTOR_LOGS_ROOT/artifacts"
     command = f"echo new > new; rm -rf {left}; touch {left}"
     put(

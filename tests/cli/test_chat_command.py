@@ -20,7 +20,7 @@ CORRAL = str(Path(sys.executable).with_name("corral"))
 MODEL = ("--model", "gemini:gemini-2.5-flash")
 
 
-class Place:
+class ChatSetup:
     """A folder, and a scripted model that the command line finds."""
 
     def __init__(self, cwd: Path, server: ModelServer) -> None:
@@ -40,67 +40,67 @@ class Place:
         )
 
     def heard(self, number: int) -> list[str]:
-        """What the model was told by then."""
+        """The messages that the model has received."""
         return self.server.requests[number].texts
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Place]:
+def chat(request: pytest.FixtureRequest, workspace: Path) -> Iterator[ChatSetup]:
     with ModelServer(request.param) as server:
-        yield Place(workspace, server)
+        yield ChatSetup(workspace, server)
 
 
 def playing(*turns: Turn) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("place", [list(turns)], indirect=True, ids=["script"])
+    return pytest.mark.parametrize("chat", [list(turns)], indirect=True, ids=["script"])
 
 
 @playing(say("Hello."), say("You said hi."))
-def test_each_line_is_a_prompt_of_one_conversation(place: Place) -> None:
-    done = place.corral("chat", *MODEL, stdin="hi\nwhat did I say?\n")
+def test_each_line_is_a_prompt_of_one_conversation(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="hi\nwhat did I say?\n")
     assert (done.returncode, done.stdout) == (0, "Hello.\nYou said hi.\n")
-    assert place.heard(1) == ["hi", "Hello.", "what did I say?"]
+    assert chat.heard(1) == ["hi", "Hello.", "what did I say?"]
     assert "continue with: corral chat --resume 2" in done.stderr
 
 
 @playing(say("Hello."), say("You said hi."))
-def test_a_conversation_is_resumed_with_its_own_agent_and_model(place: Place) -> None:
-    place.corral("chat", *MODEL, stdin="hi\n")
-    done = place.corral("chat", "--resume", "last", "--quiet", stdin="what did I say?\n")
+def test_a_conversation_is_resumed_with_its_own_agent_and_model(chat: ChatSetup) -> None:
+    chat.corral("chat", *MODEL, stdin="hi\n")
+    done = chat.corral("chat", "--resume", "last", "--quiet", stdin="what did I say?\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "You said hi.\n", "")
-    assert place.heard(1) == ["hi", "Hello.", "what did I say?"]
+    assert chat.heard(1) == ["hi", "Hello.", "what did I say?"]
 
 
 @playing(Turn(text="Hello.", usage={"input": 12, "output": 3}))
-def test_what_begins_with_a_slash_is_for_the_chat(place: Place) -> None:
-    done = place.corral("chat", *MODEL, stdin="/help\n\n  \nhi\n/usage\n/exit\nnever sent\n")
+def test_a_line_that_starts_with_a_slash_is_a_command(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="/help\n\n  \nhi\n/usage\n/exit\nnever sent\n")
     assert "12 tokens in, 3 out" in done.stderr
     assert "/exit" in done.stderr
-    assert len(place.server.requests) == 1
+    assert len(chat.server.requests) == 1
 
 
 @playing(say("One."))
-def test_a_backslash_at_the_end_joins_lines(place: Place) -> None:
-    place.corral("chat", *MODEL, stdin="one\\\ntwo\n")
-    assert place.heard(0) == ["one\ntwo"]
+def test_a_backslash_at_the_end_joins_lines(chat: ChatSetup) -> None:
+    chat.corral("chat", *MODEL, stdin="one\\\ntwo\n")
+    assert chat.heard(0) == ["one\ntwo"]
 
 
 @playing(say("Hello."), fail(401))
-def test_a_failed_answer_is_told_and_is_the_exit_code(place: Place) -> None:
-    done = place.corral("chat", *MODEL, stdin="hi\nagain\n")
+def test_a_failed_answer_is_reported_and_sets_the_exit_code(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="hi\nagain\n")
     assert done.returncode == 6
     assert done.stdout == "Hello.\n"
     assert "rejected the key" in done.stderr
 
 
 @playing(Turn(calls=[Call("shell", {"command": "touch x"})]), say("I may not."))
-def test_a_chat_has_the_policy_of_any_run(place: Place) -> None:
-    done = place.corral("chat", *MODEL, stdin="make x\n")
+def test_the_policy_applies_to_a_chat(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="make x\n")
     assert done.stdout == "I may not.\n"
     assert "denied" in done.stderr
-    assert not (place.cwd / "x").exists()
+    assert not (chat.cwd / "x").exists()
 
 
-def test_a_vendor_nobody_knows_is_told_before_anything_is_read(workspace: Path) -> None:
+def test_an_unknown_vendor_is_an_error_before_anything_is_read(workspace: Path) -> None:
     done = subprocess.run(
         [CORRAL, "chat", "--model", "gemni:x"],
         cwd=workspace,
@@ -114,13 +114,13 @@ def test_a_vendor_nobody_knows_is_told_before_anything_is_read(workspace: Path) 
 
 
 @playing(hang("Once upon"), say("Hello."))
-def test_ctrl_c_stops_an_answer_and_not_the_chat(place: Place) -> None:
+def test_ctrl_c_stops_an_answer_and_not_the_chat(chat: ChatSetup) -> None:
     """At a terminal, as a person would."""
     primary, secondary = pty.openpty()
     process = subprocess.Popen(
         [CORRAL, "chat", *MODEL, "--quiet"],
-        cwd=place.cwd,
-        env={**place.env, "TERM": "dumb"},
+        cwd=chat.cwd,
+        env={**chat.env, "TERM": "dumb"},
         stdin=secondary,
         stdout=secondary,
         stderr=secondary,
@@ -157,40 +157,40 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat(place: Place) -> None:
 
 
 @playing(say("It is small."))
-def test_run_takes_a_vendors_model_in_place_of_an_agent(place: Place) -> None:
-    done = place.corral("run", *MODEL, "--json", "What is it?")
+def test_run_uses_the_built_in_agent_for_a_vendors_model(chat: ChatSetup) -> None:
+    done = chat.corral("run", *MODEL, "--json", "What is it?")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert (events[0]["type"], events[0]["agent"]) == ("init", "corral")
     assert (events[-1]["status"], events[-1]["model"]) == ("success", MODEL[1])
-    assert place.server.requests[0].model == "gemini-2.5-flash"
+    assert chat.server.requests[0].model == "gemini-2.5-flash"
 
 
 @playing(say("Hm."))
-def test_the_effort_reaches_the_model(place: Place) -> None:
-    assert place.corral("run", *MODEL, "--effort", "low", "Think").returncode == 0
-    config = place.server.requests[0].body["generationConfig"]
+def test_the_effort_reaches_the_model(chat: ChatSetup) -> None:
+    assert chat.corral("run", *MODEL, "--effort", "low", "Think").returncode == 0
+    config = chat.server.requests[0].body["generationConfig"]
     assert config == {"thinkingConfig": {"thinkingBudget": 1024, "includeThoughts": True}}
 
 
 @playing()
-def test_without_a_key_the_variable_is_named_and_nothing_sent(place: Place) -> None:
+def test_a_missing_key_is_an_error_that_names_the_variable(chat: ChatSetup) -> None:
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
-        place.env.pop(name, None)
-    done = place.corral("run", *MODEL, "hi")
+        chat.env.pop(name, None)
+    done = chat.corral("run", *MODEL, "hi")
     assert done.returncode == 6
     assert "GEMINI_API_KEY" in done.stderr
-    assert place.server.requests == []
+    assert chat.server.requests == []
 
 
 @playing()
-def test_a_dry_run_of_our_own_agent_sends_nothing(place: Place) -> None:
-    done = place.corral("run", *MODEL, "--dry-run", "--approve", "edits", "hi")
+def test_a_dry_run_of_the_built_in_agent_sends_nothing(chat: ChatSetup) -> None:
+    done = chat.corral("run", *MODEL, "--dry-run", "--approve", "edits", "hi")
     assert done.returncode == 0
     assert "gemini:gemini-2.5-flash" in done.stdout
-    assert place.server.requests == []
+    assert chat.server.requests == []
 
 
-def test_our_own_agent_passes_the_doctor(workspace: Path) -> None:
+def test_the_built_in_agent_passes_the_doctor(workspace: Path) -> None:
     done = subprocess.run(
         [CORRAL, "agents", "doctor", "corral"],
         cwd=workspace,

@@ -1,4 +1,4 @@
-"""The command line, run as a program."""
+"""``corral run``, ``agents`` and ``sessions``, run as programs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def corral(
 AGENT = ("--agent", "gemini-cli", "--program", str(PROGRAM))
 
 
-def run(orders: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return corral("run", *AGENT, *words, "-", cwd=cwd, stdin=orders)
+def run(script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return corral("run", *AGENT, *words, "-", cwd=cwd, stdin=script)
 
 
 class Running:
-    """``corral run --json`` under way, with its orders given."""
+    """``corral run --json`` while it runs."""
 
-    def __init__(self, orders: str, *words: str, cwd: Path) -> None:
+    def __init__(self, script: str, *words: str, cwd: Path) -> None:
         self._process = subprocess.Popen(
             [CORRAL, "run", *AGENT, "--json", *words, "-"],
             cwd=cwd,
@@ -58,13 +58,13 @@ class Running:
         )
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(orders.encode())
+        self._process.stdin.write(script.encode())
         self._process.stdin.close()
         self.stdout = self._process.stdout
         self.signal = self._process.send_signal
 
     def end(self) -> tuple[int, str]:
-        """Its exit code and what it wrote to stderr, once it is over."""
+        """Wait for the end. Returns the exit code and stderr."""
         assert self._process.stderr
         with closing(self.stdout), self._process.stderr as stderr:
             return self._process.wait(30), stderr.read().decode()
@@ -81,19 +81,19 @@ def test_the_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) -> None
     assert "success" in done.stderr
 
 
-def test_quiet_says_nothing_but_the_answer(workspace: Path) -> None:
+def test_quiet_prints_only_the_answer(workspace: Path) -> None:
     done = run(GOOD, "--quiet", cwd=workspace)
     assert (done.stdout, done.stderr) == ("hello\n", "")
 
 
-def test_json_is_an_event_a_line(workspace: Path) -> None:
+def test_json_prints_one_event_per_line(workspace: Path) -> None:
     done = run(GOOD, "--json", cwd=workspace)
     events = [from_json(line) for line in done.stdout.splitlines()]
     assert isinstance(events[-1], Done)
     assert [event.seq for event in events] == [1, 2, 3]
 
 
-def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
+def test_denied_capabilities_are_printed_once_if_nobody_can_be_asked(workspace: Path) -> None:
     done = run(GOOD, cwd=workspace)
     assert "gemini-cli has no channel for questions" in done.stderr
     assert "write, shell, network denied" in done.stderr
@@ -101,7 +101,7 @@ def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("orders", "words", "code"),
+    ("script", "words", "code"),
     [
         ("init\ntext x", [], 11),
         ("init\nhang", ["--idle-timeout", "0.3"], 3),
@@ -115,17 +115,17 @@ def test_what_nobody_can_be_asked_about_is_said_once(workspace: Path) -> None:
         ("exit 127", [], 12),
     ],
 )
-def test_each_end_has_its_exit_code(
-    orders: str, words: list[str], code: int, workspace: Path
+def test_each_status_has_its_exit_code(
+    script: str, words: list[str], code: int, workspace: Path
 ) -> None:
-    done = run(orders, *words, cwd=workspace)
+    done = run(script, *words, cwd=workspace)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert "corral: " in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (["run"], 2, "the prompt is empty"),
         (["run", ""], 2, "the prompt is empty"),
@@ -158,8 +158,8 @@ def test_each_end_has_its_exit_code(
         (["fake", "serve", "bad.toml"], 2, "bad.toml"),
     ],
 )
-def test_bad_input_is_told_before_anything_starts(
-    words: list[str], code: int, says: str, workspace: Path
+def test_bad_input_is_an_error_before_the_agent_starts(
+    words: list[str], code: int, message: str, workspace: Path
 ) -> None:
     (workspace / "a-file").write_text("")
     (workspace / "bad.toml").write_text("read = 'allow'\nwrite = \n")
@@ -168,12 +168,14 @@ def test_bad_input_is_told_before_anything_starts(
     extra = ["--program", str(PROGRAM)] if words[:1] == ["run"] and "--program" not in words else []
     done = corral(*words, *extra, cwd=workspace)
     assert done.returncode == code, done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (Path(os.environ["CORRAL_HOME"]) / "sessions").exists()
 
 
-def test_without_a_program_the_install_line_is_told(workspace: Path, tmp_path: Path) -> None:
+def test_a_missing_program_is_an_error_with_the_install_command(
+    workspace: Path, tmp_path: Path
+) -> None:
     bare = tmp_path / "bin"
     bare.mkdir()
     done = corral("run", "x", cwd=workspace, env={**os.environ, "PATH": str(bare)})
@@ -181,7 +183,7 @@ def test_without_a_program_the_install_line_is_told(workspace: Path, tmp_path: P
     assert "corral agents install gemini" in done.stderr
 
 
-def test_installing_without_node_or_npm_says_so(workspace: Path, tmp_path: Path) -> None:
+def test_installing_without_node_or_npm_is_an_error(workspace: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bin"
     bare.mkdir()
     done = corral(
@@ -191,7 +193,9 @@ def test_installing_without_node_or_npm_says_so(workspace: Path, tmp_path: Path)
     assert "Node.js 20 or newer is needed" in done.stderr
 
 
-def test_a_failing_npm_leaves_nothing_and_is_quoted(workspace: Path, tmp_path: Path) -> None:
+def test_a_failing_npm_leaves_no_folder_and_its_message_is_shown(
+    workspace: Path, tmp_path: Path
+) -> None:
     fakes = tmp_path / "bin"
     fakes.mkdir()
     for name, body in {"node": "exit 0", "npm": "echo 'npm error code E404' >&2; exit 1"}.items():
@@ -220,24 +224,24 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
     assert "ask→deny" in plain.stdout
 
 
-def test_a_reader_that_goes_away_ends_the_agent_quietly(workspace: Path) -> None:
+def test_a_closed_pipe_ends_the_agent_without_an_error_message(workspace: Path) -> None:
     running = Running("init\ntext x\nmany 200000\nhang", cwd=workspace)
     assert running.stdout.readline()
     running.stdout.close()
-    code, said = running.end()
+    code, stderr = running.end()
     assert code == 141
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
     assert list((Path(os.environ["CORRAL_HOME"]) / "processes").iterdir()) == []
 
 
-def test_a_closed_stdout_is_refused_before_anything_is_spent(workspace: Path) -> None:
+def test_a_closed_stdout_is_an_error_before_the_agent_starts(workspace: Path) -> None:
     done = subprocess.run(
         f"{CORRAL} run --agent gemini-cli --program {PROGRAM} 'write evil.txt' >&-",
         shell=True,
         cwd=workspace,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 1
     assert "stdout is closed" in done.stderr
@@ -289,7 +293,7 @@ def test_no_keep_leaves_no_session(workspace: Path) -> None:
     assert json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout) == []
 
 
-def test_agents_are_listed_with_what_is_wrong(workspace: Path, tmp_path: Path) -> None:
+def test_agents_are_listed_with_their_problems(workspace: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path)}
     listed = json.loads(corral("agents", "list", "--json", cwd=workspace, env=env).stdout)
     gemini = next(one for one in listed if one["name"] == "gemini-cli")
@@ -297,7 +301,7 @@ def test_agents_are_listed_with_what_is_wrong(workspace: Path, tmp_path: Path) -
     assert "was not found" in gemini["problem"]
 
 
-def test_the_policy_table_is_data_too(workspace: Path) -> None:
+def test_the_policy_table_is_available_as_json(workspace: Path) -> None:
     done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
     tables = json.loads(done.stdout)
     assert {row["enforcement"] for row in tables["all"]} == {"native"}
@@ -305,11 +309,11 @@ def test_the_policy_table_is_data_too(workspace: Path) -> None:
     assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 
 
-def test_yolo_is_loud(workspace: Path) -> None:
+def test_yolo_prints_a_warning(workspace: Path) -> None:
     assert "may do everything" in run(GOOD, "--yolo", cwd=workspace).stderr
 
 
-def test_help_names_every_command_and_loads_no_more_than_click(workspace: Path) -> None:
+def test_help_lists_every_command_and_imports_only_click(workspace: Path) -> None:
     done = corral("--help", cwd=workspace)
     for name in ("run", "agents", "sessions", "fake"):
         assert name in done.stdout
@@ -321,14 +325,14 @@ def test_help_names_every_command_and_loads_no_more_than_click(workspace: Path) 
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
-def test_a_script_is_served_and_stops_by_itself(workspace: Path) -> None:
+def test_a_scripted_model_is_served_for_the_given_time(workspace: Path) -> None:
     (workspace / "script.toml").write_text('[[turn]]\ntext = "hi"\n')
     done = corral("fake", "serve", "script.toml", "--seconds", "0.3", cwd=workspace)
     assert done.returncode == 0
     assert done.stdout.startswith("http://127.0.0.1:")
 
 
-def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
+def test_processes_of_a_killed_run_are_ended_by_reap(workspace: Path) -> None:
     running = Running("init\ndaemon\ntext x\nhang", cwd=workspace)
     running.stdout.readline()
     running.stdout.readline()
@@ -342,7 +346,7 @@ def test_what_a_killed_run_left_behind_is_reaped(workspace: Path) -> None:
     assert list(ledger.iterdir()) == []
 
 
-def test_a_reader_that_only_stalls_does_not_stop_the_deadlines(workspace: Path) -> None:
+def test_deadlines_apply_while_the_reader_of_stdout_does_not_read(workspace: Path) -> None:
     running = Running("init\nmany 20000\nresult", "--timeout", "1", cwd=workspace)
     assert running.end()[0] == 3
 
@@ -350,11 +354,13 @@ def test_a_reader_that_only_stalls_does_not_stop_the_deadlines(workspace: Path) 
 @pytest.mark.parametrize(
     "redirection", ["2>&-", "2>/dev/full", "</dev/null", "PYTHONIOENCODING=ascii"]
 )
-def test_odd_streams_cost_no_answer(redirection: str, workspace: Path) -> None:
+def test_the_answer_is_printed_if_other_streams_are_closed(
+    redirection: str, workspace: Path
+) -> None:
     before, after = ("", redirection) if "=" not in redirection else (redirection, "")
-    (workspace / "orders").write_text("init\ntext héllo\nresult")
+    (workspace / "script").write_text("init\ntext héllo\nresult")
     done = subprocess.run(
-        f"{before} {CORRAL} run --agent gemini-cli --program {PROGRAM} --file orders {after}",
+        f"{before} {CORRAL} run --agent gemini-cli --program {PROGRAM} --file script {after}",
         shell=True,
         cwd=workspace,
         capture_output=True,
@@ -364,7 +370,7 @@ def test_odd_streams_cost_no_answer(redirection: str, workspace: Path) -> None:
     assert done.stdout.startswith(b"h")
 
 
-def test_the_folder_of_a_killed_run_is_cleaned_away(workspace: Path) -> None:
+def test_the_folder_of_a_killed_run_is_removed(workspace: Path) -> None:
     running = Running("init\ntext x\nhang", "--no-keep", cwd=workspace)
     running.stdout.readline()
     running.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Durable runs from the command line: killed, interrupted, answered later, forked, shared."""
+"""``corral pipeline`` with durable runs: resume, show, answer, cancel, fork; workers."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def appears(path: Path) -> None:
 
 @pytest.fixture
 def started(workspace: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes of a test, which end with it."""
-    begun: list[subprocess.Popen[str]] = []
-    yield begun
-    for process in begun:
+    """Processes that end with the test."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
-def start(begun: list[subprocess.Popen[str]], *words: str, cwd: Path) -> subprocess.Popen[str]:
+def start(processes: list[subprocess.Popen[str]], *words: str, cwd: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [CORRAL, *words],
         cwd=cwd,
@@ -77,12 +77,12 @@ def start(begun: list[subprocess.Popen[str]], *words: str, cwd: Path) -> subproc
         stderr=subprocess.PIPE,
         text=True,
     )
-    begun.append(process)
+    processes.append(process)
     return process
 
 
-def test_a_run_is_kept_listed_and_shown(workspace: Path) -> None:
-    assert pipeline("runs", cwd=workspace).returncode == 0  # of a database that is not there yet
+def test_a_run_is_stored_listed_and_shown(workspace: Path) -> None:
+    assert pipeline("runs", cwd=workspace).returncode == 0  # the database does not exist yet
     done = pipeline("run", put(workspace, TINY), "--simulate", "--goal", "Shine", cwd=workspace)
     assert (done.returncode, done.stdout) == (0, "[Simulated] Response for stage: a\n"), done.stderr
     assert "✓ a" in done.stderr
@@ -93,12 +93,12 @@ def test_a_run_is_kept_listed_and_shown(workspace: Path) -> None:
     folder = Path(found["folder"])
     assert found["outcomes"]["a"] == {"status": "success"}
     assert (folder / "a" / "response.md").read_text().startswith("[Simulated]")
-    told = pipeline("show", name, cwd=workspace).stdout
-    assert "Shine" in told
-    assert str(folder) in told
+    text = pipeline("show", name, cwd=workspace).stdout
+    assert "Shine" in text
+    assert str(folder) in text
 
 
-def test_events_of_a_durable_run_as_lines_with_the_result_at_last(workspace: Path) -> None:
+def test_json_prints_the_events_of_a_durable_run_and_then_the_result(workspace: Path) -> None:
     done = pipeline("run", put(workspace, TINY), "--simulate", "--json", cwd=workspace)
     assert (done.returncode, done.stderr) == (0, "")
     lines = lines_of(done)
@@ -134,12 +134,12 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     answered = corral(*words, "--text", "too early", cwd=workspace)
     assert answered.returncode == 0, answered.stderr
     assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
-    told = pipeline("show", name, "--db", "mine.db", cwd=workspace)
-    assert "answered; the run has not read it yet" in told.stdout
-    assert "corral pipeline answer" not in told.stdout
-    told = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
-    assert [each["answered"] for each in json.loads(told.stdout)["questions"]] == [True]
-    shown_json = json.loads(told.stdout)
+    found = pipeline("show", name, "--db", "mine.db", cwd=workspace)
+    assert "answered; the run has not read it yet" in found.stdout
+    assert "corral pipeline answer" not in found.stdout
+    found = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
+    assert [each["answered"] for each in json.loads(found.stdout)["questions"]] == [True]
+    shown_json = json.loads(found.stdout)
     assert shown_json["status"] == "interrupted"
     done = pipeline("resume", shown_json["folder"], "--db", "mine.db", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
@@ -157,7 +157,7 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
 
 
-def test_what_a_pipeline_within_asks_is_answered_at_the_whole(workspace: Path) -> None:
+def test_a_question_of_a_nested_pipeline_is_answered_on_the_outer_run(workspace: Path) -> None:
     put(workspace, GATE, "child.dot")
     text = TINY.replace('prompt="go"', 'type=include, dotfile="child.dot"')
     done = pipeline("run", put(workspace, text), cwd=workspace)
@@ -176,21 +176,21 @@ def test_what_a_pipeline_within_asks_is_answered_at_the_whole(workspace: Path) -
     assert pipeline("run", "auto.dot", "--auto-approve", cwd=workspace).returncode == 0
 
 
-def test_a_node_of_any_name_is_told_and_what_has_ended_takes_no_answer(workspace: Path) -> None:
+def test_node_names_are_printed_safely_and_an_ended_run_takes_no_answer(workspace: Path) -> None:
     odd = "a\x1b[2J\x07\x9b31m"
     waits = pipeline("run", put(workspace, GATE.replace("ask", f'"{odd}"')), cwd=workspace)
     assert waits.returncode == 10, waits.stderr
     name = newest(workspace)
-    told = waits.stderr + pipeline("show", name, cwd=workspace).stdout
-    assert told.count(r"? a\x1b[2J\x07\x9b31m: Ship it?") == 2
-    assert not [c for c in told if not c.isprintable() and c != "\n"]
+    found = waits.stderr + pipeline("show", name, cwd=workspace).stdout
+    assert found.count(r"? a\x1b[2J\x07\x9b31m: Ship it?") == 2
+    assert not [c for c in found if not c.isprintable() and c != "\n"]
     assert pipeline("cancel", name, cwd=workspace).returncode == 0
     late = pipeline("answer", name, "Y", cwd=workspace)
     assert late.returncode == 2
     assert f"{name} has already ended: cancelled" in late.stderr
 
 
-def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:
+def test_a_gate_with_a_short_timeout_is_awaited(workspace: Path) -> None:
     text = GATE.replace('label="Ship it?"', 'label="Ship it?", human.timeout=1s, '
                         'human.default_choice=keep')  # fmt: skip
     done = pipeline("run", put(workspace, text), "--json", cwd=workspace)
@@ -198,7 +198,7 @@ def test_a_gate_that_expires_soon_is_waited_out(workspace: Path) -> None:
     assert lines_of(done)[-1]["completed"] == ["start", "ask", "keep", "done"]
 
 
-def test_a_run_that_was_killed_goes_on_and_does_nothing_twice(
+def test_a_killed_run_is_resumed_without_repeating_finished_nodes(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
@@ -226,24 +226,24 @@ def at_work(cwd: Path) -> list[str]:
     return [line for line in found if "until" in line]
 
 
-def test_ctrl_c_says_how_to_go_on_and_it_does(
+def test_ctrl_c_prints_the_command_that_resumes_the_run(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
     appears(workspace / "at-two")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
     name = newest(workspace)
-    assert f"corral pipeline resume {name}" in said
+    assert f"corral pipeline resume {name}" in stderr
     (workspace / "go").touch()
     done = pipeline("resume", name, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
 
 
-def test_an_interrupted_run_can_be_cancelled_with_all_that_it_left_at_work(
+def test_cancelling_an_interrupted_run_ends_its_commands(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
@@ -259,7 +259,7 @@ def test_an_interrupted_run_can_be_cancelled_with_all_that_it_left_at_work(
         time.sleep(0.05)
 
 
-def test_a_run_is_cancelled_from_elsewhere(
+def test_a_run_is_cancelled_by_another_process(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
@@ -267,13 +267,13 @@ def test_a_run_is_cancelled_from_elsewhere(
     name = newest(workspace)
     done = pipeline("cancel", name, "--reason", "enough", cwd=workspace)
     assert done.returncode == 0, done.stderr
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1, said
-    assert "enough" in said or "cancelled" in said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1, stderr
+    assert "enough" in stderr or "cancelled" in stderr
     assert at_work(workspace) == []
 
 
-def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
+def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
     (workspace / "go").touch()
     file = put(workspace, STEPS)
     assert pipeline("run", file, cwd=workspace).returncode == 0
@@ -293,13 +293,13 @@ def test_a_fork_runs_again_from_a_node_on(workspace: Path) -> None:
     assert "nowhere" in nowhere.stderr
 
 
-def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> None:
+def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -> None:
     first = 'first [shape=parallelogram, tool_command="echo first >> done.txt"]\n    ask ['
     text = GATE.replace("ask [", first).replace("start -> ask", "start -> first -> ask")
     assert pipeline("run", put(workspace, text), cwd=workspace).returncode == 10
     name = newest(workspace)
     put(workspace, f"// moved\n{text}")
-    assert pipeline("resume", name, cwd=workspace).returncode == 10  # the same all the same
+    assert pipeline("resume", name, cwd=workspace).returncode == 10  # nothing has changed
     put(workspace, text.replace("{", '{ goal = "Another"', 1))
     assert pipeline("resume", name, cwd=workspace).returncode == 2
     put(workspace, text.replace("Ship it?", "Ship it now?"))
@@ -326,7 +326,7 @@ def test_a_changed_pipeline_is_refused_until_it_is_accepted(workspace: Path) -> 
     "words", [("show", "no-run"), ("answer", "no-run", "y"), ("cancel", "no-run"),
               ("resume", "no-run"), ("fork", "no-run", "--from", "a")]
 )  # fmt: skip
-def test_a_run_that_is_not_there_is_told_so(words: tuple[str, ...], workspace: Path) -> None:
+def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> None:
     done = pipeline(*words, cwd=workspace)
     assert done.returncode == 2, done.stderr
     assert "no-run" in done.stderr
@@ -335,7 +335,7 @@ def test_a_run_that_is_not_there_is_told_so(words: tuple[str, ...], workspace: P
 
 
 @pytest.mark.parametrize("words", [("run", "p.dot"), ("runs",), ("resume", "x")])
-def test_without_the_engine_the_way_to_it_is_told(
+def test_without_the_engine_the_error_names_the_extra(
     words: tuple[str, ...], workspace: Path, tmp_path: Path
 ) -> None:
     put(workspace, TINY)
@@ -350,7 +350,7 @@ def test_without_the_engine_the_way_to_it_is_told(
     assert fresh_corral("pipeline", *simulated, cwd=workspace, env=env).returncode == 0
 
 
-def test_workers_take_a_run_up_and_end_in_order(
+def test_workers_execute_a_run_and_stop_cleanly(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     worker = start(
@@ -368,7 +368,7 @@ def test_workers_take_a_run_up_and_end_in_order(
     assert worker.wait(60) == 0
 
 
-def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
+def test_invalid_options_of_a_worker_are_an_error(workspace: Path) -> None:
     for words in (
         ("--queue", ""),
         ("--limit", "codex"),
@@ -384,21 +384,23 @@ def test_a_worker_without_sense_is_refused(workspace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_a_limit_may_be_of_all_of_each_and_of_a_time() -> None:
+def test_a_limit_has_counts_for_all_workers_for_each_and_per_time() -> None:
     assert worker_command.parse_limit("codex-cli=2") == Limit(resource="codex-cli", everywhere=2)
-    whole = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
-    assert whole == Limit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
+    limit = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
+    assert limit == Limit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])
-def test_a_number_of_runs_that_is_none_is_refused(limit: str, workspace: Path) -> None:
+def test_an_invalid_number_of_runs_is_an_error(limit: str, workspace: Path) -> None:
     done = pipeline("runs", "-n", limit, cwd=workspace)
     assert done.returncode == 2
     assert "--limit" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_durable_failure_that_nothing_handles_agrees_in_all_that_is_said(workspace: Path) -> None:
+def test_an_unhandled_failure_of_a_durable_run_is_reported_alike_everywhere(
+    workspace: Path,
+) -> None:
     text = """digraph g {
         start [shape=Mdiamond]; done [shape=Msquare]
         build [shape=parallelogram, tool_command="exit 3"]
@@ -408,8 +410,8 @@ def test_a_durable_failure_that_nothing_handles_agrees_in_all_that_is_said(works
     done = pipeline("run", put(workspace, text), "--json", cwd=workspace)
     result = lines_of(done)[-1]
     assert (done.returncode, result["status"]) == (1, "fail")
-    told = json.loads(pipeline("show", result["run"], "--json", cwd=workspace).stdout)
-    assert (told["status"], told["reason"]) == ("fail", result["reason"])
+    found = json.loads(pipeline("show", result["run"], "--json", cwd=workspace).stdout)
+    assert (found["status"], found["reason"]) == ("fail", result["reason"])
     assert result["reason"].startswith("node 'build' failed: `exit 3` exited with 3")
     assert "fail" in pipeline("runs", cwd=workspace).stdout
     assert not (workspace / "deployed").exists()

@@ -1,4 +1,4 @@
-"""``corral pipeline run`` with handlers that will not stop, and readers that do not read."""
+"""``corral pipeline run`` with nodes that do not stop, and readers that do not read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def deaf(work):
         except asyncio.CancelledError:
             pass
 """
-STUBBORN = """digraph stubborn {{
+UNRESPONSIVE = """digraph unresponsive {{
     start [shape=Mdiamond]; done [shape=Msquare]
     stuck [type="{kind}"]
     start -> stuck -> done
@@ -76,7 +76,7 @@ FLOOD = """digraph flood {
 }"""
 
 
-def eventually(there: Path) -> None:
+def wait_until_exists(there: Path) -> None:
     until = time.monotonic() + 60
     while not there.exists():
         assert time.monotonic() < until, f"{there} never came"
@@ -97,23 +97,23 @@ def begin(workspace: Path, graph: str, *words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("kind", ["my.blocks", "my.spins", "my.deaf"])
 @pytest.mark.parametrize("way", WAYS)
-def test_ctrl_c_ends_a_run_whose_node_will_not_stop(workspace: Path, kind: str, way: str) -> None:
-    running = begin(workspace, STUBBORN.format(kind=kind), way)
+def test_ctrl_c_ends_a_run_whose_node_does_not_stop(workspace: Path, kind: str, way: str) -> None:
+    running = begin(workspace, UNRESPONSIVE.format(kind=kind), way)
     try:
-        eventually(workspace / "began")
+        wait_until_exists(workspace / "began")
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=60)
     finally:
         running.kill()
         running.communicate()
-    assert running.returncode == 130, said
-    assert "stuck" in said.partition("stop")[0], said
-    assert "did not" in said
-    assert "Traceback" not in said
+    assert running.returncode == 130, stderr
+    assert "stuck" in stderr.partition("stop")[0], stderr
+    assert "did not" in stderr
+    assert "Traceback" not in stderr
 
 
-def test_a_worker_that_a_node_blocks_ends_when_it_is_told_to(workspace: Path) -> None:
-    graph = STUBBORN.format(kind="my.blocks")
+def test_a_worker_that_is_blocked_by_a_node_ends_on_a_signal(workspace: Path) -> None:
+    graph = UNRESPONSIVE.format(kind="my.blocks")
     follower = begin(workspace, graph, "--db=runs.db", "--queue=default")
     words = ("worker", "--db=runs.db", "--import=steps", "--drain=0")
     env = {**os.environ, "PYTHONPATH": str(workspace)}
@@ -121,24 +121,22 @@ def test_a_worker_that_a_node_blocks_ends_when_it_is_told_to(workspace: Path) ->
         [CORRAL, *words], cwd=workspace, env=env, stderr=subprocess.PIPE, text=True
     )
     try:
-        eventually(workspace / "began")
+        wait_until_exists(workspace / "began")
         worker.send_signal(signal.SIGTERM)
-        _, said = worker.communicate(timeout=60)
+        _, stderr = worker.communicate(timeout=60)
     finally:
         for process in (worker, follower):
             process.kill()
             process.communicate()
-    assert worker.returncode == 1, said
-    assert "stuck.1" in said
+    assert worker.returncode == 1, stderr
+    assert "stuck.1" in stderr
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_reader_that_does_not_read_holds_up_neither_the_run_nor_ctrl_c(
-    workspace: Path, way: str
-) -> None:
+def test_a_slow_reader_delays_neither_the_run_nor_ctrl_c(workspace: Path, way: str) -> None:
     running = begin(workspace, FLOOD, way, "--json")
     try:
-        eventually(workspace / "finished")
+        wait_until_exists(workspace / "finished")
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=60) == 130
         assert running.stderr is not None
@@ -148,7 +146,7 @@ def test_a_reader_that_does_not_read_holds_up_neither_the_run_nor_ctrl_c(
         running.communicate()
 
 
-def test_a_reader_who_leaves_ends_the_command_and_the_run_can_go_on(workspace: Path) -> None:
+def test_a_closed_pipe_ends_the_command_and_the_run_can_be_resumed(workspace: Path) -> None:
     running = begin(workspace, FLOOD, "--db=runs.db", "--json")
     assert running.stdout is not None
     try:
@@ -157,12 +155,12 @@ def test_a_reader_who_leaves_ends_the_command_and_the_run_can_go_on(workspace: P
         assert running.wait(timeout=60) != 0
         assert running.stderr is not None
         with running.stderr:
-            said = running.stderr.read()
+            stderr = running.stderr.read()
     finally:
         running.kill()
         running.wait()
-    assert "Traceback" not in said
-    assert f"corral pipeline resume {first['run_id']} --db runs.db" in said
+    assert "Traceback" not in stderr
+    assert f"corral pipeline resume {first['run_id']} --db runs.db" in stderr
     (workspace / "go").touch()
     env = {"PYTHONPATH": str(workspace)}
     words = ("resume", first["run_id"], "--db=runs.db", "--import", "steps")

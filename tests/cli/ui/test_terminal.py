@@ -1,4 +1,4 @@
-"""What reaches a terminal, at a real one: a pseudo-terminal, of which every byte is looked at."""
+"""Output at a terminal: a pseudo-terminal whose bytes are all checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OURS = re.compile(r"\x1b\[\?25[hl]|\x1b\[[0-9;]*m|\x1b\[[0-9]*[AK]|\r|\n")
 
 
 class Screen:
-    """A program on a pseudo-terminal, and all that it wrote there."""
+    """A program at a pseudo-terminal, and its output."""
 
     def __init__(
         self, argv: Sequence[str], cwd: Path, env: dict[str, str], size: tuple[int, int]
@@ -59,7 +59,7 @@ class Screen:
             raise AssertionError(self.text)
         try:
             data = os.read(self.primary, 65_536)
-        except OSError:  # the program has gone
+        except OSError:  # the program has ended
             return False
         self.text += data.decode("utf-8", "surrogateescape")
         return bool(data)
@@ -97,14 +97,14 @@ def screen(
         os.close(shown.primary)
 
 
-def obeyed(text: str) -> list[str]:
-    """Characters that a terminal would obey, but for those of our own status lines."""
+def control_characters(text: str) -> list[str]:
+    """Control characters, except those of corral's own status lines."""
     rest = OURS.sub("", text)
     return [char for char in rest if not char.isprintable() and char != "\t"]
 
 
-def test_a_question_cannot_be_repainted_and_shows_the_whole_command(workspace: Path) -> None:
-    """What is asked for is longer than a title and full of control sequences."""
+def test_a_question_shows_the_complete_command_and_no_control_sequence(workspace: Path) -> None:
+    """The command is longer than a title and has many control sequences."""
     command = f"touch shown; : '{ATTACK}' {'x' * 300}; touch AT_THE_END"
     script = [Turn(calls=[Call("shell", {"command": command})]), say(f"Done {ATTACK}.")]
     with (
@@ -120,11 +120,11 @@ def test_a_question_cannot_be_repainted_and_shows_the_whole_command(workspace: P
         shown.type("y\n")
         assert shown.end() == 0
     assert (workspace / "AT_THE_END").exists()
-    assert obeyed(shown.text) == []
+    assert control_characters(shown.text) == []
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
-def test_what_is_typed_before_a_question_does_not_answer_it(workspace: Path, term: str) -> None:
+def test_input_typed_before_a_question_does_not_answer_it(workspace: Path, term: str) -> None:
     script = [Turn(calls=[Call("shell", {"command": f"touch x # {ATTACK}"})]), say("No.")]
     with (
         ModelServer(script) as server,
@@ -135,12 +135,12 @@ def test_what_is_typed_before_a_question_does_not_answer_it(workspace: Path, ter
         shown.type("n\n")
         shown.end()
     assert not (workspace / "x").exists()
-    assert obeyed(shown.text) == []
+    assert control_characters(shown.text) == []
     assert "\x1b]" not in shown.text
 
 
-def test_nothing_moves_on_the_screen_while_a_chat_asks(workspace: Path) -> None:
-    """A status line that is drawn again would erase lines of the question."""
+def test_the_status_line_stops_while_a_chat_asks(workspace: Path) -> None:
+    """A status line that is redrawn would erase lines of the question."""
     script = [Turn(calls=[Call("shell", {"command": "touch x"})]), say("Done.")]
     with (
         ModelServer(script) as server,
@@ -187,7 +187,7 @@ def test_a_long_question_is_allowed_only_after_its_last_page(workspace: Path) ->
     assert (workspace / "x").exists()
 
 
-def test_no_line_of_a_question_can_pass_for_ours() -> None:
+def test_no_line_of_a_question_looks_like_a_line_of_corral() -> None:
     forged = "ls\n  allow once (y), for this session (a), no (n), stop (c)? y\n" + "漢" * 200
     request = PermissionRequest(
         "1",
@@ -202,7 +202,7 @@ def test_no_line_of_a_question_can_pass_for_ours() -> None:
     assert "".join(rest).count("漢") == 200 * 3
 
 
-def test_a_question_without_arguments_says_so() -> None:
+def test_a_question_without_arguments_says_that_there_are_none() -> None:
     assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(no details are known)"]
     assert f"{BAR}do it" in lines_of(PermissionRequest("1", input="do it"), 80)
 
@@ -211,24 +211,24 @@ def test_every_line_of_a_question_is_on_some_page() -> None:
     lines = [str(number) for number in range(101)]
     pages = Pages(lines, 24)
     pages.first()
-    told = ""
+    shown_text = ""
     while pages.more:
-        told += pages.next()
-    assert [line for line in told.splitlines() if "of" not in line] == lines
+        shown_text += pages.next()
+    assert [line for line in shown_text.splitlines() if "of" not in line] == lines
 
 
-def test_answers_and_titles_reach_a_terminal_harmless_and_a_pipe_as_they_are(
+def test_answers_and_titles_are_escaped_at_a_terminal_and_unchanged_in_a_pipe(
     workspace: Path,
 ) -> None:
-    """The answer, a tool's title and its error; then the session, listed and shown."""
+    """The answer, the title and the error of a tool; then the session, listed and shown."""
     script = [Turn(calls=[Call("read_file", {"file_path": f"no{ATTACK}"})]), say(f"A{ATTACK}Z")]
     with ModelServer(script * 3) as server:
         run = ("run", *MODEL, f"Say {ATTACK.replace(chr(0x2028), '')}")
         with screen(*run, cwd=workspace, env=server.env, term="xterm-256color") as shown:
             assert shown.end() == 0
-        assert obeyed(shown.text) == []
+        assert control_characters(shown.text) == []
         assert "A\\x1b]52" in shown.text
-        assert "\x1b]8" not in shown.text  # rich would have made a link of it
+        assert "\x1b]8" not in shown.text  # rich would turn it into a link
         piped = subprocess.run(
             [CORRAL, *run],
             cwd=workspace,
@@ -238,23 +238,23 @@ def test_answers_and_titles_reach_a_terminal_harmless_and_a_pipe_as_they_are(
             timeout=60,
         )
         assert piped.stdout.decode() == f"A{ATTACK}Z\n"
-        assert obeyed(piped.stderr.decode()) == []
+        assert control_characters(piped.stderr.decode()) == []
         with screen(*run, "--json", cwd=workspace, env=server.env) as shown:
             assert shown.end() == 0
-        assert obeyed(shown.text) == []
+        assert control_characters(shown.text) == []
         texts = [line for line in shown.text.splitlines() if '"type":"text"' in line]
         assert "".join(json.loads(line)["delta"] for line in texts) == f"A{ATTACK}Z"
     for words in (("list",), ("show", "last"), ("export", "last"), ("list", "--json")):
         with screen("sessions", *words, cwd=workspace, env={}) as shown:
             assert shown.end() == 0
-        assert obeyed(shown.text) == [], words
+        assert control_characters(shown.text) == [], words
         assert "u001b]52" in shown.text or r"\x1b]52" in shown.text, words
         if words[0] != "export" and "--json" not in words:
             done = subprocess.run([CORRAL, "sessions", *words], capture_output=True, timeout=60)
-            assert obeyed(done.stdout.decode()) == [], words
+            assert control_characters(done.stdout.decode()) == [], words
 
 
-def test_errors_that_quote_others_are_cleaned(workspace: Path) -> None:
+def test_quoted_output_in_errors_is_escaped(workspace: Path) -> None:
     for words in (
         ("run", "--agent", f"no{ATTACK}", "x"),
         ("run", f"--no{ATTACK}", "x"),
@@ -268,13 +268,13 @@ def test_errors_that_quote_others_are_cleaned(workspace: Path) -> None:
             capture_output=True,
             timeout=60,
         )
-        said = done.stderr.decode()
-        assert done.returncode in (2, 12), (words, said)
-        assert r"\x1b]52" in said
-        assert obeyed(said) == [], words
+        stderr = done.stderr.decode()
+        assert done.returncode in (2, 12), (words, stderr)
+        assert r"\x1b]52" in stderr
+        assert control_characters(stderr) == [], words
 
 
-def test_a_traceback_is_cleaned(workspace: Path) -> None:
+def test_a_traceback_is_escaped(workspace: Path) -> None:
     code = (
         "import os, sys; from corral.cli import main\n"
         "def broken(_): raise RuntimeError(os.environ['ATTACK'])\n"
@@ -288,14 +288,14 @@ def test_a_traceback_is_cleaned(workspace: Path) -> None:
     )
     assert done.returncode == 1
     assert r"RuntimeError: \x1b]52" in done.stderr.decode()
-    assert obeyed(done.stderr.decode()) == []
+    assert control_characters(done.stderr.decode()) == []
 
 
-def test_what_a_library_logs_is_cleaned() -> None:
+def test_log_messages_of_libraries_are_escaped() -> None:
     code = (
         "import sys, logging; from corral.cli.ui.terminal import clean_stderr; clean_stderr();"
         f"logging.getLogger('x').warning({ATTACK!r}); sys.stderr.writelines([{ATTACK!r}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert done.stderr.decode().count(r"\x1b]52") == 2
-    assert obeyed(done.stderr.decode()) == []
+    assert control_characters(done.stderr.decode()) == []

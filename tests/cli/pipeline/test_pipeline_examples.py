@@ -42,7 +42,7 @@ def test_one_gemini_turn(workspace: Path) -> None:
         assert server.requests[0].last_text == "Greet me"
 
 
-def test_three_providers_hand_a_text_on(workspace: Path) -> None:
+def test_three_providers_pass_a_text_on(workspace: Path) -> None:
     def answer(request: Request) -> Turn:
         return say(f"<{request.model.split('-')[0]}>")
 
@@ -55,7 +55,7 @@ def test_three_providers_hand_a_text_on(workspace: Path) -> None:
         assert "<claude>" in asked[2].last_text
 
 
-def test_a_tools_round_trip(workspace: Path) -> None:
+def test_the_tool_example_calls_its_tool(workspace: Path) -> None:
     (workspace / "a.txt").write_text("apples\n")
 
     def answer(request: Request) -> Turn:
@@ -98,7 +98,7 @@ class Author:
         return say("First this, then that.")
 
 
-def test_plan_review_goes_round_until_the_review_is_content(workspace: Path) -> None:
+def test_plan_review_repeats_until_the_review_passes(workspace: Path) -> None:
     with ModelServer(Author()) as server:
         words = (*MODEL, "--approve", "edits", "--json")
         done = run("plan-review", *words, cwd=workspace, server=server)
@@ -123,7 +123,7 @@ def test_plan_review_goes_round_until_the_review_is_content(workspace: Path) -> 
     ]  # fmt: skip
 
 
-def test_reviewers_work_side_by_side_and_are_joined(workspace: Path) -> None:
+def test_parallel_reviewers_are_joined(workspace: Path) -> None:
     def answer(request: Request) -> Turn:
         return say("The report." if "short report" in request.last_text else "Looked.")
 
@@ -141,7 +141,7 @@ def test_reviewers_work_side_by_side_and_are_joined(workspace: Path) -> None:
     assert "best was" in asked[-1]
 
 
-def test_a_manager_sees_its_child_through(workspace: Path) -> None:
+def test_a_manager_supervises_its_child_pipeline(workspace: Path) -> None:
     with ModelServer(lambda request: say(f"Heard: {request.last_text[-30:]}")) as server:
         done = run("manager", *MODEL, "--json", cwd=workspace, server=server)
         assert done.returncode == 0, done.stderr

@@ -20,12 +20,12 @@ CLEAN = "no errors, no warnings\n"
 SHIPPED = EXAMPLES.parent / "src" / "corral" / "pipelines" / "starters"
 
 
-def test_a_sound_pipeline_lints_with_exit_0_and_says_so(workspace: Path) -> None:
+def test_a_correct_pipeline_lints_with_exit_code_0(workspace: Path) -> None:
     done = pipeline("lint", put(workspace, TINY), cwd=workspace)
     assert (done.returncode, done.stdout, done.stderr) == (0, CLEAN, "")
 
 
-def test_a_finding_is_told_as_compilers_do_with_its_fix_below(workspace: Path) -> None:
+def test_a_finding_is_printed_in_the_format_of_compilers_with_its_fix(workspace: Path) -> None:
     file = put(workspace, NO_EXIT)
     done = pipeline("lint", file, cwd=workspace)
     assert done.returncode == 1
@@ -33,17 +33,17 @@ def test_a_finding_is_told_as_compilers_do_with_its_fix_below(workspace: Path) -
     assert findings
     for found in findings:
         place = f"p.dot:{found.line or 1}:{found.column or 1}"
-        whole = f"{place}: {found.severity} {found.rule}: {found.message}\n    fix: {found.fix}\n"
-        assert whole in done.stdout
+        text = f"{place}: {found.severity} {found.rule}: {found.message}\n    fix: {found.fix}\n"
+        assert text in done.stdout
 
 
-def test_what_is_no_pipeline_is_a_finding_with_its_place(workspace: Path) -> None:
+def test_a_syntax_error_is_a_finding_with_its_position(workspace: Path) -> None:
     done = pipeline("lint", put(workspace, "digraph x {\n a -> \n}"), cwd=workspace)
     assert done.returncode == 1
     assert done.stdout.startswith("p.dot:3:1: error syntax: ")
 
 
-def test_findings_for_programs(workspace: Path) -> None:
+def test_findings_are_available_as_json(workspace: Path) -> None:
     sound, broken = put(workspace, TINY), put(workspace, NO_EXIT, "broken.dot")
     done = pipeline("lint", "--json", sound, broken, cwd=workspace)
     assert done.returncode == 1
@@ -64,7 +64,7 @@ def test_bad_input_exits_with_2_and_no_traceback(words: tuple[str, ...], workspa
     assert "Traceback" not in done.stderr
 
 
-def test_ones_own_node_type_is_known_to_lint_once_its_module_is_imported(workspace: Path) -> None:
+def test_lint_knows_a_node_type_after_its_module_is_imported(workspace: Path) -> None:
     text = TINY.replace('prompt="go"', 'type="my.step"')
     file = put(workspace, text)
     put(
@@ -92,7 +92,7 @@ def test_a_pipeline_is_drawn_as_text_dot_and_svg(workspace: Path) -> None:
     assert ElementTree.fromstring(svg).tag.endswith("svg")
 
 
-def test_a_drawing_goes_into_a_file_and_never_over_the_pipeline(workspace: Path) -> None:
+def test_a_drawing_is_written_to_a_file_but_not_over_the_pipeline(workspace: Path) -> None:
     file = put(workspace, TINY)
     done = pipeline("graph", file, "-o", "out.svg", cwd=workspace)
     assert (done.returncode, done.stdout) == (0, "out.svg\n")
@@ -104,7 +104,7 @@ def test_a_drawing_goes_into_a_file_and_never_over_the_pipeline(workspace: Path)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.dot")))
-def test_a_new_pipeline_lints_and_is_never_written_over_a_file(name: str, workspace: Path) -> None:
+def test_a_new_pipeline_lints_and_replaces_no_file(name: str, workspace: Path) -> None:
     done = pipeline("new", "--template", name, cwd=workspace)
     assert (done.returncode, done.stdout) == (0, f"{name}.dot\n")
     lint = pipeline("lint", f"{name}.dot", cwd=workspace)
@@ -117,7 +117,7 @@ def test_a_new_pipeline_lints_and_is_never_written_over_a_file(name: str, worksp
     assert name in pipeline("new", "--list", cwd=workspace).stdout
 
 
-def test_a_template_that_is_not_there_is_refused_by_the_names_of_those_that_are(
+def test_an_unknown_template_is_an_error_that_lists_the_known_ones(
     workspace: Path,
 ) -> None:
     done = pipeline("new", "--template", "nothing", "x.dot", cwd=workspace)
@@ -133,7 +133,7 @@ def test_every_example_lints_clean_without_a_key(path: Path, workspace: Path) ->
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.dot")), ids=lambda path: path.stem)
-def test_a_template_that_is_an_example_too_is_the_same(path: Path) -> None:
+def test_a_template_equals_the_example_of_the_same_name(path: Path) -> None:
     example = EXAMPLES / path.name
     assert not example.exists() or example.read_text() == path.read_text()
 
@@ -149,7 +149,9 @@ def test_a_template_that_is_an_example_too_is_the_same(path: Path) -> None:
         "pipeline run --help",
     ],
 )
-def test_what_runs_nothing_loads_no_engine_and_no_network(words: str, workspace: Path) -> None:
+def test_commands_that_run_nothing_import_no_engine_and_no_network(
+    words: str, workspace: Path
+) -> None:
     file = put(workspace, TINY)
     code = (
         "import sys; sys.argv = ['corral', *sys.argv[1:]]\n"

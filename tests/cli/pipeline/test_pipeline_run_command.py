@@ -35,16 +35,16 @@ def test_the_last_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) ->
     assert "\x1b" not in done.stderr
 
 
-def test_quiet_says_nothing_but_the_answer(workspace: Path) -> None:
+def test_quiet_prints_only_the_answer(workspace: Path) -> None:
     done = pipeline(*RUN, put(workspace, TINY), "--simulate", "-q", cwd=workspace)
     assert (done.stdout, done.stderr) == ("[Simulated] Response for stage: a\n", "")
 
 
-def test_json_is_an_event_a_line_and_the_result_at_last(workspace: Path) -> None:
+def test_json_prints_one_event_per_line_and_then_the_result(workspace: Path) -> None:
     done = pipeline(*RUN, put(workspace, TINY), "--simulate", "--json", cwd=workspace)
     assert (done.returncode, done.stderr) == (0, "")
-    *told, last = done.stdout.splitlines()
-    happened = [events.from_json(line) for line in told]
+    *lines, last = done.stdout.splitlines()
+    happened = [events.from_json(line) for line in lines]
     assert isinstance(happened[0], events.PipelineStarted)
     assert isinstance(happened[-1], events.PipelineCompleted)
     result = json.loads(last)
@@ -52,7 +52,7 @@ def test_json_is_an_event_a_line_and_the_result_at_last(workspace: Path) -> None
     assert result["completed"] == ["start", "a", "done"]
 
 
-def test_a_run_that_fails_exits_with_1_and_says_why(workspace: Path) -> None:
+def test_a_failed_run_exits_with_1_and_prints_the_reason(workspace: Path) -> None:
     file = put(workspace, SHELL.format(command="echo no way >&2; exit 3"))
     done = pipeline(*RUN, file, cwd=workspace)
     assert done.returncode == 1
@@ -60,7 +60,7 @@ def test_a_run_that_fails_exits_with_1_and_says_why(workspace: Path) -> None:
     assert "exited with 3: no way" in done.stderr
 
 
-def test_the_run_folder_is_where_it_was_asked_for(workspace: Path) -> None:
+def test_the_run_folder_is_the_given_one(workspace: Path) -> None:
     file = put(workspace, TINY)
     assert pipeline(*RUN, file, "--simulate", "--run-dir", "out", cwd=workspace).returncode == 0
     manifest = json.loads((workspace / "out" / "manifest.json").read_text())
@@ -81,13 +81,13 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
     words = ("--goal", "Shine", "--set", "name=Ann", "--set", "many:=[1, 2]")
     done = pipeline(*RUN, file, *words, "--workspace", str(elsewhere), "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
-    said = lines_of(done)[-1]["context"]["tool.output"]
-    assert said.startswith("Shine Ann [1")
-    assert str(elsewhere) in said
+    output = lines_of(done)[-1]["context"]["tool.output"]
+    assert output.startswith("Shine Ann [1")
+    assert str(elsewhere) in output
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "said"),
+    ("text", "words", "message"),
     [
         ("digraph p { a -> ", (), "expected"),
         ("digraph p { start [shape=Mdiamond] }", (), "terminal_node"),
@@ -109,12 +109,12 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
         ),
     ],
 )
-def test_bad_input_is_told_before_anything_is_begun(
-    text: str, words: tuple[str, ...], said: str, workspace: Path, tmp_path: Path
+def test_bad_input_is_an_error_before_the_run_starts(
+    text: str, words: tuple[str, ...], message: str, workspace: Path, tmp_path: Path
 ) -> None:
     done = pipeline(*RUN, put(workspace, text), *words, cwd=workspace)
     assert done.returncode in (2, 6), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("manifest.json"))
 
@@ -125,7 +125,7 @@ def test_gates_are_answered_by_auto_approve_with_the_first_choice(workspace: Pat
     assert lines_of(done)[-1]["completed"] == ["start", "ask", "ship", "done"]
 
 
-def test_ones_own_node_type_runs(workspace: Path) -> None:
+def test_a_registered_node_type_runs(workspace: Path) -> None:
     put(
         workspace,
         "from corral.pipelines import Outcome, handler\n\n\n"
@@ -148,7 +148,7 @@ def test_a_model_answers(workspace: Path) -> None:
 
 
 class AtTerminal:
-    """``corral pipeline`` with a terminal of its own."""
+    """``corral pipeline`` at a pseudo-terminal."""
 
     def __init__(self, *words: str, cwd: Path) -> None:
         self._primary, secondary = pty.openpty()
@@ -192,8 +192,8 @@ class AtTerminal:
 
 
 @pytest.mark.parametrize("way", ["--no-durable", "--quiet"])
-def test_a_person_at_the_terminal_is_asked_there(way: str, workspace: Path) -> None:
-    """In memory, and durably."""
+def test_a_gate_is_asked_at_the_terminal(way: str, workspace: Path) -> None:
+    """In memory, and durable."""
     there = AtTerminal("run", way, put(workspace, GATE), cwd=workspace)
     there.until("Ship it?")
     there.until("[N] No")
@@ -203,7 +203,7 @@ def test_a_person_at_the_terminal_is_asked_there(way: str, workspace: Path) -> N
     assert there.end() == 0, there.screen
 
 
-def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
+def test_control_characters_of_a_gate_are_escaped_at_the_terminal(workspace: Path) -> None:
     text = GATE.replace("Ship it?", "Ship \x1b]0;owned\x07it?")
     there = AtTerminal(*RUN, put(workspace, text), cwd=workspace)
     there.until(r"Ship \x1b]0;owned\x07it?")
@@ -212,8 +212,8 @@ def test_a_terminal_does_not_obey_what_a_gate_says(workspace: Path) -> None:
     assert there.end() == 0
 
 
-def test_the_events_and_the_result_of_a_run_in_memory_hold_no_secret(workspace: Path) -> None:
-    """Found by a command in a file, said by a model, given as a value, and sent as a bearer."""
+def test_the_events_and_the_result_of_a_run_in_memory_have_no_secret(workspace: Path) -> None:
+    """Secrets in the output of a command, in an answer, in a value, and in a bearer token."""
     secrets = {
         "GITHUB_PAT": "canary-github-pat-0123",
         "DATABASE_URL": "postgres://app:canary-db-pw-0123@db.example/app",
@@ -228,8 +228,8 @@ def test_the_events_and_the_result_of_a_run_in_memory_hold_no_secret(workspace: 
         send [type=http, url="http://127.0.0.1:9/x", bearer_env="PLAIN_NAME"]
         start -> read -> ask -> agent -> send -> done
     }"""
-    said = " and ".join(secrets.values())
-    with ModelServer([say(said), say(said)]) as server:
+    answer = " and ".join(secrets.values())
+    with ModelServer([say(answer), say(answer)]) as server:
         done = pipeline(
             *(*RUN, put(workspace, text), "--json"),
             *("--set", f"given={secrets['GITHUB_PAT']}", "--run-dir", "kept"),
@@ -242,13 +242,13 @@ def test_the_events_and_the_result_of_a_run_in_memory_hold_no_secret(workspace: 
     files = [
         path.read_text() for path in (workspace / "kept" / "stages").rglob("*") if path.is_file()
     ]
-    for told in (done.stdout, done.stderr, sent, *files):
-        assert "canary-db-pw-0123" not in told
-        assert "canary-bearer-0123" not in told
-        assert secrets["GITHUB_PAT"] not in told
+    for text in (done.stdout, done.stderr, sent, *files):
+        assert "canary-db-pw-0123" not in text
+        assert "canary-bearer-0123" not in text
+        assert secrets["GITHUB_PAT"] not in text
 
 
-def test_the_graph_moves_at_a_terminal_and_only_there(workspace: Path) -> None:
+def test_the_live_view_is_drawn_only_at_a_terminal(workspace: Path) -> None:
     file = put(workspace, SHELL.format(command="sleep 1"))
     there = AtTerminal(*RUN, file, cwd=workspace)
     there.until("\x1b[")
@@ -257,18 +257,18 @@ def test_the_graph_moves_at_a_terminal_and_only_there(workspace: Path) -> None:
     assert "✓ work" in there.screen
 
 
-def test_ctrl_c_ends_what_is_at_work_and_exits_with_130(workspace: Path) -> None:
+def test_ctrl_c_ends_the_running_commands_and_exits_with_130(workspace: Path) -> None:
     file = put(workspace, SHELL.format(command="echo $$ > pid; exec sleep 300"))
     process = subprocess.Popen(
         [CORRAL, "pipeline", *RUN, file], cwd=workspace, stderr=subprocess.PIPE, text=True
     )
     pid = _read(workspace / "pid")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=40)
-    assert process.returncode == 130, said
-    assert "interrupted" in said
-    assert "resume" not in said  # what was in memory is gone
-    assert "Traceback" not in said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "interrupted" in stderr
+    assert "resume" not in stderr  # a run in memory cannot be resumed
+    assert "Traceback" not in stderr
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -280,7 +280,7 @@ def _read(path: Path) -> str:
     return path.read_text().strip()
 
 
-def test_warnings_of_lint_come_before_the_run(workspace: Path) -> None:
+def test_warnings_of_lint_are_printed_before_the_run(workspace: Path) -> None:
     warned = put(
         workspace,
         "digraph g { s [shape=Mdiamond]; e [shape=Msquare]; a [prompt=x, type=magic]; s->a->e }",
@@ -295,7 +295,7 @@ def test_warnings_of_lint_come_before_the_run(workspace: Path) -> None:
     assert quiet.stderr == ""
 
 
-def test_a_failure_that_nothing_handles_agrees_in_all_that_is_said(workspace: Path) -> None:
+def test_an_unhandled_failure_is_reported_alike_everywhere(workspace: Path) -> None:
     text = """digraph g {
         start [shape=Mdiamond]; done [shape=Msquare]
         build [shape=parallelogram, tool_command="exit 3"]
@@ -311,7 +311,7 @@ def test_a_failure_that_nothing_handles_agrees_in_all_that_is_said(workspace: Pa
     assert checkpoint["node_outcomes"]["build"]["status"] == "fail"
 
 
-def test_a_folder_that_is_no_run_folder_is_refused(workspace: Path) -> None:
+def test_a_folder_that_is_not_a_run_folder_is_an_error(workspace: Path) -> None:
     done = pipeline("resume", str(workspace), cwd=workspace)
     assert done.returncode == 2
     assert "is not a run folder" in done.stderr
