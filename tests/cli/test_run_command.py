@@ -152,7 +152,7 @@ def test_each_status_has_its_exit_code(
         (["sessions", "show", "nothing"], 4, "no session is called"),
         (["agents", "show", "nobody"], 2, "no agent is called"),
         (["agents", "install", "manual"], 2, "nothing to install"),
-        (["agents", "check", "manual"], 2, "no script can check them"),
+        (["agents", "check", "manual"], 2, "cannot be checked by a script"),
         (["sessions", "answer", "nothing"], 4, "no session is called"),
         (["run", "x", "--agent", "manual", "--via", "terminal"], 2, "there is no terminal"),
         (["fake", "serve", "bad.toml"], 2, "bad.toml"),
