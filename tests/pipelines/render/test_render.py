@@ -13,7 +13,8 @@ from corral.pipelines.dot import writer
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Edge, Graph, Node, Value
 from corral.pipelines.render import layout
-from corral.pipelines.render import text as render_text
+from corral.pipelines.render.svg import as_svg
+from corral.pipelines.render.text import as_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOP = """digraph review {
@@ -28,7 +29,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.dot"))
 
 
 def test_as_text_a_person_can_follow_it() -> None:
-    assert render_text.as_text(parse(LOOP), {"plan": "success"}) == (
+    assert as_text(parse(LOOP), {"plan": "success"}) == (
         "review\n"
         "goal: Ship it\n"
         "\n"
@@ -44,9 +45,7 @@ def test_as_text_a_person_can_follow_it() -> None:
 
 
 def test_text_for_a_terminal_holds_nothing_that_a_terminal_obeys() -> None:
-    shown = render_text.as_text(
-        parse('digraph G { "a\x1b[31m" -> b [label="x\x07\ny"] goal="\x1b]0;t" }')
-    )
+    shown = as_text(parse('digraph G { "a\x1b[31m" -> b [label="x\x07\ny"] goal="\x1b]0;t" }'))
     assert all(c.isprintable() or c == "\n" for c in shown)
 
 
@@ -100,8 +99,8 @@ def test_the_dot_of_any_graph_is_the_same_pipeline(
         edges = [Edge(*edge) for edge in drawn]
     graph = Graph(name, attrs, {key: Node(key, dict(value)) for key, value in nodes.items()}, edges)
     same(graph)
-    ElementTree.fromstring(render_text.as_svg(graph))
-    render_text.as_text(graph)
+    ElementTree.fromstring(as_svg(graph))
+    as_text(graph)
 
 
 def test_backslashes_quotes_and_ends_of_lines_survive_the_dot() -> None:
@@ -114,9 +113,7 @@ def test_classes_of_subgraphs_stay_in_the_dot() -> None:
 
 
 def test_the_picture_shows_every_node_edge_and_label_and_colours_what_ended() -> None:
-    picture = ElementTree.fromstring(
-        render_text.as_svg(parse(LOOP), {"plan": "fail", "start": "success"})
-    )
+    picture = ElementTree.fromstring(as_svg(parse(LOOP), {"plan": "fail", "start": "success"}))
     said = [text.text for text in picture.iter(f"{SVG}text")]
     assert {"start", "Make a plan", "Good?", "done", "[A] Approve", "[R] Revise"} == set(said)
     assert sum(path.get("class") == "edge" for path in picture.iter(f"{SVG}path")) == 4
@@ -135,7 +132,7 @@ def test_what_a_picture_shows_cannot_break_out_of_it() -> None:
         nasty, {}, {nasty: Node(nasty, {"label": nasty, "prompt": nasty})}, [Edge(nasty, nasty)]
     )
     graph.edges[0].attrs["label"] = nasty
-    picture = ElementTree.fromstring(render_text.as_svg(graph))
+    picture = ElementTree.fromstring(as_svg(graph))
     assert not list(picture.iter(f"{SVG}script"))
 
 
@@ -157,12 +154,12 @@ def test_nodes_stand_below_what_leads_to_them_and_never_on_each_other() -> None:
 
 
 def test_the_same_graph_is_always_drawn_the_same() -> None:
-    assert render_text.as_svg(parse(LOOP)) == render_text.as_svg(parse(LOOP))
+    assert as_svg(parse(LOOP)) == as_svg(parse(LOOP))
 
 
 def test_a_large_pipeline_can_be_drawn() -> None:
     chain = " -> ".join(f"n{i}" for i in range(5000))
     fan = " ".join(f"n0 -> m{i} -> n4999" for i in range(2000))
     graph = parse(f"digraph G {{ {chain}; {fan} n4999 -> n0 }}")
-    assert len(list(ElementTree.fromstring(render_text.as_svg(graph)).iter(f"{SVG}g"))) == 7000
-    assert render_text.as_text(graph).count("▶") == len(graph.edges)
+    assert len(list(ElementTree.fromstring(as_svg(graph)).iter(f"{SVG}g"))) == 7000
+    assert as_text(graph).count("▶") == len(graph.edges)

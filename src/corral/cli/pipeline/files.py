@@ -87,13 +87,14 @@ def _count(number: int, what: str) -> str:
 def graph(file: str, form: str | None, output: str | None) -> None:
     """Draw FILE. Graphviz is not needed."""
     from corral.pipelines.dot.writer import as_dot
-    from corral.pipelines.render import text as render_text
+    from corral.pipelines.render.svg import as_svg
+    from corral.pipelines.render.text import as_text
 
     read = loader.read(Path(file))
     if form is None:
         end = Path(output).suffix.lower() if output else ""
         form = {".svg": "svg", ".dot": "dot", ".gv": "dot"}.get(end, "text")
-    drawing = {"text": render_text.as_text, "dot": as_dot, "svg": render_text.as_svg}[form](read)
+    drawing = {"text": as_text, "dot": as_dot, "svg": as_svg}[form](read)
     drawing = drawing if drawing.endswith("\n") else drawing + "\n"
     if output is None:
         answer(drawing)
