@@ -116,6 +116,8 @@ CLOCKS = frozenset(
         "gmtime",
     ]
 )
+RANDOM_UUIDS = frozenset(["uuid1", "uuid4", "uuid6", "uuid7"])
+"""The other functions of ``uuid`` derive an id from a name."""
 MODULES = {
     "socket": "socket",
     "subprocess": "process",
@@ -127,18 +129,15 @@ MODULES = {
     "selectors": "socket",
     "random": "random",
     "secrets": "random",
-    "uuid": "random",
 }
 
 ALLOWED: dict[str, tuple[str, str]] = {
-    "agents/copilot/launch.py": ("random", "a UUID derived from the session's name"),
     "agents/gemini/write_paths.py": ("file", "real paths: the agent compares them without links"),
     # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
     # descriptor from the check to the use, so the calls stand beside the checks.
     "builtin/driver.py": ("file", "whether a conversation can be resumed"),
     "builtin/history.py": ("file", "appends to the conversation that it owns"),
-    "builtin/prompt.py": ("clock file", "the date; the project's instructions for agents"),
-    "builtin/tool_execution.py": ("clock", "measures how long a tool call took"),
+    "builtin/prompt.py": ("file", "reads the project's instructions for agents"),
     "builtin/tools/apply_patch.py": ("file", "the tool"),
     "builtin/tools/files.py": ("file", "the tools"),
     "builtin/tools/glob.py": ("file", "the tool"),
@@ -151,10 +150,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
     "durable/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
     "durable/api.py": ("file", "checks the workspace before a run; reads its last response"),
-    "durable/batch/api.py": ("clock", "when the next progress report is due"),
     "durable/batch/output_file.py": ("file", "the results file: appended, synced, locked"),
-    "durable/batch/queue.py": ("clock", "how long to wait for the queue"),
-    "durable/batch/resume.py": ("clock", "the age of a batch"),
     "durable/batch/spec.py": ("file random", "the batch's name, of its file or at random"),
     "durable/batch/tasks.py": ("file", "reads the file of tasks"),
     "durable/retention.py": ("clock file", "removes folders of old runs"),
@@ -166,22 +162,16 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "durable/workspace/run_worktree.py": ("clock file", "worktrees that several processes share"),
     # Model calls.
-    "inference/client.py": ("environment", "API keys, where the caller gives none"),
     "inference/retry.py": ("random", "jitter"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "pipelines/execution/agent_call.py": ("file", "reads the schema that a node names"),
-    "pipelines/execution/handlers.py": ("environment", "passed to the agents of a run"),
     "pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
     "pipelines/execution/memory_runner.py": ("clock file random", "the runner: id, start, folder"),
     "pipelines/execution/preamble.py": ("file", "reads earlier responses of the run"),
-    "pipelines/execution/preflight.py": ("environment", "checks that API keys are set"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
-    "pipelines/nodes/data.py": ("environment", "the node's own function"),
     "pipelines/nodes/fan_in.py": ("file", "reads the responses of the branches"),
     "pipelines/nodes/files.py": ("file", "the node's own function"),
-    "pipelines/nodes/http.py": ("environment", "the node's own function: secrets in headers"),
-    "pipelines/nodes/item.py": ("clock", "measures how long an attempt took"),
     # Sessions.
     "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
     "sessions/api.py": ("process", "Ctrl+C in the blocking functions"),
@@ -191,7 +181,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/question_files.py": ("file", "questions and answers are files"),
-    "sessions/recording.py": ("environment random", "the cassette that the user named"),
+    "sessions/recording.py": ("random", "the name of the run in a cassette"),
     "sessions/warm/client.py": (
         "clock file",
         "connects to the background process and waits for it",
@@ -201,9 +191,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
-    "sessions/tools/tools.py": ("clock random", "deadlines of tool calls; their identifiers"),
+    "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
-    "sessions/until.py": ("environment file", "runs a check in the workspace"),
+    "sessions/until.py": ("file", "runs a check in the workspace"),
 }
 """Module → what it uses, why it does so itself."""
 
@@ -219,7 +209,7 @@ def _uses(node: ast.AST) -> Iterator[str]:
         yield from (MODULES[name] for name in names if name in MODULES)
     elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
         yield MODULES[node.module]
-    elif isinstance(node, ast.ImportFrom) and node.module in ("os", "time"):
+    elif isinstance(node, ast.ImportFrom) and node.module in ("os", "time", "uuid"):
         found = (_use_of(node.module, alias.name) for alias in node.names)
         yield from (use for use in found if use is not None)
     elif isinstance(node, ast.Attribute):
@@ -234,7 +224,7 @@ def _use_of(owner: str, name: str) -> str | None:
     """What ``owner.name`` uses."""
     if owner == "os" and name in ("environ", "getenv", "environb"):
         return "environment"
-    if owner == "os" and name == "urandom":
+    if (owner == "os" and name == "urandom") or (owner == "uuid" and name in RANDOM_UUIDS):
         return "random"
     if owner == "os" and name in OS_PROCESSES:
         return "process"
@@ -298,6 +288,8 @@ def test_every_entry_names_a_module_and_gives_a_reason() -> None:
         ("from subprocess import run", "process"),
         ("os.fork()", "process"),
         ("os.urandom(4)", "random"),
+        ("uuid.uuid4()", "random"),
+        ("from uuid import uuid4", "random"),
     ],
 )
 def test_a_use_is_found(code: str, use: str) -> None:
@@ -305,7 +297,14 @@ def test_a_use_is_found(code: str, use: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["os.path.join(a, b)", "os.fspath(a)", "from time import struct_time", "launch.cwd"]
+    "code",
+    [
+        "os.path.join(a, b)",
+        "os.fspath(a)",
+        "from time import struct_time",
+        "launch.cwd",
+        "uuid.uuid5(a, b)",
+    ],
 )
 def test_other_code_uses_nothing(code: str) -> None:
     assert uses(ast.parse(code)) == set()

@@ -27,7 +27,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(("used", "warned"), [(790, []), (810, ["context_nearly_full"])])
-async def test_four_fifths_of_the_window_are_worth_a_warning(
+async def test_a_nearly_full_context_window_is_a_warning(
     ours: BuiltinAgent, used: int, warned: list[str]
 ) -> None:
     turn = Turn(text="ok", usage={"input": used - 10, "output": 10})
@@ -37,7 +37,7 @@ async def test_four_fifths_of_the_window_are_worth_a_warning(
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_it_is_said_once(ours: BuiltinAgent) -> None:
+async def test_a_warning_is_emitted_once(ours: BuiltinAgent) -> None:
     usage = {"input": 900, "output": 10}
     script = [Turn(calls=[Call("list_dir")], usage=usage), Turn(text="ok", usage=usage)]
     assert warning_codes(await ours.events(script)) == ["context_nearly_full"]
@@ -58,7 +58,7 @@ def is_paired(request: Request) -> bool:
     return not waiting
 
 
-async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: BuiltinAgent) -> None:
+async def test_a_history_that_is_too_long_loses_complete_pairs(ours: BuiltinAgent) -> None:
     rounds = [call("glob", pattern=f"*.{n}") for n in range(6)]
     script = [*rounds, fail(413, TOO_LONG), say("ok")]
     events = await ours.events(script, "the task")
@@ -73,7 +73,7 @@ async def test_what_no_longer_fits_is_shrunk_in_whole_pairs(ours: BuiltinAgent) 
     assert is_paired(after)
 
 
-async def test_the_prompt_under_way_is_never_forgotten(ours: BuiltinAgent) -> None:
+async def test_the_current_prompt_is_never_dropped(ours: BuiltinAgent) -> None:
     script = [say("one"), say("two"), call("list_dir"), fail(413, TOO_LONG, times=2), say("ok")]
     async with ours.session(script) as session:
         for prompt in ("first", "second"):
@@ -87,7 +87,7 @@ async def test_the_prompt_under_way_is_never_forgotten(ours: BuiltinAgent) -> No
     assert is_paired(ours.requests[-1])
 
 
-async def test_what_cannot_shrink_is_an_error_to_act_on(ours: BuiltinAgent) -> None:
+async def test_a_history_that_cannot_shrink_is_an_error_with_a_hint(ours: BuiltinAgent) -> None:
     events = await ours.events([fail(413, TOO_LONG, times="forever")])
     result = result_from_events(events)
     assert result.error is not None
@@ -112,7 +112,7 @@ def _round(n: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("rounds", range(12))
-def test_no_length_of_history_is_torn(rounds: int) -> None:
+def test_shrinking_a_history_of_any_length_splits_no_pair(rounds: int) -> None:
     first, prompt = Message.user("first"), Message.user("now")
     messages = [first, *[m for n in range(rounds) for m in _round(n)], prompt, *_round(99)]
     for _ in range(10):
@@ -132,7 +132,7 @@ def circle(period: int, count: int) -> list[Turn]:
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
-async def test_going_in_circles_is_told_to_the_agent_and_to_us(
+async def test_repeated_calls_are_reported_to_the_model_and_the_caller(
     ours: BuiltinAgent, period: int
 ) -> None:
     events = await ours.events([*circle(period, 10), say("ok")])
@@ -142,14 +142,16 @@ async def test_going_in_circles_is_told_to_the_agent_and_to_us(
 
 
 @pytest.mark.parametrize(("period", "count"), [(1, 9), (2, 9), (3, 9), (4, 12)])
-async def test_what_is_no_circle_yet_is_not_told(
+async def test_few_repetitions_are_not_reported(
     ours: BuiltinAgent, period: int, count: int
 ) -> None:
     assert warning_codes(await ours.events([*circle(period, count), say("ok")])) == []
 
 
 @pytest.mark.parametrize(("count", "times"), [(19, 1), (20, 2)])
-async def test_once_told_it_counts_anew(ours: BuiltinAgent, count: int, times: int) -> None:
+async def test_after_a_report_repetitions_are_counted_again(
+    ours: BuiltinAgent, count: int, times: int
+) -> None:
     events = await ours.events([*circle(1, count), say("ok")])
     assert warning_codes(events) == ["repetition"] * times
 
@@ -159,7 +161,7 @@ async def test_calls_of_one_answer_count_each(ours: BuiltinAgent) -> None:
     assert warning_codes(await ours.events([many, say("ok")])) == ["repetition"]
 
 
-async def test_another_prompt_may_ask_for_the_same_again(ours: BuiltinAgent) -> None:
+async def test_another_prompt_may_repeat_the_same_calls(ours: BuiltinAgent) -> None:
     script = [turn for _ in range(12) for turn in (call("list_dir"), say("ok"))]
     async with ours.session(script) as session:
         results = [await session.run("again") for _ in range(12)]

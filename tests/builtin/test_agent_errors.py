@@ -43,7 +43,7 @@ async def test_the_command_line_exits_as_for_any_agent(ours: BuiltinAgent) -> No
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_may_pass_is_tried_again_with_a_warning(
+async def test_temporary_errors_are_retried_with_a_warning(
     ours: BuiltinAgent, wire: str, status: int
 ) -> None:
     script = [fail(status, "busy", retry_after=0.01), say("ok")]
@@ -62,7 +62,7 @@ async def test_an_attempt_is_an_attempt(ours: BuiltinAgent) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-async def test_a_connection_that_is_always_cut_is_tried_as_often_as_asked(
+async def test_a_connection_that_is_always_cut_is_retried_as_configured(
     ours: BuiltinAgent, cut: int
 ) -> None:
     result = await ours.run([Turn(thoughts="hm", text="x", cut=cut, repeat="forever")], retries=2)
@@ -71,7 +71,7 @@ async def test_a_connection_that_is_always_cut_is_tried_as_often_as_asked(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_stream_cut_before_any_word_is_asked_for_again(
+async def test_a_stream_cut_before_any_text_is_requested_again(
     ours: BuiltinAgent, wire: str
 ) -> None:
     script = [Turn(thoughts="hm", text="lost", cut=1), say("ok")]
@@ -83,7 +83,7 @@ async def test_a_stream_cut_before_any_word_is_asked_for_again(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_stream_cut_after_words_is_incomplete(ours: BuiltinAgent, wire: str) -> None:
+async def test_a_stream_cut_after_text_is_incomplete(ours: BuiltinAgent, wire: str) -> None:
     script = [Turn(text=["half ", "an answer"], cut=1), say("never")]
     result = await ours.run(script, wire=wire, retries=3)
     assert (result.status, result.text) == ("incomplete", "half ")
@@ -91,7 +91,7 @@ async def test_a_stream_cut_after_words_is_incomplete(ours: BuiltinAgent, wire: 
 
 
 @pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai"])
-async def test_an_error_inside_the_stream_before_any_word_is_tried_again(
+async def test_an_error_in_the_stream_before_any_text_is_retried(
     ours: BuiltinAgent, wire: str
 ) -> None:
     script = [Turn(thoughts="hm", status=503, late=True, message="overloaded"), say("ok")]
@@ -105,13 +105,13 @@ async def test_a_stream_without_an_end_is_incomplete(ours: BuiltinAgent) -> None
     assert result.status == "incomplete"
 
 
-async def test_a_refused_prompt_is_told_as_such(ours: BuiltinAgent) -> None:
+async def test_a_refused_prompt_is_a_content_error(ours: BuiltinAgent) -> None:
     result = await ours.run([Turn(block_reason="SAFETY")])
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "content_refused")
 
 
-async def test_a_filtered_answer_is_told_as_such(ours: BuiltinAgent) -> None:
+async def test_a_filtered_answer_is_a_content_error(ours: BuiltinAgent) -> None:
     result = await ours.run([say("so ", finish="SAFETY")])
     assert result.error is not None
     assert result.error.code == "content_refused"
@@ -125,7 +125,7 @@ async def test_an_answer_cut_at_the_output_limit_is_an_error(ours: BuiltinAgent)
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_an_empty_answer_is_an_error_and_the_session_goes_on(
+async def test_an_empty_answer_is_an_error_and_the_session_continues(
     ours: BuiltinAgent, wire: str
 ) -> None:
     led = ours.options([Turn(), say("ok")], wire)
@@ -138,7 +138,7 @@ async def test_an_empty_answer_is_an_error_and_the_session_goes_on(
     assert [m.role for m in ours.requests[1].history if not (m.texts or m.calls)] == []
 
 
-async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(
+async def test_a_malformed_call_is_reported_to_the_model_twice_and_then_an_error(
     ours: BuiltinAgent,
 ) -> None:
     botched = Turn(finish="MALFORMED_FUNCTION_CALL", repeat="forever")
@@ -151,14 +151,16 @@ async def test_a_botched_call_is_told_to_the_model_twice_and_is_then_an_error(
     assert warning_codes(events) == ["malformed_call"] * 2
 
 
-async def test_a_call_that_is_made_again_goes_on(ours: BuiltinAgent) -> None:
+async def test_a_malformed_call_that_is_made_again_is_run(ours: BuiltinAgent) -> None:
     script = [Turn(finish="MALFORMED_FUNCTION_CALL"), call("list_dir"), say("ok")]
     events = await ours.events(script)
     assert tool_outcomes(events) == [("list_dir", "success")]
     assert result_from_events(events).ok
 
 
-async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: BuiltinAgent) -> None:
+async def test_a_call_of_a_malformed_answer_gets_a_result_and_is_not_run(
+    ours: BuiltinAgent,
+) -> None:
     half = Turn(calls=[Call("shell", {"command": "touch ran"})], finish="MALFORMED_FUNCTION_CALL")
     events = await ours.events([half, say("ok")], policy="all")
     assert result_from_events(events).ok
@@ -177,7 +179,7 @@ async def test_a_call_of_a_botched_answer_gets_a_result_and_is_not_run(ours: Bui
         ("openai", "OPENAI_API_KEY"),
     ],
 )
-async def test_a_missing_key_is_raised_before_anything_and_names_the_variable(
+async def test_a_missing_key_is_an_early_error_that_names_the_variable(
     ours: BuiltinAgent, wire: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
@@ -191,17 +193,17 @@ async def test_an_unknown_vendor_is_named(ours: BuiltinAgent) -> None:
         await corral.run("nobody:model", "do it", cwd=ours.workspace)
 
 
-async def test_our_agent_without_a_model_says_what_it_needs(ours: BuiltinAgent) -> None:
+async def test_the_built_in_agent_without_a_model_is_an_error(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.ConfigError, match="needs a model"):
         await corral.run("corral", "do it", cwd=ours.workspace)
 
 
-async def test_two_models_are_one_too_many(ours: BuiltinAgent) -> None:
+async def test_two_models_are_an_error(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.ConfigError, match="two models"):
         await corral.run(MODELS["gemini"], "do it", model="openai:gpt-5", cwd=ours.workspace)
 
 
-async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: BuiltinAgent) -> None:
+async def test_a_function_may_not_have_the_name_of_a_built_in_tool(ours: BuiltinAgent) -> None:
     def shell() -> str:
         return ""
 
@@ -209,7 +211,7 @@ async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours(ours: Builtin
         await ours.events([say("never")], tools=[shell])
 
 
-async def test_an_error_repeats_no_key(ours: BuiltinAgent) -> None:
+async def test_an_error_contains_no_key(ours: BuiltinAgent) -> None:
     events = await ours.events([fail(400, f"bad key {KEY}, really")])
     assert KEY not in b"".join(corral.to_json(event) for event in events).decode()
     (error,) = events_of(events, Error)

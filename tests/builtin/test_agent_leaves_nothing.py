@@ -25,7 +25,9 @@ STEPS: list[type[Event]] = [Init, Text, ToolUse]
 
 
 @pytest.mark.parametrize("kind", STEPS)
-async def test_breaking_out_anywhere_leaves_nothing(ours: BuiltinAgent, kind: type[Event]) -> None:
+async def test_leaving_a_turn_at_any_event_leaves_nothing(
+    ours: BuiltinAgent, kind: type[Event]
+) -> None:
     (ours.workspace / "a.txt").write_text("x")
     working = Turn(
         text="Working.",
@@ -56,7 +58,7 @@ async def _open(ours: BuiltinAgent) -> set[str]:
     return open_descriptors()
 
 
-async def test_a_task_that_is_cancelled_takes_all_along(ours: BuiltinAgent) -> None:
+async def test_cancelling_the_task_ends_everything(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     led = ours.options(script, policy="all")
     model = led.pop("model", None)
@@ -85,7 +87,7 @@ asyncio.run(whole())
 """
 
 
-async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: BuiltinAgent) -> None:
+async def test_a_command_of_a_killed_agent_is_in_the_process_registry(ours: BuiltinAgent) -> None:
     # In a session of its own, so that no signal to the group reaches it.
     script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
     led = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
@@ -100,7 +102,7 @@ async def test_a_command_whose_agent_was_killed_is_found_in_the_ledger(ours: Bui
     assert ledger.entries() == []
 
 
-async def test_an_exception_of_the_readers_takes_all_along(ours: BuiltinAgent) -> None:
+async def test_an_exception_of_the_reader_ends_everything(ours: BuiltinAgent) -> None:
     with pytest.raises(ZeroDivisionError):
         async with ours.session([hang("a word")]) as session:
             async for event in session.prompt("go"):
@@ -115,7 +117,9 @@ async def test_a_session_that_is_never_prompted_leaves_no_folder(ours: BuiltinAg
     assert not home.exists() or list(home.iterdir()) == []
 
 
-async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: BuiltinAgent) -> None:
+async def test_a_failed_turn_that_is_not_read_to_the_end_leaves_no_warning(
+    ours: BuiltinAgent,
+) -> None:
     """An exception that nobody saw would be told when its task is collected."""
     loose: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
@@ -135,7 +139,7 @@ async def test_a_turn_that_failed_and_is_not_read_on_is_no_loose_end(ours: Built
     assert loose == []
 
 
-async def test_the_next_prompt_ends_one_that_was_not_read_to_its_end(ours: BuiltinAgent) -> None:
+async def test_the_next_prompt_ends_an_unfinished_turn(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("next")]
     async with ours.session(script, policy="all") as session:
         async for event in session.prompt("go"):
@@ -147,7 +151,7 @@ async def test_the_next_prompt_ends_one_that_was_not_read_to_its_end(ours: Built
     assert result.final_text == "next"
 
 
-async def test_fifty_runs_at_once_are_all_right_and_leave_nothing(ours: BuiltinAgent) -> None:
+async def test_fifty_concurrent_runs_succeed_and_leave_nothing(ours: BuiltinAgent) -> None:
     before = await _open(ours)
     folders = [ours.workspace / f"w{n}" for n in range(50)]
     for folder in folders:

@@ -35,7 +35,9 @@ from corral.testing import Call, Turn, call, hang, say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
-async def test_text_thoughts_and_tools_until_there_are_none(ours: BuiltinAgent) -> None:
+async def test_text_thoughts_and_tools_are_reported_until_the_last_answer(
+    ours: BuiltinAgent,
+) -> None:
     (ours.workspace / "a.txt").write_text("one\n")
     events = await ours.events(
         [
@@ -58,12 +60,12 @@ async def test_text_thoughts_and_tools_until_there_are_none(ours: BuiltinAgent) 
     assert result.stop_reason == "STOP"
 
 
-async def test_thoughts_stay_home_where_they_are_not_wanted(ours: BuiltinAgent) -> None:
+async def test_thoughts_are_not_emitted_if_switched_off(ours: BuiltinAgent) -> None:
     events = await ours.events([Turn(thoughts="hm", text="So.")], thinking=False)
     assert not events_of(events, Thinking)
 
 
-async def test_the_event_has_the_whole_output_and_the_model_the_truncated_one(
+async def test_the_event_has_the_complete_output_and_the_model_the_truncated_one(
     ours: BuiltinAgent,
 ) -> None:
     (ours.workspace / "long.txt").write_text("".join(f"line {n}\n" for n in range(30_000)))
@@ -79,7 +81,7 @@ async def test_the_event_has_the_whole_output_and_the_model_the_truncated_one(
     assert "line 15000\n" in "".join(event.delta for event in events_of(events, ToolOutput))
 
 
-async def test_what_a_function_of_the_caller_returns_is_truncated_too(ours: BuiltinAgent) -> None:
+async def test_results_of_functions_are_truncated(ours: BuiltinAgent) -> None:
     def much() -> str:
         return "x" * 100_000
 
@@ -93,7 +95,7 @@ async def test_calls_that_change_nothing_run_at_the_same_time(ours: BuiltinAgent
     here = asyncio.Barrier(2)
 
     async def meet() -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await here.wait()
         return "met"
 
@@ -124,7 +126,7 @@ async def test_results_reach_the_model_in_the_order_of_the_calls(ours: BuiltinAg
     ]
 
 
-async def test_what_is_no_call_is_an_error_result(ours: BuiltinAgent) -> None:
+async def test_an_invalid_call_is_an_error_result(ours: BuiltinAgent) -> None:
     wrong = [
         Call("no_such_tool", {"a": 1}),
         Call("read_file", {"path": "a.txt"}),
@@ -162,7 +164,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
     assert use.input == "[1, 2]"
 
 
-async def test_a_tool_that_breaks_is_an_error_result() -> None:
+async def test_a_tool_that_raises_is_an_error_result() -> None:
     """Even where it raises what no tool should."""
 
     async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
@@ -195,7 +197,7 @@ def _hands(running: dict[str, object]) -> ToolExecutor:
     return ToolExecutor(tools, Tools(()), workspace, PermissionBroker(Policy()), SecretRedactor({}))
 
 
-async def test_max_turns_ends_it(ours: BuiltinAgent) -> None:
+async def test_max_turns_ends_the_turn(ours: BuiltinAgent) -> None:
     round_trip = Turn(calls=[Call("list_dir")], repeat="forever")
     result = await ours.run([round_trip], max_turns=3)
     assert (result.status, len(ours.requests)) == ("max_turns", 3)
@@ -209,14 +211,14 @@ async def test_an_answer_on_the_last_turn_is_a_success(ours: BuiltinAgent) -> No
     assert result.ok
 
 
-async def test_max_tool_rounds_ends_it_before_the_tools_run(ours: BuiltinAgent) -> None:
+async def test_max_tool_rounds_ends_the_turn_before_the_tools_run(ours: BuiltinAgent) -> None:
     touch = Turn(calls=[Call("shell", {"command": "echo x >> ran"})], repeat="forever")
     result = await ours.run([touch], max_tool_rounds=2, policy="all")
     assert (result.status, len(ours.requests)) == ("max_turns", 3)
     assert (ours.workspace / "ran").read_text() == "x\nx\n"
 
 
-async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: BuiltinAgent) -> None:
+async def test_a_turn_limit_counts_per_prompt(ours: BuiltinAgent) -> None:
     script = [call("list_dir"), call("list_dir"), say("ok")]
     async with ours.session(script, max_tool_rounds=1) as session:
         first = await session.run("one")
@@ -228,7 +230,7 @@ async def test_a_limit_is_of_one_prompt_and_the_next_one_goes_on(ours: BuiltinAg
     )
 
 
-async def test_cancelling_ends_it_and_the_command_that_runs(ours: BuiltinAgent) -> None:
+async def test_cancelling_ends_the_turn_and_the_running_command(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     async with ours.session(script, policy="all") as session:
         turn = session.prompt("go")
@@ -244,7 +246,7 @@ async def test_cancelling_ends_it_and_the_command_that_runs(ours: BuiltinAgent) 
     assert (result.status, tool_outcomes(events)) == ("interrupted", [("shell", "cancelled")])
 
 
-async def test_a_cancelled_turn_leaves_a_history_that_goes_on(ours: BuiltinAgent) -> None:
+async def test_a_cancelled_turn_leaves_a_valid_history(ours: BuiltinAgent) -> None:
     script = [call("shell", command="touch began; sleep 300"), say("went on")]
     async with ours.session(script, policy="all") as session:
         turn = session.prompt("go")
@@ -265,47 +267,47 @@ async def test_silence_of_the_model_is_an_idle_timeout(ours: BuiltinAgent) -> No
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
-async def test_silence_after_a_tool_is_idleness_again(ours: BuiltinAgent) -> None:
+async def test_silence_after_a_tool_counts_as_idle(ours: BuiltinAgent) -> None:
     result = await ours.run([call("list_dir"), hang()], idle_timeout=0.4)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
-async def test_a_tool_at_work_is_not_idleness(ours: BuiltinAgent) -> None:
-    script = [call("shell", command="sleep 1.5"), say("ok")]
-    result = await ours.run(script, policy="all", idle_timeout=0.5)
+async def test_a_running_tool_does_not_count_as_idle(ours: BuiltinAgent) -> None:
+    script = [call("shell", command="sleep 5"), say("ok")]
+    result = await ours.run(script, policy="all", idle_timeout=4)
     assert result.ok
 
 
-async def test_the_total_time_ends_a_tool_at_work(ours: BuiltinAgent) -> None:
+async def test_the_timeout_ends_a_running_tool(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
-    result = await ours.run(script, policy="all", timeout=1.5)
+    result = await ours.run(script, policy="all", timeout=6)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "total_timeout")
     assert not process_exists(int((ours.workspace / "pid").read_text()))
 
 
-async def test_a_reader_that_is_slow_misses_nothing(ours: BuiltinAgent) -> None:
-    """All has happened before the second event is asked for."""
-    led = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=5)
+async def test_a_slow_reader_gets_all_events(ours: BuiltinAgent) -> None:
+    """Everything has happened before the second event is read."""
+    led = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=60)
     async with corral.session(**led) as session:
         events: list[Event] = []
         async for event in session.prompt("go"):
             events.append(event)
             if isinstance(event, Init):
                 await wait_until(lambda: len(ours.requests) == 2)
-                await asyncio.sleep(0.3)  # the answer comes while nobody reads
+                await asyncio.sleep(0.3)  # the answer arrives while nothing is read
     assert corral.result_from_events(events).status == "success"
     assert corral.result_from_events(events).text == "abc"
 
 
-async def test_a_flood_of_words_comes_out_whole(ours: BuiltinAgent) -> None:
+async def test_a_very_long_answer_arrives_complete(ours: BuiltinAgent) -> None:
     words = [f"{n} " for n in range(4 * FULL)]
     async with ours.session([say(*words)]) as session:
         said: list[str] = []
         async for event in session.prompt("go"):
             if isinstance(event, Init):
-                await asyncio.sleep(0.2)  # more comes than may wait
+                await asyncio.sleep(0.2)  # more arrives than fits into the queue
             if isinstance(event, Text):
                 said.append(event.delta)
     assert "".join(said) == "".join(words)
@@ -322,7 +324,7 @@ async def test_a_slow_reader_slows_the_agent() -> None:
     await asyncio.wait_for(room, 60)
 
 
-async def test_init_tells_what_the_agent_is(ours: BuiltinAgent) -> None:
+async def test_init_describes_the_agent(ours: BuiltinAgent) -> None:
     events = await ours.events([say("ok")])
     init = events[0]
     assert isinstance(init, Init)

@@ -82,7 +82,7 @@ async def test_a_function_that_raises_is_an_error_result(ours: BuiltinAgent) -> 
     assert result_from_events(events).ok
 
 
-async def test_a_function_that_hangs_is_given_up_and_holds_nothing_up(ours: BuiltinAgent) -> None:
+async def test_a_function_that_hangs_is_abandoned_and_blocks_nothing(ours: BuiltinAgent) -> None:
     held = threading.Event()
 
     def hangs() -> str:
@@ -133,7 +133,7 @@ async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
     ]
 
 
-async def test_a_policy_that_denies_tools_of_the_callers_denies_them(ours: BuiltinAgent) -> None:
+async def test_a_policy_can_deny_the_callers_functions(ours: BuiltinAgent) -> None:
     ran: list[int] = []
 
     def mine() -> None:
@@ -170,7 +170,7 @@ async def test_a_typed_output_is_repaired_in_the_same_session(ours: BuiltinAgent
     assert "does not fit" in ours.requests[1].last_text
 
 
-async def test_what_is_never_repaired_is_an_error(ours: BuiltinAgent) -> None:
+async def test_output_that_is_never_repaired_is_an_error(ours: BuiltinAgent) -> None:
     result = await typed(ours, [say("no"), say("no")], repairs=1)
     assert result.error is not None
     assert (result.ok, result.output, result.error.code) == (False, None, "schema_not_met")
@@ -181,14 +181,14 @@ def helper() -> str:
 
 
 @pytest.mark.parametrize("last", [say("Handed in."), Turn()])
-async def test_a_typed_output_is_handed_in_by_a_tool(ours: BuiltinAgent, last: Turn) -> None:
+async def test_a_typed_output_is_submitted_by_a_tool(ours: BuiltinAgent, last: Turn) -> None:
     """After which a model need say nothing more."""
     submit = call("submit_result", title="fine", score=3)
     result = await typed(ours, [call("helper"), submit, last], tools=[helper])
     assert (result.status, result.output) == ("success", Report("fine", 3))
 
 
-async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: BuiltinAgent) -> None:
+async def test_an_invalid_value_is_repaired_in_the_same_turn(ours: BuiltinAgent) -> None:
     script = [
         call("submit_result", title="fine"),
         call("submit_result", title="fine", score=3),
@@ -199,7 +199,7 @@ async def test_a_value_that_does_not_fit_is_mended_in_the_same_turn(ours: Builti
     assert "score" in str(ours.requests[1].tool_results[-1])
 
 
-async def test_it_goes_on_until_a_check_holds(ours: BuiltinAgent) -> None:
+async def test_the_run_continues_until_the_check_succeeds(ours: BuiltinAgent) -> None:
     write = call("write_file", file_path="done.txt", content="x")
     env = led(ours, [say("Done."), write, say("Now.")])
     result = await corral.run(
@@ -217,7 +217,7 @@ async def test_it_goes_on_until_a_check_holds(ours: BuiltinAgent) -> None:
     assert result.usage.input is not None
 
 
-async def test_a_prompt_brings_its_words_tools_and_type(ours: BuiltinAgent) -> None:
+async def test_a_prompt_object_has_its_text_tools_and_type(ours: BuiltinAgent) -> None:
     env = led(ours, [call("submit_result", title="fine", score=3), say("ok")])
     section = corral.Section("Help", "Be {style}.", tools=[helper])
     whole = corral.Prompt(
@@ -230,7 +230,7 @@ async def test_a_prompt_brings_its_words_tools_and_type(ours: BuiltinAgent) -> N
     assert {"helper", "submit_result"} <= set(ours.requests[0].tools)
 
 
-async def test_images_and_files_go_along(ours: BuiltinAgent) -> None:
+async def test_images_and_files_are_sent(ours: BuiltinAgent) -> None:
     pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
     (ours.workspace / "a.png").write_bytes(pixel)
     (ours.workspace / "notes.txt").write_text("remember é")
@@ -244,7 +244,7 @@ async def test_images_and_files_go_along(ours: BuiltinAgent) -> None:
     assert '<file path="notes.txt">\nremember é\n</file>' in request.last_text
 
 
-async def test_a_file_that_cannot_be_sent_is_told_before_anything(ours: BuiltinAgent) -> None:
+async def test_a_file_that_cannot_be_sent_is_an_error_before_the_start(ours: BuiltinAgent) -> None:
     (ours.workspace / "a.bin").write_bytes(b"\xff\x00\x01")
     with pytest.raises(corral.errors.ConfigError, match="neither text nor an image"):
         await ours.events([say("never")], attachments=["a.bin"])
@@ -276,7 +276,7 @@ async def test_a_function_may_run_an_agent_itself(ours: BuiltinAgent) -> None:
     assert last_tool_result(ours.requests[-1], "delegate") == "inner"
 
 
-async def test_hooks_of_the_agent_watch_over_its_own_tools_and_yours(ours: BuiltinAgent) -> None:
+async def test_agent_hooks_apply_to_built_in_tools_and_functions(ours: BuiltinAgent) -> None:
     seen: list[str] = []
 
     def before(call: Called) -> HookVerdict:
@@ -332,7 +332,7 @@ async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: BuiltinAgent
     assert not (ours.workspace / "evil").exists()
 
 
-async def test_an_agent_that_does_not_ask_is_refused_such_hooks(workspace: Path) -> None:
+async def test_agent_hooks_are_an_error_for_an_agent_that_does_not_ask(workspace: Path) -> None:
     tools = Tools([], agent_hooks=[Hook()])
     with pytest.raises(ConfigError, match="agent_hooks are not available"):
         await corral.run("gemini-cli", "do it", tools=tools, **scripted_options(workspace))

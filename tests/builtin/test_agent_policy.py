@@ -70,7 +70,7 @@ ALLOWED = {"success", "error"}  # the page is not there: allowed, and failed
         ),
     ],
 )
-async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
+async def test_a_denied_call_is_not_made(
     ours: BuiltinAgent, policy: Policy, refused: set[str]
 ) -> None:
     (ours.workspace / "a.txt").write_text("one")
@@ -89,7 +89,7 @@ async def test_a_policy_refuses_what_it_denies_and_nothing_of_it_was_done(
     assert snapshot(ours.workspace) == expected
 
 
-async def test_tools_that_are_denied_by_name_are_not_shown(ours: BuiltinAgent) -> None:
+async def test_tools_that_are_denied_by_name_are_not_offered(ours: BuiltinAgent) -> None:
     policy = Policy(deny_tools=("shell", "spawn_agent", "mine"))
     await ours.events([say("ok")], policy=policy, tools=[mine])
     assert not {"shell", "spawn_agent", "mine"} & set(ours.requests[0].tools)
@@ -97,7 +97,7 @@ async def test_tools_that_are_denied_by_name_are_not_shown(ours: BuiltinAgent) -
     assert ours.requests[0].tools == ("grep", "mine")
 
 
-async def test_shell_rules_decide_over_commands(ours: BuiltinAgent) -> None:
+async def test_shell_rules_decide_commands(ours: BuiltinAgent) -> None:
     policy = Policy(shell="deny", shell_rules=("deny echo no*", "allow echo *"))
     commands = ["echo yes", "echo no", "echo yes; touch hidden", "echo $(touch hidden)", "ls"]
     calls = [Call("shell", {"command": command}) for command in commands]
@@ -118,7 +118,7 @@ async def test_allow_rules_run_the_named_programs_and_no_others(ours: BuiltinAge
     assert list(snapshot(ours.workspace)) == ["a copy"]
 
 
-async def test_a_question_is_put_and_its_answer_kept_to(ours: BuiltinAgent) -> None:
+async def test_the_answer_to_a_permission_request_is_obeyed(ours: BuiltinAgent) -> None:
     asked: list[PermissionRequest] = []
     answers: dict[str, Decision] = {"touch a": "allow_once", "touch b": "deny"}
 
@@ -141,7 +141,7 @@ async def test_a_question_is_put_and_its_answer_kept_to(ours: BuiltinAgent) -> N
     assert [r.call_id for r in requests] == [e.call_id for e in events_of(events, ToolResult)]
 
 
-async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: BuiltinAgent) -> None:
+async def test_permission_for_the_session_is_only_for_the_same_command(ours: BuiltinAgent) -> None:
     asked: list[str] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -160,7 +160,7 @@ async def test_allowed_for_the_session_holds_for_the_same_command_alone(ours: Bu
     assert asked == ["Run touch a", "Run touch b"]
 
 
-async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(
+async def test_a_person_who_cancels_ends_the_run_and_concurrent_calls(
     ours: BuiltinAgent,
 ) -> None:
     def ask(_: PermissionRequest) -> Decision:
@@ -180,7 +180,7 @@ async def test_a_person_who_cancels_ends_the_run_and_the_calls_beside_it(
     assert snapshot(ours.workspace) == {}
 
 
-async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: BuiltinAgent) -> None:
+async def test_a_person_can_end_the_run_from_a_request_of_a_sub_agent(ours: BuiltinAgent) -> None:
     def ask(_: PermissionRequest) -> Decision:
         return "cancel"
 
@@ -196,7 +196,7 @@ async def test_a_person_asked_by_a_sub_agent_ends_the_whole_run(ours: BuiltinAge
 
 
 @pytest.mark.parametrize(("mode", "status"), [("auto", "success"), ("deny", "denied")])
-async def test_a_mode_answers_in_place_of_a_person(
+async def test_a_permission_mode_decides_instead_of_a_person(
     ours: BuiltinAgent, mode: PermissionMode, status: str
 ) -> None:
     def ask(_: PermissionRequest) -> Decision:
@@ -209,13 +209,13 @@ async def test_a_mode_answers_in_place_of_a_person(
     assert (ours.workspace / "ran").exists() == (mode == "auto")
 
 
-async def test_what_is_denied_stays_denied_in_every_mode(ours: BuiltinAgent) -> None:
+async def test_denied_calls_stay_denied_in_every_mode(ours: BuiltinAgent) -> None:
     script = [call("shell", command="touch ran"), say("ok")]
     events = await ours.events(script, policy=Policy.edits(), permission_mode="auto")
     assert tool_outcomes(events) == [("shell", "denied")]
 
 
-async def test_a_question_that_raises_is_a_refusal(ours: BuiltinAgent) -> None:
+async def test_an_ask_function_that_raises_denies_the_call(ours: BuiltinAgent) -> None:
     async def ask(_: PermissionRequest) -> Decision:
         raise RuntimeError("no terminal")
 
@@ -232,7 +232,7 @@ async def test_a_question_that_raises_is_a_refusal(ours: BuiltinAgent) -> None:
         (Policy(network="deny"), "auto"),
     ],
 )
-async def test_no_network_beside_a_free_shell_is_refused_before_anything(
+async def test_denied_network_with_an_allowed_shell_is_an_early_error(
     ours: BuiltinAgent, policy: Policy, mode: PermissionMode
 ) -> None:
     with pytest.raises(corral.errors.PolicyNotEnforceable, match="network=deny"):
@@ -242,16 +242,14 @@ async def test_no_network_beside_a_free_shell_is_refused_before_anything(
     assert result.ok
 
 
-async def test_a_slip_in_a_tools_name_is_told(ours: BuiltinAgent) -> None:
+async def test_an_unknown_tool_name_in_a_policy_is_an_error(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.PolicyError, match="did you mean 'write_file'"):
         await ours.events([say("never")], policy=Policy(deny_tools=("write_fil",)))
     assert ours.requests == []
 
 
 @pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])
-async def test_a_name_that_is_no_tool_is_refused_before_anything_is_spent(
-    ours: BuiltinAgent, where: str
-) -> None:
+async def test_an_unknown_tool_name_is_an_early_error(ours: BuiltinAgent, where: str) -> None:
     policy = Policy(**{where: ("mine", "run_shell_command")})  # type: ignore[arg-type]
     with pytest.raises(corral.errors.PolicyError, match=r"'run_shell_command'.*'shell'"):
         await ours.events([say("never")], policy=policy, tools=[mine])
@@ -261,7 +259,7 @@ async def test_a_name_that_is_no_tool_is_refused_before_anything_is_spent(
     assert ours.requests == []
 
 
-async def test_a_function_of_the_caller_may_be_named_almost_like_a_tool_of_ours(
+async def test_a_function_may_have_almost_the_name_of_a_built_in_tool(
     ours: BuiltinAgent,
 ) -> None:
     def read_files() -> str:
@@ -282,7 +280,7 @@ ESCAPES = ["../out.txt", "/etc/passwd", "link/out.txt", "../workspace-evil/out.t
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-async def test_no_tool_leads_out_of_the_workspace(ours: BuiltinAgent, path: str) -> None:
+async def test_no_tool_reaches_outside_the_workspace(ours: BuiltinAgent, path: str) -> None:
     outside = ours.workspace.parent
     evil = outside / "workspace-evil"
     evil.mkdir()
@@ -317,7 +315,9 @@ async def test_no_tool_leads_out_of_the_workspace(ours: BuiltinAgent, path: str)
     assert result_from_events(events).files == ()
 
 
-async def test_further_folders_are_read_and_only_writable_ones_written(ours: BuiltinAgent) -> None:
+async def test_further_folders_can_be_read_and_only_writable_ones_written(
+    ours: BuiltinAgent,
+) -> None:
     read, write = ours.workspace.parent / "read", ours.workspace.parent / "write"
     for folder in (read, write):
         folder.mkdir()

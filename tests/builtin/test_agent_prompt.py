@@ -29,7 +29,7 @@ async def test_the_environment_is_described(ours: BuiltinAgent) -> None:
     assert "Model: gemini:gemini-2.5-flash" in block
 
 
-async def test_the_policy_is_told(ours: BuiltinAgent) -> None:
+async def test_the_prompt_describes_the_policy(ours: BuiltinAgent) -> None:
     await ours.events([say("ok")], policy=Policy(write="allow", shell="deny"))
     said = "reading: allowed, writing files: allowed, commands: not allowed, network: asks"
     assert said in ours.requests[0].system
@@ -37,7 +37,7 @@ async def test_the_policy_is_told(ours: BuiltinAgent) -> None:
     assert "Only plan" in ours.requests[0].system
 
 
-async def test_documents_from_the_root_down_to_the_folder_and_the_users_words_last(
+async def test_documents_are_in_order_from_the_root_and_the_users_text_is_last(
     ours: BuiltinAgent,
 ) -> None:
     deep = ours.workspace / "a" / "b"
@@ -78,7 +78,7 @@ async def test_each_family_has_its_documents(
     assert not any(f"this is {name}" in system for name in others)
 
 
-async def test_another_base_replaces_ours_and_nothing_else(ours: BuiltinAgent) -> None:
+async def test_another_base_prompt_replaces_only_the_base(ours: BuiltinAgent) -> None:
     (ours.workspace / "AGENTS.md").write_text("of the project")
     await ours.events([say("ok")], replace_system_prompt="You are a poet.")
     system = ours.requests[0].system
@@ -87,7 +87,7 @@ async def test_another_base_replaces_ours_and_nothing_else(ours: BuiltinAgent) -
     assert "of the project" in system
 
 
-def test_documents_end_at_the_limit_and_say_so(tmp_path: Path) -> None:
+def test_documents_are_cut_at_the_limit_with_a_note(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     below = tmp_path / "below"
     below.mkdir()
@@ -101,13 +101,13 @@ def test_documents_end_at_the_limit_and_say_so(tmp_path: Path) -> None:
     assert len(first[1].encode()) + len(text.encode()) == LARGEST_DOCUMENTS
 
 
-def test_a_character_at_the_limit_is_not_torn(tmp_path: Path) -> None:
+def test_a_character_at_the_limit_is_not_split(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("x" + "é" * LARGEST_DOCUMENTS)
     ((_, text),) = project_documents(tmp_path, ())
     assert "\ufffd" not in text
 
 
-def test_links_are_followed_inside_the_repository_alone(tmp_path: Path) -> None:
+def test_links_are_followed_only_inside_the_repository(tmp_path: Path) -> None:
     repo, outside = tmp_path / "repo", tmp_path / "repo-evil"
     below = repo / "below"
     for folder in (repo / ".git", below, outside, repo / "docs"):
@@ -119,20 +119,20 @@ def test_links_are_followed_inside_the_repository_alone(tmp_path: Path) -> None:
     assert project_documents(below, ()) == [("below/AGENTS.md", "the rules")]
 
 
-def test_one_document_under_two_names_is_told_once(tmp_path: Path) -> None:
+def test_one_document_with_two_names_is_included_once(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("the rules")
     (tmp_path / "CLAUDE.md").symlink_to("AGENTS.md")
     assert project_documents(tmp_path, ("CLAUDE.md",)) == [("AGENTS.md", "the rules")]
 
 
-def test_what_is_no_file_is_no_document(tmp_path: Path) -> None:
+def test_a_document_must_be_a_regular_file(tmp_path: Path) -> None:
     """A pipe would be waited for without end."""
     os.mkfifo(tmp_path / "AGENTS.md")
     (tmp_path / "GEMINI.md").mkdir()
     assert project_documents(tmp_path, ("GEMINI.md",)) == []
 
 
-def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_do_not_stop_the_conversion(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes(b"so \xff\xfe and so")
     assert project_documents(tmp_path, ()) == [("AGENTS.md", "so  and so")]
 
@@ -184,5 +184,7 @@ async def test_openai_patches_and_the_others_edit(
         ("groq", "llama-3.3-70b", False),
     ],
 )
-def test_a_family_is_told_by_the_models_own_name(provider: str, model: str, patches: bool) -> None:
+def test_the_family_comes_from_the_models_own_name(
+    provider: str, model: str, patches: bool
+) -> None:
     assert ("apply_patch" in family_of(provider, model).tools) == patches

@@ -32,7 +32,7 @@ PATCH = """*** Begin Patch
 """
 
 
-async def test_files_are_told_by_a_patch_and_by_the_disk(ours: BuiltinAgent) -> None:
+async def test_files_are_reported_by_the_patch_and_by_the_disk(ours: BuiltinAgent) -> None:
     for name, text in {"changed.txt": "one\n", "gone.txt": "x\n", "old.txt": "here\n"}.items():
         (ours.workspace / name).write_text(text)
     script = [call("apply_patch", patch=PATCH), call("shell", command="echo x > script"), say("ok")]
@@ -55,7 +55,7 @@ async def test_files_are_told_by_a_patch_and_by_the_disk(ours: BuiltinAgent) -> 
     assert (ours.workspace / "moved.txt").read_text() == "there\n"
 
 
-async def test_a_change_that_failed_is_no_change(ours: BuiltinAgent) -> None:
+async def test_a_failed_change_is_not_reported(ours: BuiltinAgent) -> None:
     wrong = call("edit_file", file_path="a.txt", old_string="x", new_string="y")
     events = await ours.events([wrong, say("ok")], policy="edits")
     assert result_from_events(events).files == ()
@@ -78,7 +78,7 @@ async def test_usage_and_cost_are_sums_over_the_answers(ours: BuiltinAgent) -> N
     assert sizes == [(1000, 1100), (3000, 2200)]
 
 
-async def test_each_prompt_has_its_own_sum(ours: BuiltinAgent) -> None:
+async def test_each_prompt_has_its_own_usage(ours: BuiltinAgent) -> None:
     script = [
         say("a", usage={"input": 10, "output": 1}),
         say("b", usage={"input": 20, "output": 2}),
@@ -89,13 +89,13 @@ async def test_each_prompt_has_its_own_sum(ours: BuiltinAgent) -> None:
     assert [usage.input for usage in second.usage_by_model.values()] == [20]
 
 
-async def test_what_is_not_reported_is_not_invented(ours: BuiltinAgent) -> None:
+async def test_unreported_usage_is_unknown(ours: BuiltinAgent) -> None:
     result = await ours.run([Turn(text="ok", usage=False)])
     assert (result.usage.input, result.usage.output) == (None, None)
     assert (result.cost.usd, result.cost.source) == (None, "unknown")
 
 
-async def test_the_cost_is_unknown_where_one_answer_has_none(ours: BuiltinAgent) -> None:
+async def test_the_cost_is_unknown_if_one_answer_has_none(ours: BuiltinAgent) -> None:
     script = [
         Turn(calls=[Call("list_dir")], usage={"input": 1000, "output": 100}),
         Turn(text="ok", usage=False),
@@ -120,7 +120,7 @@ async def test_the_cost_is_unknown_where_one_answer_has_none(ours: BuiltinAgent)
         ("gpt-5", "", "gpt-5"),
     ],
 )
-def test_the_model_really_used(asked: str, answered: str, told: str) -> None:
+def test_the_model_that_was_used_is_reported(asked: str, answered: str, told: str) -> None:
     tally = Tally()
     response = Response(
         id="",
@@ -133,7 +133,7 @@ def test_the_model_really_used(asked: str, answered: str, told: str) -> None:
     assert tally.model == f"vendor:{told}"
 
 
-async def test_the_text_is_all_that_was_said_and_the_last_of_it_alone(ours: BuiltinAgent) -> None:
+async def test_the_result_has_all_text_and_the_last_answer(ours: BuiltinAgent) -> None:
     script = [
         Turn(text="First.", calls=[Call("list_dir")]),
         Turn(text=["Se", "cond."], calls=[Call("list_dir")]),
@@ -143,7 +143,7 @@ async def test_the_text_is_all_that_was_said_and_the_last_of_it_alone(ours: Buil
     assert (result.text, result.final_text) == ("First.\n\nSecond.\n\nThird.", "Third.")
 
 
-async def test_answers_without_a_tool_between_them_are_parted_too(ours: BuiltinAgent) -> None:
+async def test_consecutive_answers_are_separated(ours: BuiltinAgent) -> None:
     async with ours.session([say("One."), say("Two.")]) as session:
         turn = session.prompt("go")
         session.follow_up("and?")
@@ -151,7 +151,7 @@ async def test_answers_without_a_tool_between_them_are_parted_too(ours: BuiltinA
     assert (result.text, result.final_text) == ("One.\n\nTwo.", "Two.")
 
 
-async def test_the_words_of_a_sub_agent_are_not_the_answer(ours: BuiltinAgent) -> None:
+async def test_the_text_of_a_sub_agent_is_not_the_answer(ours: BuiltinAgent) -> None:
     script = [
         Turn(calls=[Call("spawn_agent", {"task": "under"})], match="do it"),
         Turn(text="Mine alone.", match="under"),
@@ -162,7 +162,7 @@ async def test_the_words_of_a_sub_agent_are_not_the_answer(ours: BuiltinAgent) -
     assert result.text == result.final_text == "The answer."
 
 
-async def test_a_plain_run_warns_of_nothing(ours: BuiltinAgent) -> None:
+async def test_an_ordinary_run_has_no_warnings(ours: BuiltinAgent) -> None:
     events = await ours.events([say("ok")])
     assert warning_codes(events) == []
     result = result_from_events(events)

@@ -75,7 +75,7 @@ async def test_prompts_of_a_session_share_a_history(ours: BuiltinAgent) -> None:
     assert len({result.run_id for result in results}) == 3
 
 
-async def test_another_process_goes_on_where_one_ended(ours: BuiltinAgent) -> None:
+async def test_another_process_resumes_the_session(ours: BuiltinAgent) -> None:
     ours.options([call("list_dir"), say("One."), say("Two.")])
     token, said = await _told(await _child(ours, "first"))
     again, answer = await _told(await _child(ours, "second", token))
@@ -87,7 +87,9 @@ async def test_another_process_goes_on_where_one_ended(ours: BuiltinAgent) -> No
 
 
 @pytest.mark.parametrize("turns", [0, 1])
-async def test_what_was_killed_in_the_middle_goes_on_whole(ours: BuiltinAgent, turns: int) -> None:
+async def test_a_killed_session_is_resumed_with_a_valid_history(
+    ours: BuiltinAgent, turns: int
+) -> None:
     """In its first turn, or in a later one."""
     hangs = Turn(text="Trying.", calls=[Call("shell", {"command": "echo $$ > pid; sleep 300"})])
     ours.options([*[say("One.")] * turns, hangs, say("Back.")])
@@ -116,14 +118,14 @@ async def test_what_was_killed_in_the_middle_goes_on_whole(ours: BuiltinAgent, t
 
 async def _buried() -> None:
     """What a killed process leaves falls to us, as we are the reaper of our descendants."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while child_pids():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
             await asyncio.sleep(0.01)
 
 
-async def test_the_command_line_goes_on_with_the_last(ours: BuiltinAgent) -> None:
+async def test_the_command_line_resumes_the_last_session(ours: BuiltinAgent) -> None:
     code, out, told_ = await run_command(ours, [say("One.")], prompt="first")
     assert (code, out) == (0, "One.\n"), told_
     code, out, told_ = await run_command(ours, [say("Two.")], "--resume", "last", prompt="second")
@@ -132,7 +134,9 @@ async def test_the_command_line_goes_on_with_the_last(ours: BuiltinAgent) -> Non
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
-async def test_another_vendors_model_goes_on(ours: BuiltinAgent, wire: str) -> None:
+async def test_a_session_is_resumed_with_another_vendors_model(
+    ours: BuiltinAgent, wire: str
+) -> None:
     thought = Turn(thoughts="hm", text="One.", calls=[Call("list_dir")])
     first = await ours.run([thought, say("Two.")])
     led = ours.options([say("Three.")], wire, resume=first.resume_token or "")
@@ -144,7 +148,7 @@ async def test_another_vendors_model_goes_on(ours: BuiltinAgent, wire: str) -> N
     assert result.model == MODELS[wire]
 
 
-async def test_nothing_is_left_of_what_is_not_kept(ours: BuiltinAgent) -> None:
+async def test_nothing_is_left_of_a_session_without_keep(ours: BuiltinAgent) -> None:
     result = await ours.run([call("list_dir"), say("ok")], keep=False)
     assert result.ok
     assert result.resume_token is None
@@ -152,7 +156,7 @@ async def test_nothing_is_left_of_what_is_not_kept(ours: BuiltinAgent) -> None:
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(
+async def test_resuming_without_keep_has_the_history_and_adds_nothing(
     ours: BuiltinAgent,
 ) -> None:
     first = await ours.run([say("One.")], "first")
@@ -165,7 +169,7 @@ async def test_going_on_without_keeping_knows_what_was_said_and_adds_nothing(
     assert (kept.folder / NAME).read_bytes() == before
 
 
-async def test_a_history_that_is_gone_is_no_fresh_start(ours: BuiltinAgent) -> None:
+async def test_a_missing_history_is_an_error(ours: BuiltinAgent) -> None:
     first = await ours.run([say("One.")])
     (store.find(first.resume_token or "").folder / NAME).unlink()
     with pytest.raises(corral.errors.ResumeLost):
@@ -173,7 +177,7 @@ async def test_a_history_that_is_gone_is_no_fresh_start(ours: BuiltinAgent) -> N
     assert ours.requests == []
 
 
-async def test_one_conversation_is_not_led_twice_at_once(ours: BuiltinAgent) -> None:
+async def test_one_session_cannot_run_two_prompts_at_once(ours: BuiltinAgent) -> None:
     first = await ours.run([say("One.")])
     token = first.resume_token or ""
     async with ours.session([say("Two.")], resume=token) as session:
@@ -183,7 +187,7 @@ async def test_one_conversation_is_not_led_twice_at_once(ours: BuiltinAgent) -> 
             break
 
 
-async def test_a_transcript_is_kept_where_one_is_asked_for(ours: BuiltinAgent) -> None:
+async def test_a_transcript_is_written_if_requested(ours: BuiltinAgent) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
     kept = store.find(result_from_events(events).resume_token or "")
     begin, _prompt, *rest = kept.events()
@@ -192,7 +196,7 @@ async def test_a_transcript_is_kept_where_one_is_asked_for(ours: BuiltinAgent) -
         assert (kept.folder / name).stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_history_holds_images_and_they_come_back(ours: BuiltinAgent) -> None:
+async def test_images_in_the_history_are_read_back(ours: BuiltinAgent) -> None:
     pixel = bytes.fromhex("89504e470d0a1a0a") + b"pixels"
     (ours.workspace / "a.png").write_bytes(pixel)
     first = await ours.run([say("A cat.")], images=["a.png"])
@@ -201,7 +205,7 @@ async def test_the_history_holds_images_and_they_come_back(ours: BuiltinAgent) -
     assert inline_media(ours.requests[-1]) == [("image/png", pixel)]
 
 
-def test_a_line_that_was_cut_costs_itself_alone(tmp_path: Path) -> None:
+def test_only_the_incomplete_line_is_lost(tmp_path: Path) -> None:
     path = tmp_path / NAME
     history = History(path)
     history.add(Message.user("one"))
@@ -238,7 +242,7 @@ def test_a_history_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert back.content[1].source == "data:image/png;base64,AP8="
 
 
-async def test_what_goes_to_disk_names_no_key(ours: BuiltinAgent) -> None:
+async def test_files_on_disk_contain_no_key(ours: BuiltinAgent) -> None:
     """Also where the user, or the model after him, wrote it."""
     made = Turn(text=f"The key is {KEY}.", calls=[Call("shell", {"command": f"echo {KEY} > k"})])
     events = await ours.events([made, say("ok")], f"My key is {KEY}", policy="all", record=True)

@@ -49,7 +49,7 @@ def test_no_vendors_key_has_a_name_that_commands_would_see() -> None:
             assert name not in for_commands(environ={name: "any-value-at-all"})
 
 
-async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told(
+async def test_a_key_that_is_passed_on_purpose_is_redacted_in_all_output(
     ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours.options([call("shell", command="echo $GEMINI_API_KEY | tee k"), say("ok")])
@@ -76,7 +76,7 @@ async def test_a_key_that_is_passed_on_purpose_is_struck_out_of_all_that_is_told
             assert KEY not in path.read_text(), path
 
 
-async def test_a_key_in_a_file_is_not_told_to_the_model(ours: BuiltinAgent) -> None:
+async def test_a_key_in_a_file_is_not_sent_to_the_model(ours: BuiltinAgent) -> None:
     (ours.workspace / ".env").write_text(f"GEMINI_API_KEY={KEY}\n")
     script = [call("read_file", file_path=".env"), call("grep", pattern="KEY"), say("ok")]
     events = await ours.events(script)
@@ -103,7 +103,7 @@ async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: BuiltinAgent)
             assert KEY[-end:] not in text
 
 
-async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: BuiltinAgent) -> None:
+async def test_a_key_in_the_arguments_of_a_call_is_redacted_in_events(ours: BuiltinAgent) -> None:
     def ask(_: PermissionRequest) -> corral.events.Decision:
         return "allow_once"
 
@@ -115,20 +115,20 @@ async def test_a_key_in_a_calls_arguments_is_struck_out_of_its_events(ours: Buil
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
-async def test_a_key_in_an_error_is_struck_out(ours: BuiltinAgent, status: int) -> None:
+async def test_a_key_in_an_error_is_redacted(ours: BuiltinAgent, status: int) -> None:
     events = await ours.events([fail(status, f"the key {KEY} is bad", retry_after=0.01)])
     assert result_from_events(events).error is not None
     assert KEY not in written(events)
 
 
-async def test_a_key_in_a_warning_is_struck_out(ours: BuiltinAgent) -> None:
+async def test_a_key_in_a_warning_is_redacted(ours: BuiltinAgent) -> None:
     script = [fail(503, f"the key {KEY} is slow", retry_after=0.01), say("ok")]
     events = await ours.events(script, retries=2)
     assert result_from_events(events).ok
     assert KEY not in written(events)
 
 
-async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(
+async def test_a_key_in_an_exception_of_a_function_is_redacted(
     ours: BuiltinAgent,
 ) -> None:
     def leak() -> str:
@@ -139,7 +139,7 @@ async def test_a_key_that_a_function_of_the_callers_raises_is_struck_out(
     assert KEY not in str(ours.requests[-1].body)
 
 
-async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: BuiltinAgent) -> None:
+async def test_a_key_that_a_command_writes_in_pieces_is_redacted(ours: BuiltinAgent) -> None:
     head, tail = KEY[:11], KEY[11:]
     command = f"printf {head}; sleep 0.3; printf '{tail} and {head}'"
     events = await ours.events([call("shell", command=command), say("ok")], policy="all")
@@ -147,7 +147,7 @@ async def test_a_key_that_a_command_says_in_pieces_is_struck_out(ours: BuiltinAg
     assert live == f"{MARK} and {head}"
 
 
-async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: BuiltinAgent) -> None:
+async def test_a_key_that_the_model_writes_in_pieces_is_redacted(ours: BuiltinAgent) -> None:
     thoughts = ["a", KEY[:5], KEY[5:], "b"]
     script = [Turn(thoughts=thoughts, text=["It is ", *KEY, ", or so. ", KEY[:4]])]
     events = await ours.events(script, f"My key is {KEY}")
@@ -156,7 +156,7 @@ async def test_a_key_that_the_model_says_in_pieces_is_struck_out(ours: BuiltinAg
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40])
-def test_however_a_text_is_cut_the_same_is_told(size: int) -> None:
+def test_any_split_of_a_text_gives_the_same_result(size: int) -> None:
     secrets = {"A": "abcabcabd", "B": "cabd-and-more"}
     text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
     pieces = StreamRedactor(SecretRedactor(secrets))

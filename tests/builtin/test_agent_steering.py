@@ -33,7 +33,7 @@ async def test_steering_reaches_the_model_after_the_tools(ours: BuiltinAgent) ->
     assert [name for name, _ in second.tool_results] == ["slow"]
 
 
-async def test_steering_where_no_tool_runs_is_heard_after_the_answer(ours: BuiltinAgent) -> None:
+async def test_steering_without_a_running_tool_is_sent_after_the_answer(ours: BuiltinAgent) -> None:
     async with ours.session([say("One."), say("Un.")]) as session:
         async for event in session.prompt("begin"):
             if isinstance(event, Init):
@@ -51,7 +51,7 @@ async def test_a_follow_up_comes_after_the_answer_in_the_same_turn(ours: Builtin
     assert result.final_text == "Two."
 
 
-async def test_several_words_come_in_their_order(ours: BuiltinAgent) -> None:
+async def test_several_messages_arrive_in_their_order(ours: BuiltinAgent) -> None:
     script = [call("list_dir"), say("One."), say("Two.")]
     async with ours.session(script) as session:
         turn = session.prompt("begin")
@@ -62,7 +62,7 @@ async def test_several_words_come_in_their_order(ours: BuiltinAgent) -> None:
     assert [text for text in ours.requests[-1].texts if len(text) == 1] == ["a", "b", "c"]
 
 
-async def test_words_for_a_turn_that_was_cancelled_do_not_reach_the_next(
+async def test_messages_for_a_cancelled_turn_do_not_reach_the_next(
     ours: BuiltinAgent,
 ) -> None:
     script = [Turn(calls=[Call("shell", {"command": "sleep 300"})]), call("list_dir"), say("ok")]
@@ -80,7 +80,7 @@ async def test_words_for_a_turn_that_was_cancelled_do_not_reach_the_next(
     assert "and more" not in said
 
 
-async def test_an_agent_that_cannot_be_steered_says_so(ours: BuiltinAgent) -> None:
+async def test_steering_an_agent_that_cannot_be_steered_is_an_error(ours: BuiltinAgent) -> None:
     led = scripted_options(ours.workspace, env={"SCRIPT": GOOD})
     async with corral.session("gemini-cli", **led) as session:
         session.prompt("begin")

@@ -47,7 +47,7 @@ def use(tool: str, **args: object) -> Turn:
     return Turn(calls=[Call(tool, args)])  # type: ignore[arg-type]
 
 
-async def test_one_is_started_waited_for_and_its_words_handed_over(ours: BuiltinAgent) -> None:
+async def test_a_sub_agent_is_started_and_its_answer_is_returned(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait"), say("Both.")], under=[say("Found it.")])
     events = await ours.events(cast, "main")
     assert tool_outcomes(events) == [("spawn_agent", "success"), ("wait", "success")]
@@ -57,7 +57,7 @@ async def test_one_is_started_waited_for_and_its_words_handed_over(ours: Builtin
     assert result_from_events(events).final_text == "Both."
 
 
-async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: BuiltinAgent) -> None:
+async def test_events_of_a_sub_agent_have_their_parent_and_own_ids(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[spawn("under"), use("wait"), use("list_dir"), say("ok")],
         under=[use("list_dir"), use("glob", pattern="*"), say("ok")],
@@ -74,7 +74,7 @@ async def test_its_events_carry_their_parent_and_ids_of_their_own(ours: BuiltinA
     assert own == ["spawn_agent", "wait", "list_dir"]
 
 
-async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: BuiltinAgent) -> None:
+async def test_a_sub_agent_has_its_own_history_and_starts_no_sub_agents(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[spawn("under"), use("wait"), say("ok")],
         under=[use("spawn_agent", task="deeper"), say("could not")],
@@ -88,7 +88,7 @@ async def test_it_has_a_history_of_its_own_and_starts_no_further_ones(ours: Buil
     assert result_from_events(events).ok
 
 
-async def test_its_tokens_are_counted_in(ours: BuiltinAgent) -> None:
+async def test_tokens_of_a_sub_agent_are_counted(ours: BuiltinAgent) -> None:
     usage = {"input": 100, "output": 10}
     cast = Cast(
         main=[
@@ -103,7 +103,7 @@ async def test_its_tokens_are_counted_in(ours: BuiltinAgent) -> None:
     assert result.cost.usd is not None
 
 
-async def test_what_it_changes_is_a_change_of_the_run(ours: BuiltinAgent) -> None:
+async def test_changes_of_a_sub_agent_are_changes_of_the_run(ours: BuiltinAgent) -> None:
     write = use("write_file", file_path="new.txt", content="x")
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[write, say("ok")])
     result = result_from_events(await ours.events(cast, "main", policy="edits"))
@@ -112,7 +112,7 @@ async def test_what_it_changes_is_a_change_of_the_run(ours: BuiltinAgent) -> Non
     ]
 
 
-async def test_it_stands_under_the_same_policy(ours: BuiltinAgent) -> None:
+async def test_a_sub_agent_has_the_same_policy(ours: BuiltinAgent) -> None:
     under = [use("shell", command="touch ran"), say("refused")]
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=under)
     result = result_from_events(await ours.events(cast, "main", policy="edits"))
@@ -120,7 +120,7 @@ async def test_it_stands_under_the_same_policy(ours: BuiltinAgent) -> None:
     assert not (ours.workspace / "ran").exists()
 
 
-async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: BuiltinAgent) -> None:
+async def test_permission_for_the_session_applies_to_sub_agents(ours: BuiltinAgent) -> None:
     asked: list[str] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -135,7 +135,7 @@ async def test_what_a_person_allowed_for_the_session_holds_for_it_too(ours: Buil
     assert result_from_events(events).ok
 
 
-async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: BuiltinAgent) -> None:
+async def test_a_message_to_a_running_sub_agent_arrives_after_its_tools(ours: BuiltinAgent) -> None:
     wait = "while [ ! -e go ]; do sleep 0.01; done"
     cast = Cast(
         main=[
@@ -154,7 +154,7 @@ async def test_words_for_one_that_runs_reach_it_after_its_tools(ours: BuiltinAge
     assert result_from_events(events).ok
 
 
-async def test_words_for_one_that_has_answered_make_it_go_on(ours: BuiltinAgent) -> None:
+async def test_a_message_to_a_sub_agent_that_has_answered_continues_it(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -172,7 +172,7 @@ async def test_words_for_one_that_has_answered_make_it_go_on(ours: BuiltinAgent)
     assert last.texts == ["under", "first", "more"]
 
 
-async def test_one_that_is_closed_is_gone_with_its_command(ours: BuiltinAgent) -> None:
+async def test_closing_a_sub_agent_ends_its_command(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -190,7 +190,7 @@ async def test_one_that_is_closed_is_gone_with_its_command(ours: BuiltinAgent) -
     assert result_from_events(events).ok
 
 
-async def test_an_id_is_not_given_twice(ours: BuiltinAgent) -> None:
+async def test_an_id_is_not_used_twice(ours: BuiltinAgent) -> None:
     cast = Cast(
         main=[
             spawn("a", "b"),
@@ -208,7 +208,7 @@ async def test_an_id_is_not_given_twice(ours: BuiltinAgent) -> None:
     assert last_tool_result(ours.requests[-1], "wait") == "agent-2: B\n\nagent-3: C"
 
 
-async def test_more_than_eight_at_once_are_refused(ours: BuiltinAgent) -> None:
+async def test_more_than_eight_concurrent_sub_agents_are_refused(ours: BuiltinAgent) -> None:
     names = [f"a{n}" for n in range(9)]
     cast = Cast(main=[spawn(*names), say("ok")], **{name: [hang()] for name in names})
     events = await ours.events(cast, "main")
@@ -217,7 +217,9 @@ async def test_more_than_eight_at_once_are_refused(ours: BuiltinAgent) -> None:
     assert "8 agents are running already" in last_tool_result(ours.requests[-1], "spawn_agent")
 
 
-async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: BuiltinAgent) -> None:
+async def test_sub_agents_that_still_work_at_the_end_are_ended_with_a_warning(
+    ours: BuiltinAgent,
+) -> None:
     cast = Cast(
         main=[
             spawn("under"),
@@ -234,7 +236,9 @@ async def test_those_still_at_work_at_the_end_are_ended_with_a_warning(ours: Bui
     assert all(event.status == "cancelled" for event in open_ones)
 
 
-async def test_breaking_off_ends_them_before_the_next_prompt(ours: BuiltinAgent) -> None:
+async def test_leaving_a_turn_ends_its_sub_agents_before_the_next_prompt(
+    ours: BuiltinAgent,
+) -> None:
     cast = Cast(
         main=[spawn("under"), use("shell", command="sleep 300"), say("next")],
         under=[use("shell", command="echo $$ > pid; sleep 300")],
@@ -250,20 +254,20 @@ async def test_breaking_off_ends_them_before_the_next_prompt(ours: BuiltinAgent)
     assert result.final_text == "next"
 
 
-async def test_one_that_fails_says_so_and_the_rest_goes_on(ours: BuiltinAgent) -> None:
+async def test_a_failed_sub_agent_is_reported_and_the_run_continues(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait"), say("ok")], under=[Turn(block_reason="SAFETY")])
     events = await ours.events(cast, "main")
     assert "agent-1: failed: " in last_tool_result(ours.requests[-1], "wait")
     assert result_from_events(events).ok
 
 
-async def test_waiting_has_an_end(ours: BuiltinAgent) -> None:
+async def test_waiting_is_bounded(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), use("wait", timeout_ms=50), say("ok")], under=[hang()])
     await ours.events(cast, "main")
     assert last_tool_result(ours.requests[-1], "wait") == "agent-1: still works"
 
 
-async def test_a_turn_that_fails_takes_them_along(ours: BuiltinAgent) -> None:
+async def test_a_failed_turn_ends_its_sub_agents(ours: BuiltinAgent) -> None:
     cast = Cast(main=[spawn("under"), Turn(block_reason="SAFETY")], under=[hang()])
     events = await ours.events(cast, "main")
     assert result_from_events(events).status == "error"
@@ -271,7 +275,7 @@ async def test_a_turn_that_fails_takes_them_along(ours: BuiltinAgent) -> None:
     assert [e.code for e in events_of(events, Error) if e.level == "error"] == ["content_refused"]
 
 
-async def test_many_at_once_are_lawful(ours: BuiltinAgent) -> None:
+async def test_many_concurrent_runs_have_valid_events(ours: BuiltinAgent) -> None:
     names = [f"a{n}" for n in range(8)]
     parts = {name: [use("list_dir"), use("list_dir"), say(name)] for name in names}
     cast = Cast(main=[spawn(*names), use("wait"), say("ok")], **parts)

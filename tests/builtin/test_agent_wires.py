@@ -76,7 +76,7 @@ async def test_a_run_is_the_same_over_every_wire(ours: BuiltinAgent, wire: str) 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_session_goes_on_over_every_wire(ours: BuiltinAgent, wire: str) -> None:
+async def test_a_session_is_resumed_on_every_wire(ours: BuiltinAgent, wire: str) -> None:
     led = ours.options([call("list_dir"), say("One."), call("list_dir"), say("Two.")], wire)
     async with corral.session(**led) as session:
         first, second = await session.run("a"), await session.run("b")
@@ -85,7 +85,7 @@ async def test_a_session_goes_on_over_every_wire(ours: BuiltinAgent, wire: str) 
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
-async def test_ids_that_a_vendor_sends_twice_are_told_apart(ours: BuiltinAgent, wire: str) -> None:
+async def test_duplicate_ids_of_a_vendor_are_made_unique(ours: BuiltinAgent, wire: str) -> None:
     twice = Turn(calls=[Call("list_dir", {}, "same"), Call("glob", {"pattern": "*"}, "same")])
     events = await ours.events([twice, call("list_dir"), say("ok")], wire=wire)
     ids = [event.call_id for event in events_of(events, ToolResult)]

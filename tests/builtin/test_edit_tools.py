@@ -47,7 +47,7 @@ async def test_an_edit_changes_the_place_and_nothing_else(
     assert (workspace / "a").read_bytes() == after
 
 
-async def test_text_that_is_there_twice_is_refused_with_its_lines(workspace: Path) -> None:
+async def test_text_that_occurs_twice_is_an_error_with_its_lines(workspace: Path) -> None:
     (workspace / "a").write_text("x\ny\nx = x\n")
     said = await edit_refused(workspace, "x", "z")
     assert "is in a 3 times, at lines 1, 3, 3" in said
@@ -57,7 +57,7 @@ async def test_text_that_is_there_twice_is_refused_with_its_lines(workspace: Pat
     assert (workspace / "a").read_text() == "z\ny\nz = z\n"
 
 
-async def test_text_that_is_not_there_is_refused_with_the_nearest_lines(workspace: Path) -> None:
+async def test_missing_text_is_an_error_with_similar_lines(workspace: Path) -> None:
     (workspace / "a").write_text("def greet(name):\n    return name\n\ndef part(): ...\n")
     said = await edit_refused(workspace, "def great(name):\n    return nane", "x")
     assert said == (
@@ -66,7 +66,7 @@ async def test_text_that_is_not_there_is_refused_with_the_nearest_lines(workspac
     )
 
 
-async def test_text_that_differs_in_blanks_alone_is_told_so(workspace: Path) -> None:
+async def test_text_that_differs_only_in_spaces_is_reported(workspace: Path) -> None:
     (workspace / "a").write_text("if x:\n\treturn 1\nif x:\n\treturn 2\n")
     said = await edit_refused(workspace, "if x:\n    return 2", "x")
     assert "differ only in leading or trailing spaces:\n     3\tif x:\n     4\t\treturn 2" in said
@@ -81,7 +81,7 @@ async def test_text_that_differs_in_blanks_alone_is_told_so(workspace: Path) -> 
         ("one", "\ud800", "half a character"),
     ],
 )
-async def test_an_edit_that_cannot_be_is_refused(
+async def test_an_impossible_edit_is_an_error(
     workspace: Path, old: str, new: str, why: str
 ) -> None:
     (workspace / "a").write_text("one\n")
@@ -90,7 +90,7 @@ async def test_an_edit_that_cannot_be_is_refused(
     assert os.listdir(workspace) == ["a"]
 
 
-async def test_what_is_no_text_file_cannot_be_edited(workspace: Path) -> None:
+async def test_files_that_are_not_text_cannot_be_edited(workspace: Path) -> None:
     assert "a does not exist" in await edit_refused(workspace, "x", "y")
     (workspace / "a").write_bytes(b"\x89PNG\r\n\x1a\n\0\0x")
     assert "a PNG image" in await edit_refused(workspace, "x", "y")
@@ -99,7 +99,7 @@ async def test_what_is_no_text_file_cannot_be_edited(workspace: Path) -> None:
     assert "a is a folder" in await edit_refused(workspace, "x", "y")
 
 
-async def test_a_misspelt_name_is_answered_with_the_near_ones(workspace: Path) -> None:
+async def test_a_misspelled_name_is_an_error_with_similar_names(workspace: Path) -> None:
     (workspace / "settings.toml").touch()
     said = await call_error(Workspace(workspace), "read_file", file_path="setings.toml")
     assert said == "setings.toml does not exist; did you mean settings.toml?"
@@ -123,12 +123,12 @@ async def test_an_edit_shows_what_changed(workspace: Path) -> None:
     assert (effect.lines_added, effect.lines_removed) == (2, 1)
 
 
-async def test_a_huge_change_is_shown_within_the_limit(workspace: Path) -> None:
+async def test_a_very_large_change_is_shown_within_the_limit(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"{n} x\n" for n in range(900)))
     assert len(await edit(workspace, " x", " yyyyyyyy", replace_all=True)) <= 10_000
 
 
-async def test_writing_makes_folders_and_counts_lines(workspace: Path) -> None:
+async def test_writing_creates_folders_and_counts_lines(workspace: Path) -> None:
     outcome = await call_tool(
         Workspace(workspace), "write_file", file_path="new/deep/f.txt", content="é\nb"
     )
@@ -157,14 +157,14 @@ async def test_a_file_keeps_its_mode_and_a_new_one_obeys_the_mask(workspace: Pat
     assert (workspace / "fresh").stat().st_mode & 0o7777 == 0o640
 
 
-async def test_the_bit_that_lends_rights_is_not_kept(workspace: Path) -> None:
+async def test_the_set_user_id_bit_is_not_preserved(workspace: Path) -> None:
     (workspace / "run").touch()
     (workspace / "run").chmod(0o4755)
     await call_ok(Workspace(workspace), "write_file", file_path="run", content="new")
     assert (workspace / "run").stat().st_mode & 0o7777 == 0o755
 
 
-async def test_a_file_is_replaced_in_one_step(workspace: Path) -> None:
+async def test_a_file_is_replaced_atomically(workspace: Path) -> None:
     """Who has the old one open goes on reading the old one."""
     (workspace / "a").write_text("old")
     with (workspace / "a").open() as reading:
@@ -174,14 +174,14 @@ async def test_a_file_is_replaced_in_one_step(workspace: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-async def test_what_is_read_only_is_left_alone(workspace: Path) -> None:
+async def test_read_only_files_are_not_changed(workspace: Path) -> None:
     (workspace / "a").write_text("old")
     (workspace / "a").chmod(0o444)
     said = await call_error(Workspace(workspace), "write_file", file_path="a", content="new")
     assert said == "a is read-only"
 
 
-async def test_a_file_cannot_be_where_a_folder_is(workspace: Path) -> None:
+async def test_a_file_cannot_replace_a_folder(workspace: Path) -> None:
     (workspace / "folder").mkdir()
     (workspace / "file").touch()
     here = Workspace(workspace)
@@ -189,7 +189,7 @@ async def test_a_file_cannot_be_where_a_folder_is(workspace: Path) -> None:
         assert why in await call_error(here, "write_file", file_path=path, content="x")
 
 
-async def test_wrong_arguments_are_all_told_at_once(workspace: Path) -> None:
+async def test_all_argument_errors_are_reported_together(workspace: Path) -> None:
     said = await call_error(Workspace(workspace), "write_file", file_path=3, contents="x")
     assert said.splitlines() == [
         "the arguments do not fit write_file:",
@@ -211,7 +211,7 @@ texts = st.lists(st.sampled_from("abc"), max_size=12).map(
 
 
 @given(texts, texts)
-def test_the_numbers_of_a_change_add_up_and_its_diff_says_the_same(old: str, new: str) -> None:
+def test_the_line_counts_of_a_change_match_its_diff(old: str, new: str) -> None:
     added, removed = count_changed_lines(old, new)
     assert added - removed == new.count("\n") - old.count("\n")
     rows = diff(old, new).splitlines()

@@ -25,13 +25,13 @@ async def test_no_file_tool_writes_into_git(workspace: Path, path: str) -> None:
     assert not (workspace / path).exists()
 
 
-async def test_what_git_keeps_can_be_read(workspace: Path) -> None:
+async def test_files_of_git_can_be_read(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     assert "main" in await call_ok(Workspace(workspace), "read_file", file_path=".git/HEAD")
 
 
-async def test_a_name_that_only_begins_so_is_a_file_like_any(workspace: Path) -> None:
+async def test_a_name_that_only_starts_like_git_is_an_ordinary_file(workspace: Path) -> None:
     await call_ok(Workspace(workspace), "write_file", file_path=".gitignore", content="x\n")
     assert (workspace / ".gitignore").read_text() == "x\n"
 

@@ -94,7 +94,7 @@ def applied(before: str, *rows: str) -> str:
         pytest.param("x\n x\n", ["-x", "+y"], "y\n x\n", id="the exact place before a fuzzy one"),
     ],
 )
-def test_a_hunk_goes_where_its_context_is(before: str, rows: list[str], after: str) -> None:
+def test_a_hunk_is_applied_where_its_context_is(before: str, rows: list[str], after: str) -> None:
     assert applied(before, *rows) == after
 
 
@@ -122,7 +122,9 @@ def test_a_hunk_goes_where_its_context_is(before: str, rows: list[str], after: s
         pytest.param("a\n", [], "has no hunk", id="no hunk"),
     ],
 )
-def test_a_hunk_that_has_no_one_place_is_shown_back(before: str, rows: list[str], why: str) -> None:
+def test_a_hunk_without_exactly_one_place_is_an_error_that_shows_it(
+    before: str, rows: list[str], why: str
+) -> None:
     with pytest.raises(ToolError) as caught:
         applied(before, *rows)
     assert why in str(caught.value)
@@ -141,19 +143,19 @@ def test_a_hunk_that_has_no_one_place_is_shown_back(before: str, rows: list[str]
         ("*** Begin Patch\n*** Delete File: a\n*** End Patch\nmore", "nothing may follow"),
     ],
 )
-def test_what_is_no_patch_is_named_by_its_line(patch: str, why: str) -> None:
+def test_an_invalid_patch_is_an_error_with_its_line(patch: str, why: str) -> None:
     with pytest.raises(ToolError, match=r"^line \d+ of the patch: ") as caught:
         parse(patch)
     assert why in str(caught.value)
 
 
-def test_a_patch_in_a_fence_or_with_windows_line_ends_is_one() -> None:
+def test_a_patch_in_a_fence_or_with_windows_line_endings_is_accepted() -> None:
     patch = update("-a", "+b")
     assert parse(patch.replace("\n", "\r\n")) == parse(patch)
     assert len(parse(f"```\n{patch}\n```\n")) == 1
 
 
-def test_the_paths_of_a_patch_are_known_before_it_is_read() -> None:
+def test_the_paths_of_an_invalid_patch_are_found() -> None:
     broken = "*** Update File: a\n*** Move to: b/c\n*** Add File: d e\nrubbish\n*** Delete File: a"
     assert paths_in(broken) == ("a", "b/c", "d e")
 
@@ -235,7 +237,7 @@ async def test_a_patch_with_one_bad_part_changes_nothing(
     assert not (workspace.parent / "out").exists()
 
 
-async def test_later_parts_of_a_patch_see_what_earlier_ones_did(workspace: Path) -> None:
+async def test_later_parts_of_a_patch_see_the_effects_of_earlier_ones(workspace: Path) -> None:
     (workspace / "a").write_text("one\ntwo\n")
     patch = patch_of("""
         *** Update File: a
@@ -267,7 +269,7 @@ def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace
     assert os.listdir(workspace) == ["a"]
 
 
-async def test_bytes_that_are_no_utf8_and_the_mark_at_the_beginning_stay(workspace: Path) -> None:
+async def test_bytes_that_are_not_utf8_and_the_byte_order_mark_stay(workspace: Path) -> None:
     (workspace / "a").write_bytes(b"\xef\xbb\xbffirst\r\n\xe9t\xe9\r\n")
     await call_ok(Workspace(workspace), "apply_patch", patch=update("-first", "+FIRST"))
     assert (workspace / "a").read_bytes() == b"\xef\xbb\xbfFIRST\r\n\xe9t\xe9\r\n"
@@ -304,7 +306,7 @@ def test_a_patch_made_of_two_texts_turns_one_into_the_other(
 
 
 @pytest.mark.timeout(60)
-def test_many_equal_lines_cost_no_more_than_their_number() -> None:
+def test_many_equal_lines_take_linear_time() -> None:
     """With each place compared to each line of the hunk this takes minutes."""
     body = "a\n" * 200_000
     patch = "*** Begin Patch\n*** Update File: a\n" + " a\n" * 100_000 + "-b\n*** End Patch"
@@ -315,7 +317,7 @@ def test_many_equal_lines_cost_no_more_than_their_number() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_many_blank_lines_cost_no_more_than_their_number() -> None:
+def test_many_blank_lines_take_linear_time() -> None:
     patch = "*** Begin Patch\n*** Update File: a\n-a\n" + "\n" * 400_000 + "+b\n*** End Patch"
     [step] = parse(patch)
     assert isinstance(step, Update)

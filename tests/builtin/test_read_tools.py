@@ -21,7 +21,7 @@ async def test_lines_are_numbered_from_one(workspace: Path) -> None:
     )
 
 
-async def test_a_piece_says_where_it_is_and_how_to_go_on(workspace: Path) -> None:
+async def test_a_part_of_a_file_says_its_lines_and_how_to_continue(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"l{n}\n" for n in range(1, 5_001)))
     here = Workspace(workspace)
     said = await call_ok(here, "read_file", file_path="a", offset=10, limit=2)
@@ -33,7 +33,7 @@ async def test_a_piece_says_where_it_is_and_how_to_go_on(workspace: Path) -> Non
     assert "at least 1" in await call_error(here, "read_file", file_path="a", offset=0)
 
 
-async def test_an_empty_file_is_said_to_be(workspace: Path) -> None:
+async def test_an_empty_file_is_reported_as_empty(workspace: Path) -> None:
     (workspace / "a").touch()
     assert await call_ok(Workspace(workspace), "read_file", file_path="a") == "(a is empty)"
 
@@ -48,19 +48,21 @@ async def test_an_empty_file_is_said_to_be(workspace: Path) -> None:
         (b"\x7fELF\0", "a binary file"),
     ],
 )
-async def test_what_is_no_text_is_named(workspace: Path, head: bytes, kind: str) -> None:
+async def test_files_that_are_not_text_are_described(
+    workspace: Path, head: bytes, kind: str
+) -> None:
     (workspace / "a").write_bytes(head)
     said = await call_error(Workspace(workspace), "read_file", file_path="a")
     assert said == f"a is {kind} of {len(head)} bytes, which cannot be shown as text"
 
 
-async def test_bytes_that_are_no_utf8_are_replaced_and_told(workspace: Path) -> None:
+async def test_bytes_that_are_not_utf8_are_replaced_and_reported(workspace: Path) -> None:
     (workspace / "a").write_bytes(b"caf\xe9\n")
     said = await call_ok(Workspace(workspace), "read_file", file_path="a")
     assert said.startswith("     1\tcaf\ufffd\n(some bytes are not UTF-8")
 
 
-async def test_a_huge_file_of_one_line_is_read_within_bounds(workspace: Path) -> None:
+async def test_a_very_large_file_of_one_line_is_read_within_limits(workspace: Path) -> None:
     with (workspace / "a").open("wb") as file:
         file.write(b"x" * 100_000 + b"\nsecond\n")
         file.truncate(200_000_000)  # zeros to the end, which take no room on the disk
@@ -70,7 +72,9 @@ async def test_a_huge_file_of_one_line_is_read_within_bounds(workspace: Path) ->
     assert len(said) < 3_000
 
 
-async def test_a_long_file_is_cut_for_the_model_and_whole_for_the_event(workspace: Path) -> None:
+async def test_a_long_file_is_truncated_for_the_model_and_complete_in_the_event(
+    workspace: Path,
+) -> None:
     (workspace / "a").write_text("".join(f"{'x' * 90} {n}\n" for n in range(1_000)))
     outcome = await call_tool(Workspace(workspace), "read_file", file_path="a")
     assert len(outcome.shown) <= 50_000 < len(outcome.text)
@@ -79,7 +83,7 @@ async def test_a_long_file_is_cut_for_the_model_and_whole_for_the_event(workspac
     assert outcome.text.count("\n") == 1_000
 
 
-async def test_many_files_come_by_path_and_by_pattern(workspace: Path) -> None:
+async def test_several_files_can_be_read_by_path_and_by_pattern(workspace: Path) -> None:
     (workspace / "src").mkdir()
     for name in ("src/a.py", "src/b.py", "c.txt", "src/[x].py"):
         (workspace / name).write_text(f"in {name}\n")
@@ -96,7 +100,7 @@ async def test_many_files_come_by_path_and_by_pattern(workspace: Path) -> None:
     assert "no file matches" in await call_error(here, "read_many_files", paths=["*.none"])
 
 
-async def test_many_large_files_each_get_their_share(workspace: Path) -> None:
+async def test_each_of_several_large_files_gets_its_share(workspace: Path) -> None:
     for number in range(10):
         (workspace / f"{number}.txt").write_text(f"{number}\n" * 20_000)
     outcome = await call_tool(Workspace(workspace), "read_many_files", paths=["*.txt"])

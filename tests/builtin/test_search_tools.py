@@ -51,13 +51,13 @@ def fill(root: Path, files: dict[str, str | bytes]) -> None:
         (root / name).write_bytes(held if isinstance(held, bytes) else held.encode())
 
 
-async def test_lines_come_with_path_and_number(here: Workspace) -> None:
+async def test_lines_have_path_and_number(here: Workspace) -> None:
     fill(here.root, {"a.py": "import os\nx = 1\n", "src/b.py": "y\nimport re\n", "c": "export\n"})
     said = await call_ok(here, "grep", pattern=r"^import \w+")
     assert sorted(said.splitlines()) == ["a.py:1:import os", "src/b.py:2:import re"]
 
 
-async def test_a_folder_a_file_and_a_glob_narrow_it(here: Workspace) -> None:
+async def test_a_folder_a_file_and_a_glob_narrow_the_search(here: Workspace) -> None:
     for name in ("a.py", "a.txt", "src/a.py", "src/deep/b.py"):
         fill(here.root, {name: "x\n"})
     assert await call_ok(here, "grep", pattern="x", path="a.txt") == "a.txt:1:x"
@@ -68,14 +68,14 @@ async def test_a_folder_a_file_and_a_glob_narrow_it(here: Workspace) -> None:
     assert await call_ok(here, "grep", pattern="x", include="*.{txt,md}") == "a.txt:1:x"
 
 
-async def test_case_counts_unless_told(here: Workspace) -> None:
+async def test_the_search_is_case_sensitive_by_default(here: Workspace) -> None:
     fill(here.root, {"a": "Über\nÜBER\n"})
     assert await call_ok(here, "grep", pattern="über") == "No line matches über"
     found = await call_ok(here, "grep", pattern="über", ignore_case=True)
     assert found.splitlines() == ["a:1:Über", "a:2:ÜBER"]
 
 
-async def test_machine_made_folders_and_binaries_are_left_out(here: Workspace) -> None:
+async def test_generated_folders_and_binaries_are_left_out(here: Workspace) -> None:
     for name in ("node_modules/x", "src/node_modules/x", ".git/config", ".github/ci", "ok"):
         fill(here.root, {name: "hit\n"})
     fill(here.root, {"binary": b"\0hit\n"})
@@ -84,7 +84,7 @@ async def test_machine_made_folders_and_binaries_are_left_out(here: Workspace) -
     assert await call_ok(here, "grep", pattern="hit", path="node_modules") == "node_modules/x:1:hit"
 
 
-async def test_results_stop_at_the_number_asked_for(here: Workspace) -> None:
+async def test_results_stop_at_the_requested_number(here: Workspace) -> None:
     fill(here.root, {"a": "x\n" * 10})
     said = await call_ok(here, "grep", pattern="x", max_results=3)
     assert said.splitlines() == [
@@ -96,7 +96,7 @@ async def test_results_stop_at_the_number_asked_for(here: Workspace) -> None:
     assert "more than" not in await call_ok(here, "grep", pattern="x", max_results=10)
 
 
-async def test_many_results_are_cut_for_the_model_alone(here: Workspace) -> None:
+async def test_many_results_are_truncated_only_for_the_model(here: Workspace) -> None:
     fill(here.root, {"a": "x\n" * 1_500})
     outcome = await call_tool(here, "grep", pattern="x", max_results=2_000)
     assert len(outcome.text.splitlines()) == 1_500
@@ -111,7 +111,7 @@ async def test_windows_line_ends_odd_bytes_and_long_lines_are_searched(here: Wor
     assert len(await call_ok(here, "grep", pattern="hit")) < 700
 
 
-async def test_odd_names_are_told_plainly(here: Workspace) -> None:
+async def test_unusual_names_are_shown_readably(here: Workspace) -> None:
     (here.root / "-rf").write_text("x\n")
     fd = os.open(os.fsencode(here.root) + b"/odd\xff:1", os.O_CREAT | os.O_WRONLY)
     os.write(fd, b"x\n")
@@ -122,7 +122,7 @@ async def test_odd_names_are_told_plainly(here: Workspace) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "[z-a]", "*x"])
-async def test_what_is_no_regular_expression_is_refused(here: Workspace, pattern: str) -> None:
+async def test_an_invalid_regular_expression_is_an_error(here: Workspace, pattern: str) -> None:
     assert (await call_error(here, "grep", pattern=pattern)).startswith("the search failed: ")
 
 
@@ -132,7 +132,7 @@ async def test_a_pattern_is_never_an_option(here: Workspace) -> None:
     assert await call_ok(here, "grep", pattern="-e", include="-*") == "No line matches -e"
 
 
-async def test_an_expression_that_never_ends_is_ended(
+async def test_a_search_that_takes_too_long_is_stopped(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grep_module, "SECONDS", 1.0)
@@ -141,7 +141,7 @@ async def test_an_expression_that_never_ends_is_ended(
     assert "the search was stopped after 1 s" in said or said == "z:1:aaa"
 
 
-async def test_what_the_tools_can_write_is_never_run(
+async def test_a_ripgrep_that_the_tools_can_write_is_never_run(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searching needs no leave to run anything; a tool could have written this one."""

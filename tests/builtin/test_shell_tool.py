@@ -51,7 +51,7 @@ def pids(workspace: Path) -> list[int]:
 
 
 async def started(workspace: Path, count: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (workspace / "pids").exists() or len(pids(workspace)) < count:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -68,7 +68,7 @@ async def test_a_command_works_in_the_root_without_input(workspace: Path) -> Non
     assert said == f"{workspace}\nend\n[the command exited with 0]"
 
 
-async def test_a_command_that_is_killed_or_silent_says_so(workspace: Path) -> None:
+async def test_a_killed_or_silent_command_is_reported(workspace: Path) -> None:
     here = Workspace(workspace)
     assert "killed by signal 9" in await call_error(here, "shell", command="kill -9 $$")
     assert await call_ok(here, "shell", command="true") == (
@@ -76,7 +76,7 @@ async def test_a_command_that_is_killed_or_silent_says_so(workspace: Path) -> No
     )
 
 
-async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) -> None:
+async def test_a_process_tree_that_ignores_term_is_killed_at_the_timeout(workspace: Path) -> None:
     said = await call_error(
         Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
     )
@@ -85,7 +85,7 @@ async def test_a_tree_that_ignores_term_is_gone_at_its_timeout(workspace: Path) 
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
-async def test_a_cancelled_call_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_a_cancelled_call_ends_its_process_tree(workspace: Path) -> None:
     task = asyncio.create_task(call_tool(Workspace(workspace), "shell", command=python(FORKS)))
     await started(workspace, 2)
     assert all(is_there(pid) for pid in pids(workspace))
@@ -95,7 +95,7 @@ async def test_a_cancelled_call_takes_the_whole_tree_along(workspace: Path) -> N
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
-async def test_what_is_left_in_the_background_neither_hangs_nor_stays(workspace: Path) -> None:
+async def test_background_processes_neither_block_nor_stay(workspace: Path) -> None:
     command = "sleep 300 & echo $! >> pids; setsid sleep 300 & echo $! >> pids; echo done"
     async with asyncio.timeout(30):
         said = await call_ok(Workspace(workspace), "shell", command=command)
@@ -103,7 +103,7 @@ async def test_what_is_left_in_the_background_neither_hangs_nor_stays(workspace:
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
-async def test_what_a_command_says_on_being_ended_is_kept(workspace: Path) -> None:
+async def test_output_of_a_command_after_term_is_included(workspace: Path) -> None:
     command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
     said = await call_error(Workspace(workspace), "shell", command=command, timeout_ms=500)
     assert said.startswith("begun\n")
@@ -111,7 +111,7 @@ async def test_what_a_command_says_on_being_ended_is_kept(workspace: Path) -> No
     assert "did not end within 0.5 s" in said
 
 
-async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path) -> None:
+async def test_endless_output_is_bounded_in_time_and_memory(workspace: Path) -> None:
     told: list[str] = []
     shell = by_name("shell")
     assert shell is not None
@@ -130,13 +130,13 @@ async def test_a_flood_without_end_is_bounded_in_time_and_memory(workspace: Path
     assert "not shown live" in told[-1]
 
 
-async def test_a_flood_that_is_heard_slowly_still_ends_in_time(workspace: Path) -> None:
+async def test_a_flood_with_a_slow_reader_still_ends_in_time(workspace: Path) -> None:
     """There is always more to read, so reading alone would never let the timeout fire."""
 
     def slow(_: bytes) -> None:
         time.sleep(0.02)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         ran = await run_program(Workspace(workspace), ["yes"], workspace, 0.5, slow)
     assert ran.late
 
@@ -150,7 +150,7 @@ async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:
     assert len(said.splitlines()) <= 256
 
 
-async def test_output_is_told_while_the_command_runs(workspace: Path) -> None:
+async def test_output_is_reported_while_the_command_runs(workspace: Path) -> None:
     told: list[str] = []
     heard = asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_output_is_told_while_the_command_runs(workspace: Path) -> None:
     assert task.result().text.startswith("now\ncafé\n")
 
 
-async def test_output_that_is_no_utf8_is_replaced(workspace: Path) -> None:
+async def test_output_that_is_not_utf8_is_replaced(workspace: Path) -> None:
     said = await call_ok(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
     assert said.startswith("a\ufffdb 日本\n")
 
@@ -185,7 +185,7 @@ async def test_output_that_is_no_utf8_is_replaced(workspace: Path) -> None:
         *("aws_access_key", "PGPASSWORD", "SSH_PRIVATE_KEY"),
     ],
 )
-async def test_secrets_stay_home_unless_passed_on_purpose(
+async def test_secrets_are_not_passed_unless_requested(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "canary")
@@ -196,19 +196,19 @@ async def test_secrets_stay_home_unless_passed_on_purpose(
     assert f"{name}=given" in await call_ok(given, "shell", command="env")
 
 
-async def test_nobody_turns_pages_or_asks_for_a_password(workspace: Path) -> None:
+async def test_commands_have_no_pager_and_no_password_prompt(workspace: Path) -> None:
     command = "echo $PAGER $GIT_PAGER $GIT_TERMINAL_PROMPT"
     assert (await call_ok(Workspace(workspace), "shell", command=command)).startswith("cat cat 0\n")
 
 
 @pytest.mark.parametrize("timeout", [0, 600_001, "soon"])
-async def test_a_timeout_that_cannot_be_is_refused(workspace: Path, timeout: int | str) -> None:
+async def test_an_invalid_timeout_is_an_error(workspace: Path, timeout: int | str) -> None:
     said = await call_error(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
     assert "timeout_ms: expected" in said
     assert not (workspace / "x").exists()
 
 
-def test_a_cut_goes_through_no_character() -> None:
+def test_a_cut_splits_no_character() -> None:
     for size in range(1, 9):
         kept = OutputBuffer(size)
         for _ in range(50):
@@ -216,7 +216,7 @@ def test_a_cut_goes_through_no_character() -> None:
         assert "\ufffd" not in kept.text
 
 
-def test_a_stream_is_kept_whole_up_to_its_limit() -> None:
+def test_output_is_stored_completely_up_to_the_limit() -> None:
     kept = OutputBuffer(1_000)
     for at in range(0, 1_000, 7):
         kept.add(b"x" * min(7, 1_000 - at))

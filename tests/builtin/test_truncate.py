@@ -16,7 +16,9 @@ limits = st.builds(Limits, st.integers(2 * ROOM + 2, 800), st.none() | st.intege
 
 
 @given(texts, limits)
-def test_never_over_a_limit_and_nothing_changed_within_them(text: str, limit: Limits) -> None:
+def test_a_text_within_the_limits_is_unchanged_and_others_stay_below_them(
+    text: str, limit: Limits
+) -> None:
     shown = truncate(text, limit)
     assert len(shown) <= limit.chars
     assert limit.lines is None or count_lines(shown) <= limit.lines
@@ -25,7 +27,7 @@ def test_never_over_a_limit_and_nothing_changed_within_them(text: str, limit: Li
 
 
 @given(texts, limits)
-def test_head_and_tail_are_kept_and_the_marker_says_what_is_gone(text: str, limit: Limits) -> None:
+def test_head_and_tail_stay_and_the_marker_says_what_is_left_out(text: str, limit: Limits) -> None:
     shown = truncate(text, limit)
     if shown == text:
         return
@@ -58,7 +60,9 @@ def test_many_short_lines_keep_the_first_and_the_last() -> None:
 
 
 @given(texts, st.integers(0, 2 * ROOM), st.none() | st.integers(0, 3))
-def test_limits_too_small_for_a_marker_still_hold(text: str, chars: int, lines: int | None) -> None:
+def test_limits_too_small_for_a_marker_are_respected(
+    text: str, chars: int, lines: int | None
+) -> None:
     shown = truncate(text, Limits(chars, lines))
     assert len(shown) <= chars
     assert lines is None or count_lines(shown) <= lines

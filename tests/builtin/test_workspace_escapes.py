@@ -84,7 +84,7 @@ def outside(root: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ESCAPES)
 @pytest.mark.parametrize("tool", CALLS)
-async def test_a_path_that_leads_out_is_refused(root: Path, tool: str, path: str) -> None:
+async def test_a_path_outside_the_workspace_is_refused(root: Path, tool: str, path: str) -> None:
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
     said = await call_error(Workspace(root), tool, **CALLS[tool](path))
@@ -103,7 +103,7 @@ async def test_a_path_that_leads_out_is_refused(root: Path, tool: str, path: str
         "*** Update File: own.txt\n*** Move to: {}\n-own\n+x",
     ],
 )
-async def test_a_patch_that_leads_out_is_refused(root: Path, patch: str, path: str) -> None:
+async def test_a_patch_outside_the_workspace_is_refused(root: Path, patch: str, path: str) -> None:
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
     whole = f"*** Begin Patch\n{patch.format(path)}\n*** End Patch"
@@ -127,14 +127,14 @@ async def test_a_patch_that_leads_out_is_refused(root: Path, patch: str, path: s
         "~/*",
     ],
 )
-async def test_a_pattern_that_leads_out_is_refused(root: Path, pattern: str) -> None:
+async def test_a_pattern_outside_the_workspace_is_refused(root: Path, pattern: str) -> None:
     pattern = pattern.replace("{evil}", str(root.parent / "repo-evil"))
     workspace = Workspace(root)
     assert "secret.txt" not in await call_error(workspace, "glob", pattern=pattern)
     assert SECRET not in await call_error(workspace, "read_many_files", paths=[pattern])
 
 
-async def test_many_files_come_also_through_links_that_stay_inside(root: Path) -> None:
+async def test_several_files_can_be_read_through_links_inside(root: Path) -> None:
     (root / "alias.md").symlink_to("own.txt")
     assert "own" in await call_ok(Workspace(root), "read_many_files", paths=["*.md"])
 
@@ -168,7 +168,9 @@ async def test_links_that_stay_inside_are_followed_and_stay_links(root: Path) ->
     assert (root / "own.txt").read_text() == "changed\n"
 
 
-async def test_extra_folders_are_read_and_writable_ones_written(root: Path, tmp_path: Path) -> None:
+async def test_extra_folders_can_be_read_and_writable_ones_written(
+    root: Path, tmp_path: Path
+) -> None:
     evil, other = tmp_path / "repo-evil", tmp_path / "other"
     other.mkdir()
     workspace = Workspace(root, extra=[evil], writable=["../other"])
@@ -181,7 +183,7 @@ async def test_extra_folders_are_read_and_writable_ones_written(root: Path, tmp_
     assert (other / "new.txt").read_text() == "x"
 
 
-def test_a_link_put_on_the_way_after_the_check_is_not_followed(root: Path) -> None:
+def test_a_folder_replaced_by_a_link_after_the_check_is_not_followed(root: Path) -> None:
     """What a program that runs at the same time could do between the check and the opening."""
     workspace = Workspace(root)
     (root / "inner" / "secret.txt").write_text("own")
@@ -198,7 +200,7 @@ def test_a_link_put_on_the_way_after_the_check_is_not_followed(root: Path) -> No
     assert outside(root) == before
 
 
-def test_a_link_put_in_the_place_of_a_file_after_the_check_is_not_followed(root: Path) -> None:
+def test_a_file_replaced_by_a_link_after_the_check_is_not_followed(root: Path) -> None:
     workspace = Workspace(root)
     whole = workspace.resolve("own.txt", write=True)
     (root / "own.txt").unlink()
@@ -211,7 +213,7 @@ def test_a_link_put_in_the_place_of_a_file_after_the_check_is_not_followed(root:
     assert outside(root) == before
 
 
-async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path) -> None:
+async def test_a_hard_link_to_a_file_outside_is_replaced_not_written(root: Path) -> None:
     os.link(root.parent / "repo-evil" / "secret.txt", root / "hard")
     before = outside(root)
     await call_ok(Workspace(root), "write_file", file_path="hard", content="own now")
@@ -219,13 +221,13 @@ async def test_a_second_name_of_a_file_outside_is_not_written_through(root: Path
 
 
 @pytest.mark.parametrize("tool", ["read_file", "edit_file", "write_file", "grep"])
-async def test_a_pipe_is_never_waited_for(root: Path, tool: str) -> None:
+async def test_a_pipe_never_blocks_a_tool(root: Path, tool: str) -> None:
     os.mkfifo(root / "pipe")
     said = (await call_tool(Workspace(root), tool, **CALLS[tool]("pipe"))).text
     assert said == "pipe is not a regular file"
 
 
-def test_a_root_that_is_no_folder_is_refused(root: Path) -> None:
+def test_a_root_that_is_not_a_folder_is_an_error(root: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
         Workspace(root / "missing")
     with pytest.raises(ConfigError, match="not a folder"):

@@ -97,7 +97,7 @@ def heard(take: Take, dir: str = "out") -> bytes:
     ],
     ids=["lines", "unfinished", "nothing", "binary", "huge", "huge-without-end"],
 )
-def test_every_byte_passes_and_is_written_down(path: Path, data: bytes) -> None:
+def test_every_byte_is_passed_on_and_recorded(path: Path, data: bytes) -> None:
     done = recorded(path, ["cat"], data)
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
     take = only(path)
@@ -106,20 +106,20 @@ def test_every_byte_passes_and_is_written_down(path: Path, data: bytes) -> None:
     assert take.entries[-1] == Ended(0, None)
 
 
-def test_nothing_is_held_back(path: Path) -> None:
+def test_text_without_a_possible_secret_is_returned_at_once(path: Path) -> None:
     with running(path, ["cat"]) as process:
         assert exchange(process, b"no end of a line") == b"no end of a line"
         assert exchange(process, b" yet") == b" yet"
 
 
-def test_stderr_and_the_exit_code_pass(path: Path) -> None:
+def test_stderr_and_the_exit_code_are_passed_on(path: Path) -> None:
     done = recorded(path, python("import sys; sys.stderr.write('oh'); sys.exit(41)"))
     assert (done.returncode, done.stderr) == (41, b"oh")
     assert heard(only(path), "err") == b"oh"
     assert only(path).entries[-1] == Ended(41, None)
 
 
-def test_a_program_that_is_killed_is_seen_as_killed(path: Path) -> None:
+def test_a_killed_program_is_recorded_as_killed(path: Path) -> None:
     done = recorded(path, python("import os; os.kill(os.getpid(), 9)"))
     assert done.returncode == -signal.SIGKILL
     assert only(path).entries[-1] == Ended(None, 9)
@@ -141,7 +141,7 @@ def test_a_signal_reaches_the_program_once(path: Path, name: str) -> None:
         assert process.wait(30) == 51
 
 
-def test_a_killed_recorder_leaves_what_was_said(path: Path) -> None:
+def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
     with running(path, ["cat"]) as process:
         exchange(process, b"first\n")
         process.kill()
@@ -151,7 +151,7 @@ def test_a_killed_recorder_leaves_what_was_said(path: Path) -> None:
     assert not any(isinstance(entry, Ended) for entry in take.entries)
 
 
-def test_a_line_cut_in_the_midst_is_left_out_and_nonsense_is_refused(path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: Path) -> None:
     recorded(path, ["cat"], b"first\nsecond\n")
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.rindex(b"exit") - 20])
@@ -167,7 +167,7 @@ def test_a_line_cut_in_the_midst_is_left_out_and_nonsense_is_refused(path: Path)
         format.read(path)
 
 
-def test_a_secret_passes_and_is_not_in_the_file(path: Path) -> None:
+def test_a_secret_is_passed_on_and_is_not_in_the_file(path: Path) -> None:
     said = f"{SECRET}\n{json.dumps(SECRET)}\n{json.dumps(SECRET, ensure_ascii=False)}\n".encode()
     done = recorded(path, ["sh", "-c", "cat", SECRET], said, MY_API_KEY=SECRET)
     assert done.stdout == said
@@ -187,7 +187,7 @@ def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> Non
 
 
 @pytest.mark.parametrize("before", range(format.PIECE - 20, format.PIECE + 2, 3))
-def test_a_secret_in_a_line_too_long_to_hold_is_not_in_the_file(path: Path, before: int) -> None:
+def test_a_secret_in_a_very_long_line_is_not_in_the_file(path: Path, before: int) -> None:
     secret = "0123456789abcdef"
     head = format.Head(cassette=1, take="t", run="r", argv=("x",))
     writer = format.Writer(path, head, SecretRedactor({"K": secret}), len(secret) + 2)
@@ -214,7 +214,7 @@ def test_a_program_that_exits_without_flushing_loses_nothing(path: Path, tmp_pat
     assert len(heard(only(path))) == (8 << 20) + 1
 
 
-def test_what_the_program_left_running_does_not_hold_the_recorder(path: Path) -> None:
+def test_background_processes_do_not_delay_the_recorder(path: Path) -> None:
     code = "import subprocess as s; print(s.Popen(['sleep', '300']).pid, flush=True)"
     done = recorded(path, python(code))
     os.kill(int(done.stdout), signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_what_the_program_left_running_does_not_hold_the_recorder(path: Path) ->
     assert only(path).entries[-1] == Ended(0, None)
 
 
-def test_a_reader_that_leaves_is_met_by_the_program_itself(path: Path) -> None:
+def test_a_reader_that_closes_the_output_is_noticed_by_the_program(path: Path) -> None:
     with running(path, ["yes"]) as process:
         assert process.stdout
         process.stdout.read(1)
@@ -230,7 +230,7 @@ def test_a_reader_that_leaves_is_met_by_the_program_itself(path: Path) -> None:
         assert process.wait(30) in (1, -signal.SIGPIPE)
 
 
-def test_takes_of_one_run_share_a_file_and_another_run_begins_it_anew(path: Path) -> None:
+def test_takes_of_one_run_share_a_file_and_another_run_overwrites_it(path: Path) -> None:
     recorded(path, ["cat"], b"1", CORRAL_CASSETTE_RUN="a")
     recorded(path, ["env"], b"2", CORRAL_CASSETTE_RUN="a")
     assert [take.head.argv[0] for take in format.read(path)] == ["cat", "env"]
@@ -239,7 +239,7 @@ def test_takes_of_one_run_share_a_file_and_another_run_begins_it_anew(path: Path
     assert [take.input for take in format.read(path)] == [b"3"]
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_written_is_an_error_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     trace = tmp_path / "started"
     done = recorded(tmp_path / "file" / "below", ["touch", str(trace)])
@@ -248,7 +248,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_starts(tmp_path: 
     assert not trace.exists()
 
 
-def test_a_program_that_is_not_there_is_told(path: Path) -> None:
+def test_a_missing_program_is_an_error(path: Path) -> None:
     done = recorded(path, ["/no/such/program"])
     assert done.returncode == 127
     assert b"/no/such/program was not found" in done.stderr

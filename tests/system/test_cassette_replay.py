@@ -114,7 +114,7 @@ def test_ids_folders_ports_and_clients_may_differ(tape: Tape, workspace: Path) -
     }
 
 
-def test_the_agents_own_ids_stay_and_have_to_come_back(tape: Tape) -> None:
+def test_ids_of_the_agent_stay_and_must_be_sent_back(tape: Tape) -> None:
     tape.take(
         ("i", call(1, "go")),
         ("o", call(1, "may_i")),
@@ -126,7 +126,7 @@ def test_the_agents_own_ids_stay_and_have_to_come_back(tape: Tape) -> None:
     assert tape.play(call(5, "go"), reply(2, yes=True)).returncode == 90
 
 
-def test_what_was_written_is_written_byte_for_byte(tape: Tape) -> None:
+def test_files_are_stored_byte_for_byte(tape: Tape) -> None:
     odd = b'{"b" :1,  "a": "\\u00fc", "method":"m"}\n'
     tape.take(("i", call(1, "go")), ("o", odd), ("o", b"no json\n"), ("e", b"oh\n"), ("o", b"end"))
     done = tape.play(call(1, "go"))
@@ -134,7 +134,7 @@ def test_what_was_written_is_written_byte_for_byte(tape: Tape) -> None:
     assert done.stderr == b"oh\n"
 
 
-def test_two_that_talk_at_once_may_come_in_another_order(tape: Tape) -> None:
+def test_parallel_messages_may_arrive_in_another_order(tape: Tape) -> None:
     one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
     tape.take(("i", one), ("o", reply(1, a="one")), ("i", two), ("o", reply(2, a="two")))
     done = tape.play(call(8, "ask", text="two"), call(9, "ask", text="one"))
@@ -143,7 +143,7 @@ def test_two_that_talk_at_once_may_come_in_another_order(tape: Tape) -> None:
     assert [(each["id"], each["result"]["a"]) for each in answers] == [(9, "one"), (8, "two")]
 
 
-def test_what_comes_too_early_is_not_waited_for_for_ever(tape: Tape) -> None:
+def test_a_message_that_never_matches_ends_the_replay(tape: Tape) -> None:
     one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
     tape.take(("i", one), ("o", reply(1)), ("i", two), ("o", reply(2)))
     code, said = tape.wait(two)
@@ -151,7 +151,7 @@ def test_what_comes_too_early_is_not_waited_for_for_ever(tape: Tape) -> None:
     assert '-    "text": "one"\n+    "text": "two"' in said
 
 
-def test_what_does_not_come_is_not_waited_for_for_ever(tape: Tape) -> None:
+def test_a_message_that_never_arrives_ends_the_replay(tape: Tape) -> None:
     tape.take(
         ("i", call(1, "ask")),
         ("i", line(method="cancel")),
@@ -163,28 +163,28 @@ def test_what_does_not_come_is_not_waited_for_for_ever(tape: Tape) -> None:
     assert '-  "method": "cancel"' in said
 
 
-def test_an_end_that_comes_too_early_is_told(tape: Tape) -> None:
+def test_an_early_end_of_the_input_is_an_error(tape: Tape) -> None:
     tape.take(("i", call(1, "one")), ("o", reply(1)), ("i", call(2, "two")), ("o", reply(2)))
     done = tape.play(call(1, "one"))
     assert done.returncode == 90
     assert b"+(the end of the input)" in done.stderr
 
 
-def test_more_than_was_recorded_is_told(tape: Tape) -> None:
+def test_more_requests_than_recorded_are_an_error(tape: Tape) -> None:
     tape.take(("i", call(1, "one")), ("o", reply(1)))
     done = tape.play(call(1, "one"), call(2, "two"))
     assert done.returncode == 90
     assert b"-(the end of the input)" in done.stderr
 
 
-def test_a_recording_without_an_end_is_told(tape: Tape) -> None:
+def test_a_recording_without_an_end_is_an_error(tape: Tape) -> None:
     tape.take(("i", call(1, "one")), ("o", reply(1)), end=False)
     code, said = tape.wait(call(1, "one"))
     assert code == 90
     assert "the recorder was killed" in said
 
 
-def test_arguments_and_texts_have_to_be_those_recorded(tape: Tape, workspace: Path) -> None:
+def test_arguments_and_texts_must_be_as_recorded(tape: Tape, workspace: Path) -> None:
     tape.take(("i", b"do it in /then/work\n"), ("o", b"done\n"), args=("--in", "/then/work/x"))
     same = tape.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/x"))
     assert (same.returncode, same.stdout) == (0, b"done\n")
@@ -193,7 +193,7 @@ def test_arguments_and_texts_have_to_be_those_recorded(tape: Tape, workspace: Pa
     assert b'-    "<cwd>/x"\n+    "<cwd>/y"' in other.stderr
 
 
-def test_processes_of_one_run_play_the_takes_one_after_the_other(tape: Tape) -> None:
+def test_processes_of_one_run_replay_the_takes_in_order(tape: Tape) -> None:
     tape.take(("i", b"same\n"), ("o", b"first\n"))
     tape.take(("i", b"same\n"), ("o", b"second\n"))
     assert [tape.play(b"same\n", run="a").stdout for _ in range(2)] == [b"first\n", b"second\n"]
@@ -204,7 +204,7 @@ def test_processes_of_one_run_play_the_takes_one_after_the_other(tape: Tape) -> 
     assert [tape.play(b"same\n").stdout for _ in range(2)] == [b"first\n", b"first\n"]
 
 
-def test_a_program_that_was_not_listening_is_not_waited_for(tape: Tape) -> None:
+def test_a_program_that_never_read_its_input_does_not_delay_the_end(tape: Tape) -> None:
     tape.take(("o", b"usage: x\n"), end=False)
     with tape.path.open("ab") as file:
         file.write(b'{"take": "take1", "exit": 2}\n')

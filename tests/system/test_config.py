@@ -36,7 +36,7 @@ def test_an_agents_table_wins_over_the_defaults() -> None:
     assert load("gemini-cli") == {"timeout": 1, "model": "b"}
 
 
-def test_an_agents_table_may_stand_under_any_of_its_names() -> None:
+def test_an_agents_table_may_have_any_of_its_names() -> None:
     write(paths.user_config(), '[agents.gemini_cli]\nmodel = "b"\n')
     assert load("gemini-cli") == {"model": "b"}
 
@@ -54,14 +54,14 @@ def test_the_folders_file_wins_over_the_users() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(KNOWN) - UNTRUSTED_OPTIONS))
-def test_a_file_that_may_come_with_a_repository_may_set_only_what_does_no_harm(name: str) -> None:
+def test_a_file_in_the_current_directory_may_set_only_harmless_options(name: str) -> None:
     write(Path("corral.toml"), f'[agents.gemini-cli]\n{name} = "x"\n')
     with pytest.raises(ConfigError, match=f"may not set {name}") as raised:
         load("gemini-cli")
     assert "--config corral.toml" in (raised.value.hint or "")
 
 
-def test_what_does_no_harm_reaches_neither_rights_nor_programs() -> None:
+def test_harmless_options_include_no_permissions_and_no_programs() -> None:
     rights = {"policy", "approval_mode", "allowed_tools", "strict", "sandbox", "inherit"}
     programs = {"program", "env", "pass_env", "mcp_servers", "config"}
     reach = {"cwd", "include_directories", "prompt_file", "images", "expand_files"}
@@ -70,7 +70,7 @@ def test_what_does_no_harm_reaches_neither_rights_nor_programs() -> None:
     assert set(KNOWN) >= UNTRUSTED_OPTIONS
 
 
-def test_a_file_named_by_the_user_is_trusted_whole_and_stands_alone(
+def test_a_file_named_by_the_user_is_trusted_and_used_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(paths.user_config(), "[defaults]\ngrace = 1\n")
@@ -79,7 +79,7 @@ def test_a_file_named_by_the_user_is_trusted_whole_and_stands_alone(
     assert load("gemini-cli") == {"program": "/x", "policy": "all"}
 
 
-def test_an_empty_name_means_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_means_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     write(paths.user_config(), "[defaults]\ngrace = 1\n")
     monkeypatch.setenv("CORRAL_CONFIG", "")
     assert load("gemini-cli") == {}
@@ -116,7 +116,7 @@ def test_a_policy_table_becomes_a_policy() -> None:
         ("timeout = 1\n", "unknown table 'timeout'"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_with_the_place(text: str, message: str) -> None:
+def test_an_invalid_file_is_an_error_with_its_position(text: str, message: str) -> None:
     write(paths.user_config(), text)
     with pytest.raises(ConfigError, match=message):
         load("gemini-cli")
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_utf_8_is_refused() -> None:
         load("gemini-cli")
 
 
-def test_a_policy_file_is_read_whole(tmp_path: Path) -> None:
+def test_a_policy_file_is_read_completely(tmp_path: Path) -> None:
     path = write(
         tmp_path / "p.toml",
         'read = "allow"\nshell = "deny"\nshell_rules = ["allow git status"]\nallow_tools = []\n',
@@ -149,7 +149,7 @@ def test_a_policy_file_is_read_whole(tmp_path: Path) -> None:
         ('shell_rules = ["git"]\n', r"p\.toml: a shell rule must be"),
     ],
 )
-def test_a_policy_file_that_is_wrong_is_refused_with_the_place(
+def test_an_invalid_policy_file_is_an_error_with_its_position(
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(PolicyError, match=message):
@@ -161,7 +161,7 @@ def test_a_policy_file_that_is_missing_is_a_policy_error(tmp_path: Path) -> None
         read_policy(tmp_path / "none.toml")
 
 
-def test_a_private_file_is_written_whole_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_private_file_is_written_atomically_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     paths.write_private(path, b"one")
     paths.write_private(path, b"two")

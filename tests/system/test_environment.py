@@ -36,7 +36,7 @@ def gathered(**options: Any) -> Environment:
     return gather(registry.find("gemini-cli"), run, OURS)
 
 
-def test_only_the_base_set_and_the_agents_own_family_pass() -> None:
+def test_only_the_base_variables_and_the_agents_own_are_passed() -> None:
     assert set(gathered().values) == {
         "PATH",
         "HOME",
@@ -47,30 +47,30 @@ def test_only_the_base_set_and_the_agents_own_family_pass() -> None:
     }
 
 
-def test_what_is_named_passes_and_what_is_not_there_is_no_error() -> None:
+def test_named_variables_are_passed_and_missing_ones_are_ignored() -> None:
     values = gathered(pass_env=["DATABASE_URL", "NOT_THERE"]).values
     assert values["DATABASE_URL"] == "postgres://canary"
     assert "NOT_THERE" not in values
 
 
-def test_what_is_given_wins_over_ours() -> None:
+def test_given_variables_win_over_our_own() -> None:
     found = gathered(env={"PATH": "/mine", "GEMINI_API_KEY": "another-key-given"})
     assert found.values["PATH"] == "/mine"
     assert found.family["GEMINI_API_KEY"] == "another-key-given"
 
 
-def test_the_family_is_the_agents_own_alone() -> None:
+def test_the_agents_own_variables_are_only_its_own() -> None:
     assert set(gathered(env={"X": "y"}).family) == {"GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT"}
 
 
-def test_a_family_name_with_a_star_stands_for_all_that_begin_so() -> None:
+def test_a_variable_name_with_a_star_matches_by_its_prefix() -> None:
     agent = msgspec.structs.replace(registry.find("gemini-cli"), env_names=("MY_*",))
     found = gather(agent, RunOptions(agent="x"), OURS)
     assert found.family == {"MY_TOKEN": "canary-my-token"}
 
 
 @pytest.mark.parametrize("where", ["ours", "given"])
-def test_the_keys_of_a_cloud_pass_only_where_the_model_is_asked_there(where: str) -> None:
+def test_cloud_keys_are_passed_only_if_the_model_is_in_that_cloud(where: str) -> None:
     claude, switch = registry.find("claude-cli"), {"CLAUDE_CODE_USE_BEDROCK": "1"}
     assert "AWS_SECRET_ACCESS_KEY" not in gather(claude, RunOptions(agent="x"), OURS).values
     given = RunOptions(agent="x", env=switch if where == "given" else {})
@@ -80,7 +80,7 @@ def test_the_keys_of_a_cloud_pass_only_where_the_model_is_asked_there(where: str
     assert found.secrets["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
 
 
-def test_secrets_are_known_by_the_agents_word_or_by_their_name() -> None:
+def test_secrets_are_found_by_the_agents_spec_or_by_name() -> None:
     found = gathered(
         pass_env=["MY_TOKEN", "DATABASE_URL"],
         env={"DB_PASSWORD": "canary-password", "MODE": "not-a-secret-value"},
@@ -111,16 +111,16 @@ def test_secrets_that_the_agent_does_not_see_are_redacted_too() -> None:
     assert not hidden & found.values.keys()
 
 
-def test_a_key_given_over_ours_is_a_secret_too() -> None:
+def test_a_given_key_is_a_secret_too() -> None:
     secrets = gathered(env={"GEMINI_API_KEY": "canary-other-key"}).secrets
     assert secrets["GEMINI_API_KEY"] == "canary-other-key"
 
 
-def test_a_value_too_short_to_be_a_secret_is_left_in_peace() -> None:
+def test_a_value_too_short_to_be_a_secret_is_not_redacted() -> None:
     assert "A_TOKEN" not in gathered(env={"A_TOKEN": "on"}).secrets
 
 
-def test_a_secret_is_struck_out_and_named() -> None:
+def test_a_secret_is_redacted_and_named() -> None:
     redactor = SecretRedactor({"KEY": "canary-1", "LONGER": "canary-1-and-more"})
     assert redactor.clean(b"a canary-1-and-more b canary-1") == (
         b"a [LONGER redacted] b [KEY redacted]"
@@ -135,7 +135,7 @@ def test_without_secrets_nothing_changes() -> None:
 @pytest.mark.parametrize(
     "secret", ['with"quote', "with\\slash", "with\ttab-x", "ünïcödé-x", "a/b/c/d/e"]
 )
-def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -> None:
+def test_a_secret_inside_json_is_redacted_in_every_escaped_form(secret: str) -> None:
     import json
 
     redactor = SecretRedactor({"KEY": secret})
@@ -150,13 +150,13 @@ def test_a_secret_inside_json_is_struck_out_however_it_is_escaped(secret: str) -
     before=st.text(),
     after=st.text(),
 )
-def test_no_text_keeps_the_secret(secret: str, before: str, after: str) -> None:
+def test_no_text_contains_the_secret(secret: str, before: str, after: str) -> None:
     text = f"{before}{secret}{after}"
     assert secret not in SecretRedactor({"KEY": secret}).clean_text(text)
 
 
 @pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
-def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> None:
+def test_a_cut_inside_a_secret_shows_no_part_of_it(secret: str) -> None:
     redactor = SecretRedactor({"KEY": secret, "OTHER": "another-secret"})
     whole = f"before {secret} after".encode()
     begin = whole.index(secret.encode())
@@ -170,7 +170,7 @@ def test_a_cut_that_goes_through_a_secret_shows_no_part_of_it(secret: str) -> No
         assert redactor.clean_text_part(text, end_cut=True) == "before …"
 
 
-def test_a_part_that_was_not_cut_keeps_what_looks_like_the_rest_of_a_secret() -> None:
+def test_text_that_was_not_cut_keeps_what_looks_like_part_of_a_secret() -> None:
     redactor = SecretRedactor({"KEY": "canary-key-0123456789"})
     assert redactor.clean_text_part("789 and canary") == "789 and canary"
     assert redactor.clean_text_part("x789 and canary?", begin_cut=True, end_cut=True) == (

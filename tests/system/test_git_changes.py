@@ -99,13 +99,13 @@ def test_a_folder_left_alone_has_no_changes(folder: Path) -> None:
         ("printf 'KEPT.TXT\\n' > kept.txt", {"kept.txt": "modified"}),
     ],
 )
-def test_what_a_command_changed_is_seen(
+def test_changes_of_a_command_are_found(
     folder: Path, command: str, expected: dict[str, str]
 ) -> None:
     assert kinds(folder, shell(folder, command)) == expected
 
 
-def test_a_change_of_the_same_size_and_time_is_seen(folder: Path) -> None:
+def test_a_change_of_the_same_size_and_time_is_found(folder: Path) -> None:
     info = (folder / "kept.txt").stat()
 
     def change() -> None:
@@ -116,26 +116,26 @@ def test_a_change_of_the_same_size_and_time_is_seen(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ünï 世界.txt", 'quo"te.txt', "new\nline.txt", "-dash", "a b"])
-def test_any_name_is_told_as_it_is(folder: Path, name: str) -> None:
+def test_file_names_with_any_bytes_are_reported(folder: Path, name: str) -> None:
     assert kinds(folder, lambda: (folder / name).write_text("x")) == {name: "created"}
 
 
-def test_what_was_dirty_before_is_no_change(repo: Path) -> None:
+def test_uncommitted_changes_from_before_are_not_reported(repo: Path) -> None:
     assert kinds(repo, shell(repo, "touch dirty.txt")) == {}
     assert kinds(repo, shell(repo, "echo more >> dirty.txt")) == {"dirty.txt": "modified"}
 
 
-def test_committing_is_no_change(repo: Path) -> None:
+def test_committing_is_not_a_change(repo: Path) -> None:
     assert kinds(repo, lambda: git(repo, "commit", "-qam", "the dirty one")) == {}
 
 
-def test_undoing_what_was_dirty_is_a_change(repo: Path) -> None:
+def test_undoing_an_uncommitted_change_is_a_change(repo: Path) -> None:
     assert kinds(repo, lambda: git(repo, "checkout", "-q", "dirty.txt")) == {
         "dirty.txt": "modified"
     }
 
 
-def test_ignored_files_count_where_a_tool_reports_them(repo: Path) -> None:
+def test_ignored_files_count_if_a_tool_reports_them(repo: Path) -> None:
     def change() -> None:
         (repo / "new.log").write_text("x")
         (repo / "other.log").write_text("x")
@@ -147,7 +147,7 @@ def test_ignored_files_count_where_a_tool_reports_them(repo: Path) -> None:
     ]
 
 
-def test_what_a_tool_reports_and_the_disk_does_not_show_is_left_out(folder: Path) -> None:
+def test_a_reported_change_that_is_not_on_disk_is_left_out(folder: Path) -> None:
     told = {str(folder / "kept.txt"): "modified", str(folder / "never.txt"): "created"}
     assert kinds(folder, lambda: None, told) == {}
 
@@ -158,7 +158,7 @@ def test_a_change_says_whether_a_tool_reported_it(folder: Path) -> None:
     assert {path: c.by_tool for path, c in found.items()} == {"a.txt": True, "b.txt": False}
 
 
-def test_a_file_outside_the_folder_counts_where_a_tool_reports_it(
+def test_a_file_outside_the_folder_counts_if_a_tool_reports_it(
     folder: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside.txt"
@@ -166,7 +166,7 @@ def test_a_file_outside_the_folder_counts_where_a_tool_reports_it(
     assert found == {"../outside.txt": "created"}
 
 
-def test_lines_of_a_new_file_are_counted_where_it_is_text(folder: Path) -> None:
+def test_lines_of_a_new_text_file_are_counted(folder: Path) -> None:
     def change() -> None:
         (folder / "three.txt").write_text("1\n2\n3")
         (folder / "empty.txt").write_text("")
@@ -176,7 +176,7 @@ def test_lines_of_a_new_file_are_counted_where_it_is_text(folder: Path) -> None:
     assert lines == {"three.txt": 3, "empty.txt": 0, "binary": None}
 
 
-def test_a_folder_below_the_repository_sees_its_own_files_alone(repo: Path) -> None:
+def test_a_folder_in_a_repository_lists_only_its_own_files(repo: Path) -> None:
     change = shell(repo, "echo x >> kept.txt; echo x >> sub/deep/nested.txt; echo n > sub/n.txt")
     assert kinds(repo / "sub", change) == {"deep/nested.txt": "modified", "n.txt": "created"}
 
@@ -190,7 +190,7 @@ def test_a_folder_that_becomes_a_repository_loses_nothing(plain: Path) -> None:
     assert kinds(plain, change) == {".gitignore": "created", "a.log": "created"}
 
 
-def test_machine_made_folders_are_left_out_of_a_walk(plain: Path) -> None:
+def test_generated_folders_are_skipped(plain: Path) -> None:
     change = shell(plain, "mkdir node_modules __pycache__; touch node_modules/a __pycache__/b")
     assert kinds(plain, change) == {}
 
@@ -201,12 +201,12 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     assert kinds(folder, lambda: (tmp_path / "elsewhere" / "x").write_text("x")) == {}
 
 
-def test_a_link_to_itself_does_not_trap_the_walk(folder: Path) -> None:
+def test_a_link_to_itself_does_not_cause_an_endless_walk(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
     assert kinds(folder, lambda: None) == {}
 
 
-def test_a_folder_that_cannot_be_read_is_stepped_over(folder: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_skipped(folder: Path) -> None:
     (folder / "locked").mkdir()
     (folder / "locked").chmod(0)
     try:
@@ -215,7 +215,7 @@ def test_a_folder_that_cannot_be_read_is_stepped_over(folder: Path) -> None:
         (folder / "locked").chmod(0o700)
 
 
-def test_over_the_limit_the_snapshot_stops_and_says_so(
+def test_a_snapshot_over_the_limit_is_incomplete(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
@@ -228,7 +228,7 @@ def test_over_the_limit_the_snapshot_stops_and_says_so(
     assert [c.kind for c in compare(before, after)] == []
 
 
-def test_over_the_limit_what_a_tool_reports_still_counts(
+def test_reports_of_tools_count_in_an_incomplete_snapshot(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
@@ -238,7 +238,7 @@ def test_over_the_limit_what_a_tool_reports_still_counts(
     assert [(os.path.basename(c.path), c.by_tool) for c in found] == [("zz_new.txt", True)]
 
 
-def test_a_file_too_large_to_hash_is_known_by_its_times(
+def test_a_file_too_large_to_hash_is_compared_by_its_times(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_floor, "HASHED_FILE", 4)
@@ -274,7 +274,7 @@ def trap(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("setting", sorted(HOSTILE))
-def test_nothing_that_the_repository_asks_for_is_run(
+def test_nothing_that_the_repository_configures_is_run(
     repo: Path, trap: tuple[Path, Path], setting: str
 ) -> None:
     program, mark = trap
@@ -298,7 +298,7 @@ def test_the_trap_works(repo: Path, trap: tuple[Path, Path]) -> None:
     assert mark.exists()
 
 
-def test_nothing_that_a_submodule_asks_for_is_run(
+def test_nothing_that_a_submodule_configures_is_run(
     repo: Path, trap: tuple[Path, Path], tmp_path: Path
 ) -> None:
     program, mark = trap
@@ -317,7 +317,7 @@ def test_nothing_that_a_submodule_asks_for_is_run(
     assert not mark.exists()
 
 
-def test_git_variables_of_our_own_environment_lead_nowhere_else(
+def test_git_variables_of_our_environment_are_ignored(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
@@ -335,14 +335,14 @@ def test_git_variables_of_our_own_environment_lead_nowhere_else(
     assert "kept.txt" in found.staged
 
 
-def test_looking_leaves_the_repository_as_it_was(repo: Path) -> None:
+def test_reading_leaves_the_repository_unchanged(repo: Path) -> None:
     os.utime(repo / "kept.txt")
     before = sorted((p, p.stat().st_mtime_ns) for p in (repo / ".git").rglob("*"))
     look(repo)
     assert sorted((p, p.stat().st_mtime_ns) for p in (repo / ".git").rglob("*")) == before
 
 
-def test_a_broken_repository_is_walked(workspace: Path) -> None:
+def test_files_of_a_broken_repository_are_listed(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / "a.txt").write_text("a")
     found = look(workspace)
@@ -358,7 +358,7 @@ def test_a_repository_of_sha256_is_read_too(workspace: Path) -> None:
     assert kinds(workspace, shell(workspace, "echo b > a.txt")) == {"a.txt": "modified"}
 
 
-def test_whether_a_path_was_there_is_known(folder: Path) -> None:
+def test_a_snapshot_has_the_paths_that_existed(folder: Path) -> None:
     before = look(folder)
     assert before.has(str(folder / "sub/deep/nested.txt"))
     assert not before.has(str(folder / "new.txt"))

@@ -80,7 +80,7 @@ async def test_a_worktree_of_a_hostile_repository_runs_nothing(
     assert git(repository, "show", "corral/b/t:sub/work") == "more"
 
 
-async def test_a_git_folder_in_place_of_the_worktrees_own_runs_nothing(
+async def test_a_replaced_git_folder_of_a_worktree_runs_nothing(
     repository: Path, traps: Traps, tmp_path: Path
 ) -> None:
     tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
@@ -129,7 +129,7 @@ def test_snapshots_merges_and_clones_of_a_hostile_repository_run_nothing(
     assert traps.ran == []
 
 
-def test_looking_at_a_hostile_folder_runs_nothing(repository: Path, traps: Traps) -> None:
+def test_reading_a_hostile_folder_runs_nothing(repository: Path, traps: Traps) -> None:
     before = changes.look(repository)
     traps.plant(repository / ".git")
     sabotage(repository, traps)
@@ -160,7 +160,7 @@ def _common(repository: Path, elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("lead", [_link, _pointer, _common])
-async def test_a_git_folder_that_is_remote_is_found_and_not_obeyed(
+async def test_a_git_folder_elsewhere_is_found_and_not_obeyed(
     repository: Path, traps: Traps, tmp_path: Path, lead: Callable[[Path, Path], None]
 ) -> None:
     lead(repository, tmp_path / "elsewhere")
@@ -228,7 +228,7 @@ def test_dangerous_settings_are_named(repository: Path, traps: Traps) -> None:
         ("[core]\n fsmonitor = false", []),
     ],
 )
-def test_settings_that_start_a_program_when_git_only_looks(
+def test_settings_that_start_a_program_when_git_only_reads(
     tmp_path: Path, setting: str, found: list[str]
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

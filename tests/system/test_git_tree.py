@@ -86,7 +86,9 @@ async def test_a_submodule_stays_one_until_its_files_change(
     assert git(repository, "show", f"{change.commit}:module/file") == "two"
 
 
-async def test_modes_links_and_odd_names_are_kept(repository: Path, tmp_path: Path) -> None:
+async def test_modes_links_and_unusual_names_are_preserved(
+    repository: Path, tmp_path: Path
+) -> None:
     shell = r"""
         echo x > run; chmod +x run; ln -s nowhere link; mkfifo pipe; rm dir/inner; mkdir empty
         echo q > 'a "quoted"
@@ -113,7 +115,7 @@ name'; echo t > tracked.log; echo l > "$(printf 'caf\351')"; printf 'a\r\n' > cr
     assert blob.stdout == b"a\r\n"
 
 
-async def test_a_name_that_git_cannot_store_fails_loudly(repository: Path, tmp_path: Path) -> None:
+async def test_a_name_that_git_cannot_store_is_an_error(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match=r"\.GIT/x"):
         await kept(repository, tmp_path / "tree", "mkdir .GIT; echo x > .GIT/x")
     assert (tmp_path / "tree" / ".GIT" / "x").exists()
@@ -132,7 +134,7 @@ async def test_a_sha256_repository_works(tmp_path: Path) -> None:
     assert len(change.commit) == 64
 
 
-def test_a_file_changed_right_after_a_snapshot_is_seen(repository: Path, tmp_path: Path) -> None:
+def test_a_file_changed_right_after_a_snapshot_is_found(repository: Path, tmp_path: Path) -> None:
     root, base = repository_root(repository)
     tree = SharedWorktree.make(root, base, base, tmp_path / "own")
     seen: set[str] = set()
@@ -162,7 +164,7 @@ def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -
     assert (outside / "inner").read_text() == "inner\n"
 
 
-def test_a_folder_that_is_swapped_for_a_link_while_it_is_read_leads_nowhere(
+def test_a_folder_replaced_by_a_link_while_it_is_read_is_not_followed(
     repository: Path, tmp_path: Path
 ) -> None:
     root, base = repository_root(repository)
@@ -215,7 +217,7 @@ FIFOS = (".gitignore", "dir/.gitignore", ".gitattributes", ".gitmodules", ".git/
 
 
 @pytest.mark.parametrize("name", FIFOS)
-async def test_git_does_not_wait_at_a_fifo(repository: Path, tmp_path: Path, name: str) -> None:
+async def test_git_does_not_wait_for_a_fifo(repository: Path, tmp_path: Path, name: str) -> None:
     (repository / "file.log").write_text("ignored\n")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
     before = changes.look(repository)
@@ -251,7 +253,7 @@ def test_ignored_files_are_not_created_when_the_repository_is_removed(repository
     assert [os.path.relpath(each.path, repository) for each in found] == ["new"]
 
 
-def test_a_large_file_is_not_held_in_memory(repository: Path) -> None:
+def test_a_large_file_is_not_loaded_into_memory(repository: Path) -> None:
     with (repository / "large").open("wb") as file:
         file.truncate(64 * 1024 * 1024)
     git(repository, "add", "large")
@@ -333,7 +335,7 @@ def test_a_pattern_is_matched_in_linear_time() -> None:
 @pytest.mark.parametrize(
     "path", ["plain", "/abs/ünï", 'a"b', '"a"', "caf\udce9", '"\udcff\n\t\\"', "back\\slash", '"']
 )
-def test_a_path_is_printable_and_comes_back(path: str) -> None:
+def test_a_path_is_printable_and_can_be_restored(path: str) -> None:
     text = printable_path(path)
     text.encode()
     assert path_from_printable(text) == path

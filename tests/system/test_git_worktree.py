@@ -30,7 +30,7 @@ def repository(workspace: Path) -> Path:
     return workspace
 
 
-async def test_it_is_at_its_commit_though_the_branch_has_moved_on(
+async def test_a_worktree_is_at_its_commit_after_the_branch_moved(
     repository: Path, tmp_path: Path
 ) -> None:
     root, commit = repository_root(repository)
@@ -51,9 +51,7 @@ async def test_it_is_at_its_commit_though_the_branch_has_moved_on(
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-async def test_what_the_agent_committed_itself_is_kept_too(
-    repository: Path, tmp_path: Path
-) -> None:
+async def test_commits_of_the_agent_are_included(repository: Path, tmp_path: Path) -> None:
     tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
     (tree.place / "b.txt").write_text("b\n")
     git(tree.place, "add", ".")
@@ -63,7 +61,7 @@ async def test_what_the_agent_committed_itself_is_kept_too(
     assert git(repository, "log", "-1", "--format=%s", change.commit) == "its own"
 
 
-async def test_a_repository_that_was_put_in_its_place_runs_nothing(
+async def test_a_repository_that_replaced_the_worktree_runs_nothing(
     repository: Path, tmp_path: Path
 ) -> None:
     tree = await TaskWorktree.make(*repository_root(repository), tmp_path / "tree")
@@ -78,7 +76,7 @@ async def test_a_repository_that_was_put_in_its_place_runs_nothing(
     assert set(change.files) == {".gitattributes", "b.txt"}
 
 
-def test_where_there_is_no_repository(workspace: Path) -> None:
+def test_a_folder_without_a_repository_is_an_error(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="needs a git repository with a commit"):
         repository_root(workspace)
     git(workspace, "init", "-q")
@@ -86,7 +84,7 @@ def test_where_there_is_no_repository(workspace: Path) -> None:
         repository_root(workspace)
 
 
-def test_a_branch_has_a_name_that_git_takes() -> None:
+def test_branch_names_are_valid_for_git() -> None:
     odd = ["a b", "a..b", "ü", "-x", "x.lock", "a/b", "@{", "", "." * 5, "x" * 300, "ok.1_2-3"]
     names = [branch_name("batch", each) for each in odd]
     assert len(set(names)) == len(odd)

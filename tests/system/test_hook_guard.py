@@ -64,7 +64,7 @@ def test_a_patch_of_a_protected_or_outer_file_is_refused(tree: Path, line: str) 
     assert refusal_reason(Guarded(cwd=str(tree)), call)
 
 
-def test_a_patch_in_the_workspace_and_the_writable_folders_goes_on(tree: Path) -> None:
+def test_a_patch_in_the_workspace_and_the_writable_folders_is_allowed(tree: Path) -> None:
     more = str(tree.parent / "more")
     text = patch(
         "*** Add File: new.txt",
@@ -84,7 +84,7 @@ def test_a_patch_in_the_workspace_and_the_writable_folders_goes_on(tree: Path) -
     )
 
 
-def test_an_image_is_read_in_the_workspace_alone(tree: Path) -> None:
+def test_an_image_is_read_only_in_the_workspace(tree: Path) -> None:
     def view(path: str) -> str | None:
         guarded = Guarded(cwd=str(tree), readable=(str(tree.parent / "more"),))
         return refusal_reason(guarded, HookCall("view_image", {"path": path}, str(tree)))
@@ -95,7 +95,7 @@ def test_an_image_is_read_in_the_workspace_alone(tree: Path) -> None:
         assert view(path)
 
 
-def test_without_a_folder_of_its_own_the_one_of_the_call_counts(tree: Path) -> None:
+def test_without_a_folder_the_folder_of_the_call_is_used(tree: Path) -> None:
     def view(path: str, cwd: str | None) -> str | None:
         return refusal_reason(Guarded(), HookCall("view_image", {"path": path}, cwd))
 
@@ -104,7 +104,7 @@ def test_without_a_folder_of_its_own_the_one_of_the_call_counts(tree: Path) -> N
     assert view("a.png", None)
 
 
-def test_what_is_not_understood_is_refused_by_the_exit_code_that_means_no(tree: Path) -> None:
+def test_unknown_calls_are_denied_by_the_exit_code(tree: Path) -> None:
     good = json.dumps({"cwd": str(tree)})
     allowed: dict[str, Any] = {"command": patch("*** Add File: a.txt", "+x")}
     calls: list[Any] = [

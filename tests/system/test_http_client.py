@@ -49,7 +49,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 async def asked(http: Http, server: RawServer, **options: Any) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await (await http.post(f"{server.url}/v1", b"{}", options)).body()
 
 
@@ -62,7 +62,7 @@ async def failure(talk: ConnectionHandler, read_timeout: float = 5.0) -> CorralE
     return caught.value
 
 
-async def test_what_is_sent_is_one_request_with_its_length() -> None:
+async def test_one_request_with_its_length_is_sent() -> None:
     seen: list[bytes] = []
 
     async def talk(line: RawConnection) -> None:
@@ -145,7 +145,7 @@ async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, whole: bool
         (plain(b"x", "Content-Encoding: br"), StreamBroken, "compressed as br"),
     ],
 )
-async def test_what_is_no_answer_is_its_own_error(
+async def test_an_invalid_response_is_its_own_error(
     said: bytes, kind: type[CorralError], words: str
 ) -> None:
     error = await failure(respond_with(said, keep=False))
@@ -153,7 +153,7 @@ async def test_what_is_no_answer_is_its_own_error(
     assert words in error.message
 
 
-async def test_what_came_before_a_break_is_handed_out_first() -> None:
+async def test_data_before_a_broken_connection_is_returned_first() -> None:
     async with (
         raw_server(respond_with(CHUNKED + b"3\r\none\r\n3\r\ntw", keep=False)) as server,
         Http() as http,
@@ -189,7 +189,7 @@ async def test_a_connection_is_used_again_once_its_answer_is_read() -> None:
         assert server.connections == 1
 
 
-async def test_what_follows_a_body_is_no_header_of_it_nor_of_the_next() -> None:
+async def test_data_after_a_body_is_not_part_of_any_response() -> None:
     said = [CHUNKED + b"1\r\n2\r\n0\r\nContent-Type: evil\r\n\r\n", plain(b"3")]
     async with raw_server(respond_with(*said)) as server, Http() as http:
         for body in (b"2", b"3"):
@@ -215,13 +215,13 @@ async def test_a_connection_that_is_not_clean_is_not_used_again(said: bytes) -> 
         assert server.connections == 3
 
 
-async def test_an_answer_left_half_way_takes_its_connection_along() -> None:
+async def test_a_response_that_is_not_read_closes_its_connection() -> None:
     async def endless(line: RawConnection) -> None:
         await line.request()
         await line.send(CHUNKED + b"1\r\nx\r\n")
         await line.wait_closed()
 
-    async with raw_server(endless) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(endless) as server, Http() as http, asyncio.timeout(60):
         answer = await http.post(server.url, b"", {})
         assert await answer.chunk() == b"x"
         answer.close()
@@ -230,7 +230,7 @@ async def test_an_answer_left_half_way_takes_its_connection_along() -> None:
             await answer.chunk()
 
 
-async def test_a_server_that_closed_meanwhile_costs_no_request() -> None:
+async def test_a_connection_that_the_server_closed_loses_no_request() -> None:
     """Each answer is followed by the end of its connection, which no header told of."""
     async with raw_server(respond_with(plain(b"x"), keep=False)) as server, Http() as http:
         for _ in range(20):
@@ -240,7 +240,7 @@ async def test_a_server_that_closed_meanwhile_costs_no_request() -> None:
         assert server.connections == 20
 
 
-async def test_a_close_that_the_loop_has_not_heard_of_is_seen_before_a_request() -> None:
+async def test_a_closed_connection_is_detected_before_a_request_is_sent() -> None:
     closed: list[asyncio.StreamWriter] = []
 
     async def talk(line: RawConnection) -> None:
@@ -259,14 +259,14 @@ async def test_a_close_that_the_loop_has_not_heard_of_is_seen_before_a_request()
 
 async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "IDLE", 0.2)
-    async with raw_server(respond_with(plain())) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(respond_with(plain())) as server, Http() as http, asyncio.timeout(60):
         await asked(http, server)
         await server.quiet.wait()
         await asked(http, server)
         assert server.connections == 2
 
 
-async def test_more_than_may_be_open_wait_and_idle_ones_make_room(
+async def test_requests_over_the_connection_limit_wait_and_idle_connections_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "CONNECTIONS", 3)
@@ -285,7 +285,7 @@ async def test_more_than_may_be_open_wait_and_idle_ones_make_room(
         assert most <= 3
 
 
-async def test_a_waiting_request_that_is_cancelled_gives_its_turn_on(
+async def test_a_cancelled_request_that_waits_frees_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "CONNECTIONS", 1)
@@ -302,7 +302,7 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_on(
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", CHUNKED + b"1\r\nx\r\n"])
-async def test_each_silence_has_its_deadline(said: bytes) -> None:
+async def test_each_kind_of_silence_has_its_deadline(said: bytes) -> None:
     async def talk(line: RawConnection) -> None:
         await line.request()
         await line.send(said)
@@ -313,7 +313,7 @@ async def test_each_silence_has_its_deadline(said: bytes) -> None:
     assert "0.1 s" in error.message
 
 
-async def test_a_slow_server_that_goes_on_is_not_silent() -> None:
+async def test_a_slow_server_that_keeps_sending_is_not_silent() -> None:
     async def talk(line: RawConnection) -> None:
         while await line.request():
             for byte in CHUNKED + b"1\r\nx\r\n0\r\n\r\n":
@@ -325,7 +325,7 @@ async def test_a_slow_server_that_goes_on_is_not_silent() -> None:
         assert server.connections == 1
 
 
-async def test_a_long_upload_is_no_silence() -> None:
+async def test_a_long_upload_does_not_count_as_silence() -> None:
     size = 64 * 1024 * 1024
 
     async def talk(line: RawConnection) -> None:
@@ -340,7 +340,7 @@ async def test_a_long_upload_is_no_silence() -> None:
         assert await (await http.post(server.url, bytes(size), {})).body() == b"all"
 
 
-async def test_a_large_body_arrives_whole() -> None:
+async def test_a_large_body_arrives_complete() -> None:
     sent = bytes(range(256)) * 40_000
 
     async def talk(line: RawConnection) -> None:
@@ -351,7 +351,7 @@ async def test_a_large_body_arrives_whole() -> None:
         assert await (await http.post(server.url, sent, {})).body() == sent
 
 
-async def test_an_answer_before_all_was_sent_is_read_and_the_rest_given_up() -> None:
+async def test_a_response_before_the_end_of_the_upload_is_read() -> None:
     async def talk(line: RawConnection) -> None:
         await line.reader.readuntil(b"\r\n\r\n")
         await line.send(plain(b"too large", status=413))
@@ -375,7 +375,7 @@ async def test_a_cancellation_closes_the_connection_at_once(said: bytes) -> None
         heard.set()
         await line.wait_closed()
 
-    async with raw_server(talk) as server, Http() as http, asyncio.timeout(20):
+    async with raw_server(talk) as server, Http() as http, asyncio.timeout(60):
         task = asyncio.create_task(asked(http, server))
         await heard.wait()
         await asyncio.sleep(0.01)
@@ -385,7 +385,7 @@ async def test_a_cancellation_closes_the_connection_at_once(said: bytes) -> None
         await server.quiet.wait()
 
 
-async def test_a_server_waits_for_a_reader_that_is_slow() -> None:
+async def test_a_slow_reader_makes_the_server_wait() -> None:
     sent = 0
 
     async def talk(line: RawConnection) -> None:
@@ -412,7 +412,7 @@ async def test_a_server_waits_for_a_reader_that_is_slow() -> None:
         assert largest < 512 * 1024
 
 
-async def test_little_that_unpacks_to_much_comes_in_pieces() -> None:
+async def test_a_small_body_that_decompresses_to_much_arrives_in_pieces() -> None:
     said = plain(packed(bytes(30_000_000)), "Content-Encoding: gzip")
     async with (
         raw_server(respond_with(said)) as server,
@@ -428,14 +428,14 @@ async def test_little_that_unpacks_to_much_comes_in_pieces() -> None:
         assert len(await answer.head(1000)) == 1000
 
 
-async def test_an_answer_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LARGEST_ANSWER", 10)
     async with raw_server(respond_with(plain(b"x" * 11))) as server, Http() as http:
         with pytest.raises(StreamBroken, match="larger than 10 bytes"):
             await asked(http, server)
 
 
-async def test_close_ends_what_is_under_way_and_a_later_request_opens_anew() -> None:
+async def test_close_ends_running_requests_and_a_later_request_opens_a_new_connection() -> None:
     came = asyncio.Event()
 
     async def talk(line: RawConnection) -> None:
@@ -445,7 +445,7 @@ async def test_close_ends_what_is_under_way_and_a_later_request_opens_anew() -> 
         else:
             await line.send(plain())
 
-    async with raw_server(talk) as server, asyncio.timeout(20):
+    async with raw_server(talk) as server, asyncio.timeout(60):
         http = Http()
         waiting = asyncio.create_task(asked(http, server, wait="1"))
         await came.wait()
@@ -470,7 +470,7 @@ def test_a_client_outlives_a_loop() -> None:
     assert [asyncio.run(once()), asyncio.run(once())] == [b"x", b"x"]
 
 
-async def test_a_hundred_at_once_share_nothing() -> None:
+async def test_a_hundred_concurrent_processes_share_nothing() -> None:
     async def talk(line: RawConnection) -> None:
         while request := await line.request():
             await line.send(plain(request.partition(b"\r\n\r\n")[2]))

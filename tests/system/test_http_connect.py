@@ -38,7 +38,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://a.test/x:generate?alt=sse", "a.test", 80, "a.test", "/x:generate?alt=sse"),
     ],
 )
-def test_an_address_is_taken_apart(url: str, host: str, port: int, said: str, path: str) -> None:
+def test_a_url_is_parsed(url: str, host: str, port: int, said: str, path: str) -> None:
     target = parse_url(url)
     assert (target.origin.host, target.origin.port, target.origin.authority) == (host, port, said)
     assert target.path == path
@@ -52,7 +52,7 @@ def test_an_address_is_taken_apart(url: str, host: str, port: int, said: str, pa
         *("http://" + "a" * 64 + ".test", "http://a..test", "http://a.test:x"),
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_an_error(url: str) -> None:
     with pytest.raises(ConfigError, match="not a URL"):
         parse_url(url)
 
@@ -65,7 +65,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         *((name, "x") for name in ("Host", "content-length", "Transfer-Encoding", "Connection")),
     ],
 )
-async def test_a_header_that_would_smuggle_is_refused_before_anything_is_sent(
+async def test_a_header_with_a_line_break_is_an_error_before_anything_is_sent(
     name: str, value: str
 ) -> None:
     async with raw_server(respond_with(plain())) as server, Http() as http:
@@ -74,7 +74,7 @@ async def test_a_header_that_would_smuggle_is_refused_before_anything_is_sent(
         assert server.connections == 0
 
 
-def test_credentials_of_an_address_go_into_their_header_unless_there_is_one() -> None:
+def test_credentials_of_a_url_become_a_header_unless_one_is_given() -> None:
     target = parse_url("http://me:p%40ss@a.test/x")
     assert b"\r\nauthorization: Basic bWU6cEBzcw==\r\n" in encode_head("GET", target, {})
     assert b"Basic" not in encode_head("GET", target, {"Authorization": "Bearer k"})
@@ -82,7 +82,7 @@ def test_credentials_of_an_address_go_into_their_header_unless_there_is_one() ->
     assert "Basic" not in repr(target)
 
 
-async def test_an_address_of_the_newer_kind_is_reached() -> None:
+async def test_an_ipv6_address_is_reached() -> None:
     try:
         async with raw_server(respond_with(plain(b"six")), host="::1") as server, Http() as http:
             answer = await http.post(f"http://[::1]:{server.port}", b"", {})
@@ -97,7 +97,7 @@ async def test_a_name_with_several_addresses_is_reached_where_one_listens() -> N
         assert await answer.body() == b"x"
 
 
-async def test_a_connection_that_is_not_taken_has_its_deadline(
+async def test_a_connection_that_is_not_accepted_has_a_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def mute(line: RawConnection) -> None:
@@ -146,7 +146,7 @@ def test_the_environment_names_the_proxy(
 @pytest.mark.parametrize(
     "named", ["https://p.test:secret@x", "socks5://u:secret@p.test", "http://", "http://[secret"]
 )
-async def test_a_proxy_that_is_not_spoken_to_is_refused_without_its_password(
+async def test_an_unsupported_proxy_is_an_error_without_its_password(
     monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", named)
@@ -156,7 +156,7 @@ async def test_a_proxy_that_is_not_spoken_to_is_refused_without_its_password(
     assert "secret" not in f"{caught.value} {caught.value.hint}"
 
 
-async def test_a_proxy_is_told_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_gets_the_complete_url(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
     async def talk(line: RawConnection) -> None:
@@ -174,7 +174,7 @@ async def test_a_proxy_is_told_the_whole_address(monkeypatch: pytest.MonkeyPatch
     assert b"\r\nproxy-authorization: Basic bWU6cHc=\r\n" in seen[0]
 
 
-async def test_a_proxy_that_is_not_there_is_named_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_proxy_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     async with Http() as http:
         for url in ("http://a.test", "https://a.test"):
@@ -255,7 +255,7 @@ def echo() -> ConnectionHandler:
     return talk
 
 
-async def test_a_trusted_server_is_spoken_to_and_its_connection_kept(
+async def test_a_trusted_server_gets_the_request_and_its_connection_is_reused(
     monkeypatch: pytest.MonkeyPatch, certificate: Path, served: ssl.SSLContext
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -268,7 +268,7 @@ async def test_a_trusted_server_is_spoken_to_and_its_connection_kept(
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2"])
-async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
+async def test_an_untrusted_server_gets_no_request(
     monkeypatch: pytest.MonkeyPatch, certificate: Path, served: ssl.SSLContext, host: str
 ) -> None:
     if host != "localhost":  # trusted, but for another name
@@ -280,7 +280,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
     assert "SSL_CERT_FILE" in (caught.value.hint or "")
 
 
-async def test_a_server_without_tls_is_said_to_be_one() -> None:
+async def test_a_server_without_tls_is_named_in_the_error() -> None:
     impatient = Http(connect_timeout=1)  # such a server waits for a line that never ends
     async with raw_server(respond_with(plain(), keep=False)) as server, impatient as http:
         with pytest.raises(NetworkFailed) as caught:
@@ -328,7 +328,7 @@ async def test_a_tunnel_leads_through_a_proxy_to_a_trusted_server(
     ]
 
 
-async def test_an_untrusted_server_behind_a_proxy_hears_nothing(
+async def test_an_untrusted_server_behind_a_proxy_gets_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def lead(line: RawConnection) -> None:

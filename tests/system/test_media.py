@@ -29,15 +29,15 @@ async def load(part: Media) -> Any:
         (b"nothing known", "image/png"),
     ],
 )
-async def test_bytes_are_named_by_how_they_begin(data: bytes, kind: str) -> None:
+async def test_the_media_type_of_bytes_comes_from_their_start(data: bytes, kind: str) -> None:
     assert await load(Image(data)) == Image(data, kind)
 
 
-async def test_a_kind_that_is_given_wins() -> None:
+async def test_a_given_media_type_wins() -> None:
     assert await load(Image(PNG, "image/x-own")) == Image(PNG, "image/x-own")
 
 
-async def test_a_file_is_read_and_named_by_its_content(tmp_path: Path) -> None:
+async def test_the_media_type_of_a_file_comes_from_its_content(tmp_path: Path) -> None:
     path = tmp_path / "wrongly-named.jpg"
     path.write_bytes(PNG)
     assert await load(Image(str(path))) == Image(PNG, "image/png")
@@ -50,7 +50,7 @@ async def test_a_document_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["missing.png", ".", "", "\0"])
-async def test_what_is_no_file_is_refused(tmp_path: Path, place: str) -> None:
+async def test_a_path_that_is_not_a_file_is_an_error(tmp_path: Path, place: str) -> None:
     with pytest.raises(MediaInvalid, match="was not found"):
         await load(Image(str(tmp_path / place) if place not in ("", "\0") else place))
 
@@ -63,7 +63,7 @@ async def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         await load(Image(b""))
 
 
-async def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+async def test_a_very_large_file_is_an_error_and_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "a.png").open("wb") as file:
         file.truncate(LARGEST + 1)  # a hole: nothing is written
     with pytest.raises(MediaInvalid, match="over"):
@@ -94,17 +94,17 @@ async def test_data_urls_are_decoded() -> None:
 @pytest.mark.parametrize(
     "url", ["data:image/png;base64,***", "data:image/png", "data:,", "https://[::1"]
 )
-async def test_a_url_without_sense_is_refused(url: str) -> None:
+async def test_an_invalid_url_is_an_error(url: str) -> None:
     with pytest.raises(MediaInvalid):
         await load(Image(url))
 
 
 @pytest.mark.parametrize("url", ["https://x.org/a.png", "https://x.org/a.png?sig=1#top"])
-async def test_an_address_stays_one_and_is_named_by_its_path(url: str) -> None:
+async def test_a_url_stays_a_url_and_its_path_gives_the_media_type(url: str) -> None:
     assert await load(Image(url)) == Image(url, "image/png")
 
 
-async def test_audio_is_named_by_its_content() -> None:
+async def test_the_media_type_of_audio_comes_from_its_content() -> None:
     assert await load(Audio(b"RIFF\0\0\0\0WAVE")) == Audio(b"RIFF\0\0\0\0WAVE", "audio/wav")
 
 
@@ -116,18 +116,18 @@ async def test_a_path_object_is_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [None, 3, ["a.png"]])
-def test_what_is_no_source_is_refused_when_it_is_given(source: object) -> None:
+def test_an_invalid_source_is_an_error_at_once(source: object) -> None:
     with pytest.raises(ConfigError, match="a path, a URL or bytes"):
         Image(cast("str", source))
 
 
 @pytest.mark.parametrize("content", [{"text": "hi"}, b"hi", 3])
-def test_what_is_no_content_of_a_message_is_refused(content: object) -> None:
+def test_invalid_content_of_a_message_is_an_error(content: object) -> None:
     with pytest.raises(ConfigError, match="must consist of text and parts"):
         Message("user", cast("tuple[()]", content))
 
 
-async def test_an_image_is_no_audio(tmp_path: Path) -> None:
+async def test_an_image_is_not_accepted_as_audio(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     with pytest.raises(MediaInvalid, match="media type"):
         await load_media([Message.user(Audio(str(tmp_path / "a.png")))])

@@ -63,7 +63,7 @@ def test_resolving_agrees_with_realpath(tree: Path, parts: list[str], absolute: 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(NAMES, min_size=1, max_size=7))
-def test_what_is_allowed_is_inside_however_it_is_read(tree: Path, parts: list[str]) -> None:
+def test_an_allowed_path_is_inside_in_every_reading(tree: Path, parts: list[str]) -> None:
     """A program that takes ``..`` away first, and one that follows links first."""
     path = "/".join(parts)
     guard = PathGuard(str(tree))
@@ -80,7 +80,7 @@ def test_what_is_allowed_is_inside_however_it_is_read(tree: Path, parts: list[st
     ["a.txt", "new.txt", "new/folder/x", "in-file", "in-folder/x", "dangling-in", "sub/back",
      "self/a.txt", "{tree}/a.txt", "sub/../a.txt", "AGENTS.md", ".gitignore", "@types/x", "a b"],
 )  # fmt: skip
-def test_what_is_inside_may_be_written(tree: Path, path: str) -> None:
+def test_files_inside_may_be_written(tree: Path, path: str) -> None:
     guard = PathGuard(str(tree))
     assert guard.refusal((path.format(tree=tree),), "write") is None
     assert guard.refusal((path.format(tree=tree),), "read") is None
@@ -96,7 +96,7 @@ def test_what_is_inside_may_be_written(tree: Path, path: str) -> None:
      "\ufeff/etc/passwd", "\ufeff out-file", "out-file\ufeff",
      "in-folder/../../../out/secret", "in-folder/../../new.txt", "x" * 300 + "/../../out/secret"],
 )  # fmt: skip
-def test_what_leads_out_is_refused(tree: Path, path: str) -> None:
+def test_paths_that_lead_out_are_refused(tree: Path, path: str) -> None:
     guard = PathGuard(str(tree))
     assert guard.refusal((path.format(tree=tree),), "write")
     assert guard.refusal((path.format(tree=tree),), "read")
@@ -120,13 +120,13 @@ def test_a_folder_that_may_be_read_is_not_written_through_a_link(tree: Path) -> 
     assert guard.refusal(["a.txt", "../read/x"], "write")
 
 
-def test_a_writable_folder_is_fenced_too(tree: Path) -> None:
+def test_a_writable_folder_is_guarded_too(tree: Path) -> None:
     guard = PathGuard(str(tree), writable=["../out"])
     assert guard.refusal(["../out/x", "out-folder/x", "dangling-out"], "write") is None
     assert guard.refusal(["../out/.git/config"], "write")
 
 
-def test_a_workspace_may_stand_below_a_protected_name(tmp_path: Path) -> None:
+def test_a_workspace_may_be_below_a_protected_name(tmp_path: Path) -> None:
     work = tmp_path / ".claude" / "worktrees" / "one"
     work.mkdir(parents=True)
     guard = PathGuard(str(work))
@@ -134,7 +134,7 @@ def test_a_workspace_may_stand_below_a_protected_name(tmp_path: Path) -> None:
     assert guard.refusal([".claude/settings.json"], "write")
 
 
-def test_a_workspace_reached_by_a_link_is_itself(tree: Path, tmp_path: Path) -> None:
+def test_a_workspace_reached_by_a_link_is_resolved(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to("work")
     guard = PathGuard(str(tmp_path / "alias"))
     assert guard.refusal([str(tmp_path / "alias" / "a.txt"), str(tree / "a.txt")], "write") is None
@@ -162,18 +162,22 @@ def test_links_into_read_only_folders_and_links_in_them_are_listed(tree: Path) -
     assert not found[str(tree.parent / "read" / "leak")].readable
 
 
-def test_a_walk_that_is_too_long_says_so(tree: Path) -> None:
+def test_a_walk_over_too_many_files_is_incomplete(tree: Path) -> None:
     assert not PathGuard(str(tree)).links(most=3).complete
 
 
-def test_too_many_links_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_links_make_the_list_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(path_guard, "MOST_LINKS", 2)
     for number in range(5):
         (tmp_path / f"link{number}").symlink_to("/etc")
     assert not outward_links(str(tmp_path)).complete
 
 
-def test_a_folder_that_cannot_be_listed_but_entered_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_can_be_entered_but_not_listed_makes_the_list_incomplete(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dark").mkdir(mode=0o311)
     code = (
         f"import sys; sys.path[:0] = {sys.path!r};"
@@ -189,7 +193,7 @@ def test_a_folder_that_cannot_be_listed_but_entered_is_told(tmp_path: Path) -> N
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_a_file_is_opened_through_no_link(tree: Path) -> None:
+def test_a_file_is_never_opened_through_a_link(tree: Path) -> None:
     fd = open_beneath(str(tree), str(tree / "sub" / "new" / "x"), os.O_WRONLY | os.O_CREAT)
     os.close(fd)
     assert (tree / "sub" / "new" / "x").exists()
@@ -202,7 +206,7 @@ def test_a_file_is_opened_through_no_link(tree: Path) -> None:
             open_beneath(str(tree), os.path.normpath(tree / name), os.O_RDONLY)
 
 
-def test_a_name_that_is_no_utf8_is_judged(tree: Path) -> None:
+def test_a_name_that_is_not_utf8_is_checked(tree: Path) -> None:
     (tree / os.fsdecode(b"bad\xff")).symlink_to("../out")
     links = outward_links(str(tree))
     assert str(tree / os.fsdecode(b"bad\xff")) in {link.path for link in links.found}
@@ -213,7 +217,7 @@ def test_a_name_that_is_no_utf8_is_judged(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../out", ".git"])
-def test_what_check_returns_was_judged_even_if_a_link_is_swapped_meanwhile(
+def test_the_path_that_check_returns_was_checked_even_if_a_link_is_replaced(
     tree: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """The link leads elsewhere once the path was resolved for the first time."""

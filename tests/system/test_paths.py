@@ -26,7 +26,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("loose_umask")
-def test_the_home_and_all_below_it_is_private_whatever_the_umask(
+def test_the_home_and_everything_in_it_is_private_with_any_umask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "a" / "corral"))
@@ -37,7 +37,7 @@ def test_the_home_and_all_below_it_is_private_whatever_the_umask(
 
 
 @pytest.mark.usefixtures("loose_umask")
-def test_a_home_that_others_can_read_is_closed(
+def test_a_home_that_others_can_read_becomes_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CORRAL_HOME")
@@ -50,7 +50,7 @@ def test_a_home_that_others_can_read_is_closed(
 
 
 @pytest.mark.usefixtures("loose_umask")
-def test_a_chosen_home_keeps_its_own_mode_and_what_is_in_it_is_closed(
+def test_a_chosen_home_keeps_its_mode_and_its_folders_are_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared"

@@ -39,7 +39,7 @@ def relatives(token: str) -> int:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while not (met := condition()) and time.monotonic() < until:
         time.sleep(0.01)
     return met
@@ -60,7 +60,7 @@ def leave_behind(folder: Path, kind: str, token: str) -> None:
         owner.send_signal(signal.SIGKILL)
 
 
-def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
+def test_a_process_is_registered_while_it_runs(folder: Path) -> None:
     ledger = ProcessRegistry(folder / "processes", agent="sleeper")
 
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_a_run_is_written_down_while_it_lives(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["session", "daemon", "bare-daemon", "deaf-daemon", "forker"])
-def test_what_a_killed_owner_left_is_ended(kind: str, folder: Path) -> None:
+def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, kind, token)
     assert relatives(token) > 0
@@ -103,12 +103,12 @@ def test_several_may_reap_at_once(folder: Path) -> None:
     )
     argv = [sys.executable, "-c", reap]
     reapers = [subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE) for _ in range(4)]
-    assert [reaper.communicate(timeout=20)[1] for reaper in reapers] == [b""] * 4
+    assert [reaper.communicate(timeout=60)[1] for reaper in reapers] == [b""] * 4
     assert [relatives(token) for token in tokens] == [0] * 4
     assert list(folder.iterdir()) == []
 
 
-def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> None:
+def test_another_process_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, "plain", token)
     ledger = ProcessRegistry(folder)
@@ -122,7 +122,7 @@ def test_a_stranger_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> No
     assert relatives(token) == 0
 
 
-def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path) -> None:
+def test_an_entry_of_another_boot_is_orphaned_and_its_pids_are_ignored(folder: Path) -> None:
     ledger = ProcessRegistry(folder)
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_an_owner_of_another_boot_is_gone_and_its_pids_mean_nothing(folder: Path
     asyncio.run(main())
 
 
-def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> None:
+def test_entries_of_another_container_are_ignored(folder: Path) -> None:
     leave_behind(folder, "flood", secrets.token_hex())
     ledger = ProcessRegistry(folder)
     (entry,) = ledger.entries()
@@ -150,14 +150,14 @@ def test_entries_of_another_container_are_not_ours_to_judge(folder: Path) -> Non
     assert msgspec.json.decode(file.read_bytes(), type=Entry).pid == entry.pid
 
 
-def test_files_that_are_no_entries_are_passed_over(folder: Path) -> None:
+def test_files_that_are_not_entries_are_skipped(folder: Path) -> None:
     (folder / "half.json").write_text('{"pid": 1')
     (folder / "other.json").write_text("[]")
     assert ProcessRegistry(folder).entries() == []
     assert ProcessRegistry(folder / "missing").reap() == []
 
 
-def test_a_run_that_cannot_be_written_down_is_not_left_running(folder: Path) -> None:
+def test_a_process_that_cannot_be_registered_is_not_left_running(folder: Path) -> None:
     (folder / "file").write_text("")
     token = secrets.token_hex()
 

@@ -66,7 +66,7 @@ FAULTS: list[tuple[Callable[[Path], list[str]], type[errors.CorralError]]] = [
 
 
 @pytest.mark.parametrize(("argv", "error"), FAULTS)
-def test_what_cannot_be_started_says_why(
+def test_a_failed_start_has_a_reason(
     tmp_path: Path, argv: Callable[[Path], list[str]], error: type[errors.CorralError]
 ) -> None:
     with pytest.raises(errors.CorralError) as caught:
@@ -75,14 +75,14 @@ def test_what_cannot_be_started_says_why(
     assert caught.value.phase == "spawn"
 
 
-def test_a_missing_folder_is_the_callers_fault(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match="does not exist or cannot be entered"):
         start(["true"], tmp_path / "missing")
     with pytest.raises(errors.PromptError, match="cannot read"):
         start(["true"], tmp_path, stdin=tmp_path / "missing")
 
 
-def test_out_of_descriptors_is_told_with_a_remedy_and_nothing_is_left(tmp_path: Path) -> None:
+def test_out_of_descriptors_is_an_error_with_a_hint_and_nothing_is_left(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def hint_with_spare(descriptors: int) -> str | None:
@@ -120,7 +120,7 @@ def bounding_set(status: str) -> int:
     return int(line.split()[1], 16)
 
 
-def test_a_right_that_removes_the_stamp_is_taken_from_the_program_for_good(
+def test_the_capability_that_can_remove_the_stamp_is_dropped_permanently(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The capability to raise limits is missing in many containers, so another one stands for
@@ -155,7 +155,7 @@ def test_a_right_that_removes_the_stamp_is_taken_from_the_program_for_good(
         ("0000000000000000", False),
     ],
 )
-def test_the_right_to_raise_limits_is_read_from_the_kernel(
+def test_the_capability_to_raise_limits_is_read_from_the_kernel(
     monkeypatch: pytest.MonkeyPatch, effective: str, may: bool
 ) -> None:
     status = f"Name:\tpython\nCapEff:\t{effective}\nCapBnd:\t000001ffffffffff\n"

@@ -52,7 +52,9 @@ def node(bin_folder: Path) -> str:
     return str(script(bin_folder / "node", "#!/bin/sh\necho 0.99.0\n"))
 
 
-def test_nothing_anywhere_says_how_to_install(agent: AgentSpec, bin_folder: Path) -> None:
+def test_a_missing_agent_is_an_error_with_the_install_command(
+    agent: AgentSpec, bin_folder: Path
+) -> None:
     with pytest.raises(errors.NotInstalled, match="no gemini on PATH") as raised:
         locate(agent, None)
     assert "corral agents install gemini" in (raised.value.hint or "")
@@ -72,7 +74,7 @@ def test_a_node_script_is_started_with_node_and_its_version_read_from_its_packag
     assert not (paths.cache() / "versions.json").exists()
 
 
-def test_a_node_script_without_node_says_so(
+def test_a_node_script_without_node_is_an_error(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     (bin_folder / "gemini").symlink_to(package(tmp_path / "p", "0.61.0"))
@@ -80,7 +82,9 @@ def test_a_node_script_without_node_says_so(
         locate(agent, None)
 
 
-def test_a_windows_shim_is_stepped_over(agent: AgentSpec, bin_folder: Path, tmp_path: Path) -> None:
+def test_a_windows_shim_is_resolved_to_its_script(
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path
+) -> None:
     interpreter = node(bin_folder)
     main = package(tmp_path / "npm" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
     relative = os.path.relpath(main, tmp_path / "npm")
@@ -90,7 +94,7 @@ def test_a_windows_shim_is_stepped_over(agent: AgentSpec, bin_folder: Path, tmp_
     assert (found.version, found.source) == ("0.61.0", "option")
 
 
-def test_another_packages_version_is_not_taken(
+def test_the_version_of_another_package_is_not_used(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     node(bin_folder)
@@ -98,7 +102,7 @@ def test_another_packages_version_is_not_taken(
     assert locate(agent, str(main)).version == "0.99.0"
 
 
-def test_a_program_of_any_other_kind_is_asked_for_its_version_once(
+def test_another_program_is_run_once_for_its_version(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
@@ -110,14 +114,14 @@ def test_a_program_of_any_other_kind_is_asked_for_its_version_once(
     assert asked.read_text() == "--version\n"
 
 
-def test_a_program_that_changed_is_asked_again(agent: AgentSpec, bin_folder: Path) -> None:
+def test_a_changed_program_is_run_again_for_its_version(agent: AgentSpec, bin_folder: Path) -> None:
     program = script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
     assert locate(agent, None).version == "0.60.1"
     script(program, "#!/bin/sh\necho 0.60.2 \n")
     assert locate(agent, None).version == "0.60.2"
 
 
-def test_a_spoilt_memory_of_versions_is_no_obstacle(agent: AgentSpec, bin_folder: Path) -> None:
+def test_a_corrupt_version_cache_is_ignored(agent: AgentSpec, bin_folder: Path) -> None:
     script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.1\n")
     paths.cache().mkdir(parents=True)
     (paths.cache() / "versions.json").write_text("[not what was written")
@@ -139,7 +143,7 @@ def test_the_version_is_asked_without_our_secrets(
     ("body", "said"),
     [("echo no number", "exit 0"), ("echo 0.61.0; exit 3", "exit 3"), ("", "exit 0")],
 )
-def test_a_program_that_cannot_tell_its_version_is_broken(
+def test_a_program_that_prints_no_version_is_broken(
     agent: AgentSpec, bin_folder: Path, body: str, said: str
 ) -> None:
     script(bin_folder / "gemini", f"#!/bin/sh\necho why not >&2\n{body}\n")
@@ -155,7 +159,7 @@ def test_a_program_without_its_interpreter_is_broken(agent: AgentSpec, bin_folde
 
 
 @pytest.mark.parametrize("version", ["0.57.9", "0.9.0", "0.57.99-preview.1"])
-def test_a_version_too_old_is_refused_with_what_to_run(
+def test_a_version_that_is_too_old_is_an_error_with_the_install_command(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path, version: str
 ) -> None:
     node(bin_folder)
@@ -167,7 +171,7 @@ def test_a_version_too_old_is_refused_with_what_to_run(
 
 
 @pytest.mark.parametrize("version", ["0.58.0", "0.61.0", "0.100.0", "1.0.0", "0.61.0-nightly.2"])
-def test_a_version_new_enough_is_taken(
+def test_a_version_that_is_new_enough_is_used(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path, version: str
 ) -> None:
     node(bin_folder)
@@ -186,7 +190,7 @@ def test_a_home_given_as_a_tilde_is_found(agent: AgentSpec, bin_folder: Path) ->
 
 
 @pytest.mark.parametrize(("mode", "said"), [(0o644, "is not executable"), (None, "was not found")])
-def test_a_program_that_is_given_and_cannot_be_run_is_named(
+def test_a_given_program_that_cannot_be_run_is_named_in_the_error(
     agent: AgentSpec, bin_folder: Path, tmp_path: Path, mode: int | None, said: str
 ) -> None:
     path = tmp_path / "gemini"
@@ -197,7 +201,7 @@ def test_a_program_that_is_given_and_cannot_be_run_is_named(
     assert str(path) in raised.value.message
 
 
-def test_a_folder_is_no_program(agent: AgentSpec, bin_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_not_a_program(agent: AgentSpec, bin_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(errors.NotInstalled):
         locate(agent, str(tmp_path))
 

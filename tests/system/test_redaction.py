@@ -48,7 +48,7 @@ def test_no_way_of_cutting_shows_a_secret(text: str, cuts: list[int], batch: int
     st.lists(st.integers(0, 200), max_size=60),
     BATCHES,
 )
-def test_pieces_show_what_the_text_at_once_would(
+def test_pieces_give_the_same_result_as_the_complete_text(
     text: str, cuts: list[int], batch: int | None
 ) -> None:
     secrets = {"A": "abcabcabd"}
@@ -65,11 +65,11 @@ def test_pieces_without_a_secret_are_shown_as_they_came() -> None:
     ("text", "at_once"),
     [("nothing of it", "nothing of it"), ("then abca", "then "), ("abcabx", "abcabx")],
 )
-def test_only_what_may_begin_a_secret_is_held_back(text: str, at_once: str) -> None:
+def test_only_a_possible_start_of_a_secret_is_held_back(text: str, at_once: str) -> None:
     assert StreamRedactor(SecretRedactor({"A": "abcabcabd"})).add(text) == at_once
 
 
-def test_what_is_held_back_does_not_grow_with_the_text() -> None:
+def test_the_held_back_part_does_not_grow_with_the_text() -> None:
     pieces = StreamRedactor(SecretRedactor({"A": "a" * 50 + "b"}))
     for _ in range(1000):
         pieces.add("a")

@@ -30,7 +30,7 @@ def no_threads() -> Generator[None]:
         threading.stack_size(0)
 
 
-async def test_work_for_a_thread_fails_with_what_to_do() -> None:
+async def test_no_thread_is_an_error_with_a_hint() -> None:
     with no_threads(), pytest.raises(NoThread, match="cannot start a thread") as caught:
         await in_thread(str)
     assert "ulimit -u" in (caught.value.hint or "")
@@ -38,7 +38,7 @@ async def test_work_for_a_thread_fails_with_what_to_do() -> None:
         threads.start(threading.Thread(target=print))
 
 
-async def test_other_errors_of_the_work_pass_as_they_are() -> None:
+async def test_other_errors_of_the_function_are_raised_unchanged() -> None:
     def fail() -> None:
         raise RuntimeError("of its own")
 
@@ -46,13 +46,13 @@ async def test_other_errors_of_the_work_pass_as_they_are() -> None:
         await in_thread(fail)
 
 
-async def test_a_run_that_cannot_look_at_its_folder_does_not_start(workspace: Path) -> None:
+async def test_a_run_that_cannot_read_its_folder_does_not_start(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         with no_threads(), pytest.raises(NoThread):
             await session.run(GOOD)
 
 
-async def test_an_answer_is_not_lost_when_its_files_cannot_be_looked_at(workspace: Path) -> None:
+async def test_a_result_is_not_lost_if_its_files_cannot_be_read(workspace: Path) -> None:
     loop = asyncio.get_running_loop()
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         events: list[corral.Event] = []

@@ -35,14 +35,14 @@ def tried(cell: Cell, outcome: Outcome) -> Tried:
     return Tried(name="x", group="g", cell=cell, tool="t", outcome=outcome, seen="it happened")
 
 
-def test_there_are_many_attempts_of_every_class_and_each_has_a_name_of_its_own() -> None:
+def test_every_group_has_many_attempts_with_unique_names() -> None:
     assert len(ATTEMPTS) > 150
     assert len({a.group for a in ATTEMPTS}) >= 12
     counted = Counter((a.cell, a.group, a.name) for a in ATTEMPTS)
     assert [key for key, count in counted.items() if count > 1] == []
 
 
-def test_an_effect_in_an_enforced_cell_breaks_it_and_elsewhere_it_is_shown_as_reported() -> None:
+def test_an_effect_breaks_an_enforced_cell_and_others_are_shown_as_reported() -> None:
     rows = [
         PolicyRow("shell", "deny", "native"),
         PolicyRow("network", "deny", "advisory"),
@@ -95,7 +95,7 @@ def test_a_lost_race_breaks_the_cell_unless_the_report_says_that_races_are_open(
     assert [cell.status for cell in found] == [status]
 
 
-async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(
+async def test_an_agent_that_approves_everything_breaks_its_policy(
     workspace: Path,
 ) -> None:
     """The proof that the attempts work: with every question answered yes, they have effects."""
@@ -113,7 +113,7 @@ async def test_an_agent_that_approves_everything_is_seen_to_break_its_policy(
     assert not report.ok
 
 
-async def test_our_own_agent_holds_what_it_reports(workspace: Path) -> None:
+async def test_the_built_in_agent_enforces_what_it_reports(workspace: Path) -> None:
     report = await attack_agent("corral", policies=["default", "reads"], sample=8)
     assert report.ok, report
     statuses = {cell.cell: cell.status for cell in report.policies[0].cells}
@@ -124,7 +124,7 @@ async def test_our_own_agent_holds_what_it_reports(workspace: Path) -> None:
     assert set(statuses) <= set(CELLS)
 
 
-async def test_a_person_who_says_no_is_asked_and_nothing_happens(workspace: Path) -> None:
+async def test_a_denied_permission_request_has_no_effect(workspace: Path) -> None:
     report = await attack_agent("corral", policies=["asked"], sample=3)
     assert report.ok, report
     (policy,) = report.policies
@@ -165,7 +165,7 @@ async def test_no_agent_writes_outside_by_the_file_methods_of_acp(
     assert (cell.status, cell.effects) == ("held", 0), [one for one in calls if one.seen]
 
 
-def test_a_memory_that_was_saved_is_found_on_the_disk(tmp_path: Path) -> None:
+def test_a_saved_memory_is_found_on_disk(tmp_path: Path) -> None:
     memory = next(a for a in ATTEMPTS if a.act == "memory")
     with Arena(tmp_path, links=False) as arena:
         arena.plant([memory])

@@ -57,7 +57,7 @@ def deltas(chunks: list[Any]) -> list[Any]:
     return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
 
 
-def test_an_answer_comes_whole_where_no_stream_is_asked_for() -> None:
+def test_an_answer_is_sent_in_one_piece_without_a_stream() -> None:
     turn = Turn(
         thoughts=("hm, ", "yes"),
         text=("Hel", "lo"),
@@ -99,7 +99,7 @@ def test_a_stream_has_a_chunk_for_each_piece_then_its_reason_then_its_end() -> N
     assert not any("usage" in chunk for chunk in chunks)
 
 
-def test_usage_is_the_last_chunk_and_only_where_it_is_asked_for() -> None:
+def test_usage_is_the_last_chunk_and_only_if_requested() -> None:
     wanted = {"include_usage": True}
     with ModelServer([say("a", usage={"input": 7, "output": 2}), Turn(usage=False)]) as server:
         chunks = stream(server, stream_options=wanted)
@@ -109,7 +109,7 @@ def test_usage_is_the_last_chunk_and_only_where_it_is_asked_for() -> None:
     assert not any("usage" in chunk for chunk in without)
 
 
-def test_calls_come_as_deltas_that_an_index_tells_apart() -> None:
+def test_calls_are_deltas_with_an_index() -> None:
     made = [Call("read", {"path": "a"}, "mine"), Call("write", {"path": "b", "text": "é\n"})]
     with ModelServer([Turn(text="so", calls=made)]) as server:
         chunks = stream(server)
@@ -126,7 +126,7 @@ def test_calls_come_as_deltas_that_an_index_tells_apart() -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_a_whole_answer_holds_its_calls() -> None:
+def test_an_unstreamed_answer_contains_its_calls() -> None:
     with ModelServer([call("read", path="a")]) as server:
         _, told = ask(server)
     (made,) = told["choices"][0]["message"]["tool_calls"]
@@ -138,7 +138,7 @@ def test_a_whole_answer_holds_its_calls() -> None:
     assert told["choices"][0]["message"]["content"] is None
 
 
-def test_what_a_request_says_is_read_in_nobodys_words() -> None:
+def test_a_request_is_decoded_independent_of_the_vendor() -> None:
     messages = [
         {"role": "system", "content": "Be good."},
         {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
@@ -184,20 +184,20 @@ def test_what_a_request_says_is_read_in_nobodys_words() -> None:
         (Turn(status=400, message="no", error_status="odd"), "invalid_request_error", "odd"),
     ],
 )
-def test_an_error_comes_in_the_vendors_form(turn: Turn, type: str, code: str | None) -> None:
+def test_an_error_has_the_vendors_form(turn: Turn, type: str, code: str | None) -> None:
     with ModelServer([turn, turn]) as server:
         told = [ask(server), ask(server, stream=True)]
     error = {"message": "no", "type": type, "param": None, "code": code}
     assert told == [(turn.status, {"error": error})] * 2
 
 
-def test_a_wait_is_told_in_a_header() -> None:
+def test_a_retry_delay_is_sent_in_a_header() -> None:
     with ModelServer([fail(429, retry_after=1.5)]) as server:
         _, headers, _ = send(server, {"model": "m", "messages": HELLO})
     assert headers["retry-after"] == "2"
 
 
-def test_a_late_error_ends_the_stream_in_the_place_of_its_end() -> None:
+def test_a_late_error_replaces_the_end_of_the_stream() -> None:
     late = Turn(text="one", status=500, late=True, message="no")
     error = {"message": "no", "type": "server_error", "param": None, "code": None}
     with ModelServer([late, late]) as server:
@@ -211,7 +211,7 @@ def test_a_late_error_ends_the_stream_in_the_place_of_its_end() -> None:
         assert ask(server) == (500, {"error": error})
 
 
-def test_every_answer_has_an_id_and_tells_what_is_left() -> None:
+def test_every_answer_has_an_id_and_the_remaining_quota() -> None:
     with ModelServer([say("a"), say("b"), fail(429, retry_after=90)]) as server:
         told = [send(server, {"model": "m", "messages": HELLO, "n": n})[1] for n in range(3)]
     assert len({headers["x-request-id"] for headers in told}) == 3
@@ -224,7 +224,7 @@ def test_every_answer_has_an_id_and_tells_what_is_left() -> None:
     ("finish", "told"),
     [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("Odd", "odd"), ("", None)],
 )
-def test_the_scripts_reasons_become_the_wires(finish: str, told: str | None) -> None:
+def test_finish_reasons_are_converted_for_the_wire(finish: str, told: str | None) -> None:
     with ModelServer([say("a", finish=finish), say("a", finish=finish)]) as server:
         assert ask(server)[1]["choices"][0]["finish_reason"] == told
         assert stream(server)[-1]["choices"][0]["finish_reason"] == told
@@ -244,7 +244,9 @@ def test_a_blocked_prompt_is_a_filtered_answer() -> None:
     ("headers", "status"),
     [({"Authorization": "Bearer right"}, 200), ({"api-key": "right"}, 200), ({}, 401)],
 )
-def test_a_key_is_taken_as_openai_and_azure_take_it(headers: dict[str, str], status: int) -> None:
+def test_a_key_is_accepted_in_the_headers_of_openai_and_azure(
+    headers: dict[str, str], status: int
+) -> None:
     with ModelServer([say("a")], key="right") as server:
         assert send(server, {"model": "m", "messages": HELLO}, headers=headers)[0] == status
 
@@ -256,7 +258,7 @@ def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
     assert "Incorrect API key" in told["error"]["message"]
 
 
-def test_the_models_are_listed_to_who_comes_with_a_bearer() -> None:
+def test_models_are_listed_for_calls_with_a_bearer_token() -> None:
     google = {"x-goog-api-key": "k"}
     with ModelServer([]) as server:
         for path in ("/v1/models", "/models"):
@@ -273,7 +275,7 @@ def test_the_models_are_listed_to_who_comes_with_a_bearer() -> None:
     ("body", "said"),
     [("{", "could not parse"), ("[]", "not an object"), ({"messages": HELLO}, "a model")],
 )
-def test_what_cannot_be_understood_is_refused_and_noted(body: object, said: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, said: str) -> None:
     with ModelServer([say("a")]) as server:
         status, _, text = send(server, body)
         assert status == 400
@@ -282,7 +284,7 @@ def test_what_cannot_be_understood_is_refused_and_noted(body: object, said: str)
         assert send(server, "", verb="GET", path="/v1/chat/completions")[0] == 405
 
 
-def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
+def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     with ModelServer([]) as server:
         status, told = ask(server.lane("mine"))
     assert status == 400
@@ -290,7 +292,7 @@ def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
     assert told["error"]["type"] == "invalid_request_error"
 
 
-def test_an_answer_can_break_off_or_be_nonsense() -> None:
+def test_an_answer_can_be_cut_or_malformed() -> None:
     streamed = {"model": "m", "messages": HELLO, "stream": True}
     script = [
         Turn(text=("one", "two"), cut=1),

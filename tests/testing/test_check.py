@@ -20,13 +20,13 @@ CORRAL = str(Path(sys.executable).with_name("corral"))
 PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[1] / "programs" / "plain_acp.py")])
 
 
-async def test_our_own_agent_passes_every_scenario(workspace: Path) -> None:
+async def test_the_built_in_agent_passes_every_scenario(workspace: Path) -> None:
     report = await check_agent("corral")
     assert report.ok, report
     assert [row.outcome for row in report.rows] == ["pass"] * len(SCENARIOS), report
 
 
-async def test_a_command_is_asked_with_the_model_it_has(workspace: Path) -> None:
+async def test_an_agent_without_a_probe_uses_its_own_model(workspace: Path) -> None:
     report = await check_agent(PLAIN)
     outcomes = {row.scenario: row.outcome for row in report.rows}
     assert outcomes.pop("starts, answers and exits") == "pass", report
@@ -34,30 +34,30 @@ async def test_a_command_is_asked_with_the_model_it_has(workspace: Path) -> None
     assert report.ok
 
 
-async def test_what_does_not_start_fails_and_says_why(workspace: Path) -> None:
+async def test_an_agent_that_does_not_start_fails_with_the_reason(workspace: Path) -> None:
     report = await check_agent("true --acp")
     assert not report.ok
     assert [row.tier for row in report.failed] == ["start"]
     assert report.failed[0].seen
 
 
-async def test_what_is_not_installed_is_raised(workspace: Path) -> None:
+async def test_a_missing_agent_is_raised(workspace: Path) -> None:
     with pytest.raises(NotInstalled):
         await check_agent("no-such-agent --acp")
 
 
-async def test_a_tier_that_is_none_is_told_with_those_that_are() -> None:
+async def test_an_unknown_tier_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no tier 'permision'") as raised:
         await check_agent("corral", only=["permision"])
     assert "permissions" in (raised.value.hint or "")
 
 
-async def test_only_the_tiers_that_were_asked_for_are_played(workspace: Path) -> None:
+async def test_only_the_selected_tiers_are_run(workspace: Path) -> None:
     report = await check_agent("corral", only=["usage", "text"])
     assert {row.tier for row in report.rows} == {"usage", "text"}
 
 
-def test_nothing_but_skips_is_no_pass() -> None:
+def test_a_report_with_only_skips_is_not_ok() -> None:
     skipped = Row("start", "x", "skip", "", 0.0)
     passed = Row("start", "x", "pass", "", 0.0)
     failed = Row("start", "x", "fail", "", 0.0)
@@ -66,7 +66,7 @@ def test_nothing_but_skips_is_no_pass() -> None:
     assert not Report("a", (failed, passed)).ok
 
 
-async def test_an_agent_that_writes_what_it_may_not_is_found_out(
+async def test_an_agent_that_writes_without_permission_fails(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.builtin.tool_execution import ToolExecutor
@@ -110,7 +110,7 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     assert check("corral", "codex-cli", "--program", "true").returncode == 2
 
 
-def test_a_table_tells_passes_from_skips_and_from_what_was_not_tried() -> None:
+def test_a_table_distinguishes_passed_skipped_and_not_run() -> None:
     first, second = SCENARIOS[0], SCENARIOS[1]
     drawn = markdown(
         [

@@ -102,7 +102,7 @@ def options(agent: AgentSpec, url: str, cwd: Path) -> dict[str, Any]:
     return {**found, "program": installed(agent.name)} if agent.programs else found
 
 
-def test_the_traps_are_live(hostile: HostileRepository) -> None:
+def test_the_traps_work(hostile: HostileRepository) -> None:
     """Plain git in the tree runs what the tree says: the proof that the kit sees."""
     env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     (hostile.cwd / "seed.txt").write_text("changed\n")
@@ -158,7 +158,7 @@ async def test_nothing_takes_effect_in_a_pool(hostile: HostileRepository) -> Non
         pytest.param("codex-acp", marks=pytest.mark.codex),
     ],
 )
-async def test_a_pool_looks_for_settings_in_the_folder_of_every_prompt(
+async def test_a_pool_checks_the_settings_in_the_folder_of_every_prompt(
     name: str, hostile: HostileRepository, tmp_path: Path
 ) -> None:
     """The process is started in a harmless folder, and trusts the folders that it is given."""
@@ -193,7 +193,7 @@ def test_plain_git_waits_for_the_fifos(with_fifos: HostileRepository) -> None:
         subprocess.run(words, cwd=with_fifos.cwd, capture_output=True, timeout=1)
 
 
-async def test_nobody_waits_for_a_fifo_of_the_repository(with_fifos: HostileRepository) -> None:
+async def test_a_fifo_of_the_repository_blocks_nothing(with_fifos: HostileRepository) -> None:
     """Less than git is given for one call, which is a minute."""
     cwd = with_fifos.cwd
     changing = Call("shell", {"command": "echo more >> seed.txt; echo new > new.txt"})

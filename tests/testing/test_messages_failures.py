@@ -48,7 +48,7 @@ def test_an_error_is_the_sdks_own(
             }
 
 
-def test_a_limit_tells_when_to_come_back() -> None:
+def test_a_rate_limit_says_when_to_retry() -> None:
     with ModelServer([fail(429, retry_after=1.5), say("a")]) as server, client(server) as sdk:
         with pytest.raises(anthropic.RateLimitError) as caught:
             ask(server)
@@ -83,7 +83,7 @@ def test_a_late_error_is_an_event_of_the_stream() -> None:
     ("headers", "status"),
     [({"x-api-key": "right"}, 200), ({"authorization": "Bearer right"}, 200), ({}, 401)],
 )
-def test_a_key_is_taken_in_either_header(headers: dict[str, str], status: int) -> None:
+def test_a_key_is_accepted_in_both_headers(headers: dict[str, str], status: int) -> None:
     with ModelServer([say("a")], key="right") as server:
         sent = httpx2.post(f"{server.url}{PATH}", json={"model": "m"}, headers=headers)
     assert sent.status_code == status
@@ -100,7 +100,7 @@ def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
 @pytest.mark.parametrize(
     ("body", "said"), [("{", "not valid JSON"), ("[]", "not an object"), ({}, "model: Field")]
 )
-def test_what_cannot_be_understood_is_refused_and_noted(body: object, said: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, said: str) -> None:
     with ModelServer([say("a")]) as server:
         told = json.loads(post(server, PATH, body))
         assert told["type"] == "error"
@@ -108,7 +108,7 @@ def test_what_cannot_be_understood_is_refused_and_noted(body: object, said: str)
         assert len(server.failures) == 1
 
 
-def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
+def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     with ModelServer([]) as server, pytest.raises(anthropic.BadRequestError, match="exhausted"):
         ask(server)
 
@@ -122,7 +122,7 @@ def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
         Turn(text="one", malformed=b"event: content_block_delta\ndata: nonsense\n\n"),
     ],
 )
-def test_a_stream_that_breaks_off_or_is_nonsense_makes_the_sdk_raise(turn: Turn) -> None:
+def test_a_broken_or_malformed_stream_makes_the_sdk_raise(turn: Turn) -> None:
     said: list[str] = []
     with (
         ModelServer([turn]) as server,
@@ -135,12 +135,12 @@ def test_a_stream_that_breaks_off_or_is_nonsense_makes_the_sdk_raise(turn: Turn)
 
 
 @pytest.mark.parametrize("turn", [Turn(cut=0), Turn(text="whole", cut=1), Turn(malformed="json")])
-def test_a_whole_answer_that_breaks_makes_the_sdk_raise(turn: Turn) -> None:
+def test_a_broken_unstreamed_answer_makes_the_sdk_raise(turn: Turn) -> None:
     with ModelServer([turn]) as server, pytest.raises((anthropic.APIError, json.JSONDecodeError)):
         ask(server)
 
 
-def test_silence_comes_after_the_first_words() -> None:
+def test_a_hang_after_the_first_text() -> None:
     async def listen() -> None:
         async with (
             ModelServer([hang("first")]) as server,

@@ -36,7 +36,7 @@ def test_thoughts_come_first_and_are_signed() -> None:
     ]
 
 
-def test_thoughts_can_be_left_out_or_redacted_and_are_signed_all_the_same() -> None:
+def test_omitted_and_redacted_thoughts_have_a_signature() -> None:
     omitted = ask_both_ways(Turn(thoughts="", text="So.")).content[0]
     assert omitted.type == "thinking"
     assert omitted.thinking == ""
@@ -45,7 +45,7 @@ def test_thoughts_can_be_left_out_or_redacted_and_are_signed_all_the_same() -> N
     assert redacted.to_dict() == {"type": "redacted_thinking", "data": "c2ln"}
 
 
-def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
+def test_parallel_calls_keep_their_ids_or_get_one() -> None:
     made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
     answer = ask_both_ways(Turn(text="so", calls=made))
     calls = [block for block in answer.content if block.type == "tool_use"]
@@ -56,7 +56,7 @@ def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> Non
     assert answer.stop_reason == "tool_use"
 
 
-def test_a_conversation_comes_back_in_nobodys_words() -> None:
+def test_a_conversation_is_decoded_independent_of_the_vendor() -> None:
     called = Turn(thoughts="hm", text="I read.", calls=[Call("read", {"n": 1}), Call("read")])
     expect = Expect(tools="read", results="read", text=["Be good.", "I read."], model=MODEL)
     with ModelServer([called, Turn(text="Done.", expect=expect)]) as server:
@@ -104,7 +104,7 @@ def test_a_conversation_comes_back_in_nobodys_words() -> None:
     assert request.tool_results == [("read", "words"), ("read", "no\n!")]
 
 
-def test_redacted_thoughts_and_nonsense_are_read_too() -> None:
+def test_redacted_thoughts_and_invalid_values_are_accepted() -> None:
     body = {
         "model": "m",
         "messages": [
@@ -123,7 +123,7 @@ def test_redacted_thoughts_and_nonsense_are_read_too() -> None:
     assert request.history[1].results == (ToolResult("", None),)
 
 
-def test_made_up_ids_are_unlike_those_before() -> None:
+def test_generated_ids_differ_from_earlier_ones() -> None:
     again: list[MessageParam] = [
         *HELLO,
         {
@@ -137,7 +137,7 @@ def test_made_up_ids_are_unlike_those_before() -> None:
     assert block.id == "toolu_1"
 
 
-def test_the_cache_is_counted_apart_from_the_input_and_thoughts_among_the_output() -> None:
+def test_the_cache_is_counted_separately_and_thoughts_as_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
     told = ask_both_ways(Turn(text="a", usage=usage)).usage
     assert (told.input_tokens, told.cache_read_input_tokens) == (10, 60)
@@ -147,7 +147,7 @@ def test_the_cache_is_counted_apart_from_the_input_and_thoughts_among_the_output
     assert told.output_tokens_details.thinking_tokens == 3
 
 
-def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
+def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
     assert ask_both_ways(say("four" * 4)).usage.output_tokens == 4
     with ModelServer([Turn(text="a", usage=False)] * 2) as server:
         assert "usage" not in json.loads(post(server, PATH, {"model": "m"}))
@@ -163,16 +163,16 @@ def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_s
         ("PAUSE_TURN", "pause_turn"),
     ],
 )
-def test_the_scripts_reasons_become_the_wires(finish: str, told: str) -> None:
+def test_finish_reasons_are_converted_for_the_wire(finish: str, told: str) -> None:
     assert ask_both_ways(say("a", finish=finish)).stop_reason == told
 
 
-def test_a_stop_sequence_is_one_that_was_asked_for() -> None:
+def test_a_stop_sequence_is_one_of_the_request() -> None:
     answer = ask_both_ways(say("a", finish="STOP_SEQUENCE"), stop_sequences=["END", "FIN"])
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "END")
 
 
-def test_a_blocked_prompt_is_a_refusal_that_says_nothing() -> None:
+def test_a_blocked_prompt_is_a_refusal_without_text() -> None:
     answer = ask_both_ways(Turn(text="never", block_reason="CYBER", message="not this"))
     assert answer.content == []
     assert answer.stop_reason == "refusal"
@@ -214,7 +214,7 @@ def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
     assert told[0]["message"]["usage"]["output_tokens"] == 1
 
 
-def test_without_a_finish_the_stream_just_ends() -> None:
+def test_without_a_finish_reason_the_stream_just_ends() -> None:
     with ModelServer([Turn(text="a", finish=None), Turn(finish="")]) as server:
         first = events(post(server, PATH, {"model": "m", "stream": True}))
         second = events(post(server, PATH, {"model": "m", "stream": True}))
@@ -222,7 +222,7 @@ def test_without_a_finish_the_stream_just_ends() -> None:
     assert [data["type"] for data in second] == ["message_start", "ping"]
 
 
-def test_the_answers_of_two_requests_have_two_ids() -> None:
+def test_two_requests_have_different_response_ids() -> None:
     with ModelServer([say("a")] * 3) as server:
         one, two = ask(server), ask(server, [{"role": "user", "content": "other"}])
         assert one.id != two.id
@@ -240,7 +240,7 @@ def test_tokens_are_counted_without_a_turn_unless_the_script_has_one() -> None:
         assert [request.aside for request in server.requests] == [True, True, False]
 
 
-def test_the_models_are_listed_to_who_names_the_version() -> None:
+def test_models_are_listed_for_calls_with_a_version_header() -> None:
     bearer = {"authorization": "Bearer k"}
     with ModelServer([]) as server, client(server) as sdk:
         assert MODEL in [model.id for model in sdk.models.list()]
@@ -252,7 +252,7 @@ def test_the_models_are_listed_to_who_names_the_version() -> None:
     assert mine["has_more"] is False
 
 
-def test_any_path_before_it_and_a_lane_will_do() -> None:
+def test_any_path_prefix_and_a_lane_are_accepted() -> None:
     with ModelServer([]) as server:
         lane = server.lane("mine", [say("a"), say("b")])
         assert ask(lane).stop_reason == "end_turn"
@@ -260,7 +260,7 @@ def test_any_path_before_it_and_a_lane_will_do() -> None:
         assert [request.lane for request in server.requests] == ["mine", "mine"]
 
 
-def test_the_environment_leads_the_sdk_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_directs_the_sdk_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelServer([say("a")], key="right") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)

@@ -45,7 +45,7 @@ def test_a_toml_file_is_turns_and_lanes(tmp_path: Path) -> None:
     }
 
 
-def test_a_json_file_says_the_same(tmp_path: Path) -> None:
+def test_a_json_script_is_equal_to_the_toml_script(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     read = {"name": "read_file", "args": {"file_path": "a.txt"}}
     done = {
@@ -57,7 +57,7 @@ def test_a_json_file_says_the_same(tmp_path: Path) -> None:
     assert list(Script.load(path).turns) == TURNS
 
 
-def test_the_constructors_are_turns() -> None:
+def test_the_helper_functions_make_turns() -> None:
     assert say("Do", "ne.") == Turn(text=("Do", "ne."))
     assert call("glob", pattern="*") == Turn(calls=[Call("glob", {"pattern": "*"})])
     assert fail(429, quota_id="PerDay", times=2).repeat == 2
@@ -117,7 +117,7 @@ def test_the_constructors_are_turns() -> None:
         ("a.toml", "[[turn]]\npattern = '('", "a.toml: turn 1: pattern '('"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(
+def test_an_invalid_script_file_is_an_error_with_its_position(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     path = tmp_path / name
@@ -127,7 +127,7 @@ def test_a_bad_file_is_refused_with_its_place(
     assert str(caught.value).startswith(f"{tmp_path}/{message}")
 
 
-def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+def test_a_missing_script_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the script"):
         Script.load(tmp_path / "none.toml")
 

@@ -73,7 +73,7 @@ def test_a_script_has_lanes_of_its_own() -> None:
         assert post(server)[1] == "main"
 
 
-def test_a_server_and_a_lane_tell_the_variables_that_lead_there() -> None:
+def test_a_server_and_a_lane_have_the_variables_for_clients() -> None:
     with ModelServer([], key="right") as server:
         assert server.env["OPENAI_BASE_URL"] == f"{server.url}/v1"
         assert server.env["GOOGLE_GEMINI_BASE_URL"] == server.url
@@ -94,7 +94,7 @@ def test_a_turn_waits_for_the_request_that_it_matches() -> None:
     assert said == ["any", "number", "fixed", "any", "number", "any", "any"]
 
 
-def test_the_router_of_the_gemini_cli_uses_up_no_turn() -> None:
+def test_requests_of_the_gemini_cli_router_use_no_turn() -> None:
     schema = {
         "type": "OBJECT",
         "properties": {
@@ -124,7 +124,7 @@ def test_the_router_of_the_gemini_cli_uses_up_no_turn() -> None:
         assert [request.aside for request in server.requests] == [True, True, False]
 
 
-def test_a_turn_for_the_router_is_kept_for_the_router() -> None:
+def test_a_turn_for_the_router_is_used_only_for_the_router() -> None:
     script = [Turn(text="{}", for_method="generateContent"), say("turn")]
     with ModelServer(script) as server:
         assert post(server, agent=CLI, method="streamGenerateContent")[1] == "turn"
@@ -149,7 +149,7 @@ def test_a_function_can_be_the_script() -> None:
         assert post(server, "still")[1] == "STILL"
 
 
-def test_a_turn_that_is_no_json_is_a_failure_and_not_the_end() -> None:
+def test_a_turn_that_cannot_be_encoded_is_a_failure_and_the_server_continues() -> None:
     nonsense: Any = object()
     with ModelServer([call("a", x=nonsense), say("\ud800"), say("on")]) as server:
         assert post(server)[0] == 400
@@ -170,10 +170,8 @@ def test_waiting_for_requests_is_bounded_and_works_across_threads() -> None:
             return len(await server.wait_for_requests(3))
 
         assert asyncio.run(wait()) == 3
-        poster.join(10)
-        began = time.monotonic()
-        assert len(server.wait_for_requests_sync(3, timeout=30)) == 3
-        assert time.monotonic() - began < 10
+        poster.join(60)
+        assert len(server.wait_for_requests_sync(3, timeout=0)) == 3
 
 
 def test_waiting_on_the_loop_that_serves() -> None:
@@ -190,7 +188,7 @@ def test_waiting_on_the_loop_that_serves() -> None:
     asyncio.run(main())
 
 
-def test_two_hundred_clients_at_once_are_each_answered() -> None:
+def test_two_hundred_concurrent_clients_get_their_responses() -> None:
     async def client(port: int, n: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = json.dumps({"contents": [{"parts": [{"text": f"n{n}."}]}]}).encode()
@@ -265,7 +263,7 @@ def test_leaving_on_a_loop_ends_the_tasks_too() -> None:
     asyncio.run(main(), debug=True)
 
 
-def test_leaving_at_once_leaves_no_socket() -> None:
+def test_leaving_immediately_leaves_no_socket() -> None:
     async def main() -> None:
         async with ModelServer():
             pass
@@ -286,7 +284,7 @@ def test_leaving_waits_for_the_thread() -> None:
         assert threading.active_count() == threads
 
 
-def test_a_client_that_connects_as_the_server_ends_is_turned_away() -> None:
+def test_a_client_that_connects_while_the_server_ends_is_refused() -> None:
     async def main(ticks: int) -> None:
         async with ModelServer() as server:
             await asyncio.sleep(0.01)

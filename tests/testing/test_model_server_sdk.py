@@ -71,7 +71,7 @@ def test_each_text_is_a_chunk_and_the_last_one_ends_the_stream() -> None:
     assert ends == [None, None, types.FinishReason.STOP]
 
 
-def test_the_json_array_form_when_no_events_are_asked_for() -> None:
+def test_a_stream_without_sse_is_a_json_array() -> None:
     with ModelServer([say("Do", "ne."), fail(503)]) as server:
         url = f"{server.url}/v1beta/models/{MODEL}:streamGenerateContent"
         request = urllib.request.Request(url, b"{}", {"x-goog-api-key": "k"}, method="POST")
@@ -125,7 +125,7 @@ def test_usage_is_sent_as_scripted() -> None:
     assert got.total_token_count == 125
 
 
-def test_usage_is_counted_from_the_text_or_left_out() -> None:
+def test_usage_is_estimated_from_the_text_or_left_out() -> None:
     with ModelServer([say("x" * 40), Turn(text="x", usage=False)]) as server:
         counted, none = ask(server, "y" * 80), ask(server)
     assert counted.usage_metadata is not None
@@ -152,7 +152,7 @@ def test_a_blocked_prompt_has_feedback_and_no_candidate() -> None:
         assert response.prompt_feedback.block_reason == types.BlockedReason.SAFETY
 
 
-def test_a_429_carries_the_delay_and_the_quota() -> None:
+def test_a_429_has_the_delay_and_the_quota() -> None:
     with (
         ModelServer([fail(429, "Slow down.", retry_after=1.5, quota_id="PerDay")]) as server,
         pytest.raises(errors.ClientError) as caught,
@@ -184,7 +184,7 @@ def test_other_errors_are_googles(status: int, name: str, kind: type[errors.APIE
     assert (caught.value.code, caught.value.status) == (status, name)
 
 
-def test_an_error_status_of_ones_own() -> None:
+def test_a_custom_error_status() -> None:
     turn = Turn(status=400, error_status="FAILED_PRECONDITION")
     with ModelServer([turn]) as server, pytest.raises(errors.ClientError) as caught:
         ask(server)
@@ -200,7 +200,7 @@ def test_tokens_are_counted_without_a_turn_unless_the_script_has_one() -> None:
         assert sdk.models.count_tokens(model=MODEL, contents="x" * 40).total_tokens == 7
 
 
-def test_models_are_listed_and_any_name_can_be_asked_for() -> None:
+def test_models_are_listed_and_any_name_can_be_used() -> None:
     with ModelServer() as server, client(server) as sdk:
         names = [model.name for model in sdk.models.list()]
         assert "models/gemini-2.5-flash" in names
@@ -225,7 +225,7 @@ def test_vertex_paths() -> None:
         assert server.requests[1].model == "gemini-x"
 
 
-def test_a_key_is_asked_for_and_checked() -> None:
+def test_a_key_is_required_and_checked() -> None:
     with ModelServer([say("in")], key="right") as server:
         with client(server, key="wrong") as sdk, pytest.raises(errors.ClientError) as caught:
             sdk.models.generate_content(model=MODEL, contents="x")
@@ -236,7 +236,7 @@ def test_a_key_is_asked_for_and_checked() -> None:
         assert [r.headers["x-goog-api-key"] for r in server.requests] == ["wrong", "right"]
 
 
-def test_a_request_tells_what_the_client_sent() -> None:
+def test_a_request_has_what_the_client_sent() -> None:
     read = types.FunctionDeclaration(name="read", description="d")
     config = types.GenerateContentConfig(
         system_instruction="Be brief.", tools=[types.Tool(function_declarations=[read])]
@@ -324,7 +324,7 @@ def test_a_conversation_over_one_async_client() -> None:
     assert asyncio.run(talk()) == ["Done."]
 
 
-def test_a_request_that_is_not_as_expected_is_refused_and_noted() -> None:
+def test_an_unexpected_request_is_refused_and_recorded() -> None:
     expect = Expect(
         tools="read", no_tools="rm", text="please", no_text="hi", results="glob", model="pro"
     )
@@ -346,7 +346,7 @@ def test_a_request_that_is_not_as_expected_is_refused_and_noted() -> None:
         assert part in failure
 
 
-def test_an_exhausted_script_is_a_400_that_says_so() -> None:
+def test_an_exhausted_script_is_a_400_with_the_reason() -> None:
     with ModelServer([say("one")]) as server:
         ask(server)
         with pytest.raises(errors.ClientError) as caught:

@@ -87,7 +87,7 @@ def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
     assert "3 passed" in said
 
 
-def test_a_test_that_asks_otherwise_fails_with_the_difference(project: Path) -> None:
+def test_a_test_with_another_request_fails_with_the_difference(project: Path) -> None:
     record(project, "-k", "a_run")
     code, said = run(project, "-k", "a_run", WORDS="text bye")
     assert code == 1
@@ -102,7 +102,7 @@ def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path)
     assert "pytest --corral-record 'test_it.py::test_a_run'" in said
 
 
-def test_recording_again_begins_anew(project: Path) -> None:
+def test_recording_again_overwrites_the_recording(project: Path) -> None:
     record(project, "-k", "a_run")
     (tape,) = project.rglob("*.ndjson")
     first = tape.read_text()
@@ -111,10 +111,10 @@ def test_recording_again_begins_anew(project: Path) -> None:
     assert tape.read_text().count('"cassette":') == 1
 
 
-def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_unless_it_is_used(tmp_path: Path) -> None:
     (tmp_path / "test_none.py").write_text(
         "import sys\n"
-        "def test_what_is_loaded():\n"
+        "def test_the_loaded_modules():\n"
         "    ours = {name for name in sys.modules if name.split('.')[0] == 'corral'}\n"
         "    assert ours == {'corral', 'corral.testing', 'corral.testing.plugin'}\n"
         "    assert not {'msgspec', 'aiohttp', 'click'} & set(sys.modules)\n"

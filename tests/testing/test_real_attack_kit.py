@@ -129,12 +129,12 @@ async def attack(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "policy"), [*cases(EVERY_DAY)])
-async def test_enforced_cells_hold_and_open_ones_work(name: str, policy: str) -> None:
+async def test_enforced_cells_withstand_and_open_cells_work(name: str, policy: str) -> None:
     # With somebody to ask, a refusal ends the turn of some agents: a prompt for each attempt.
     await attack(name, policy, 1 if POLICIES[policy].person else SAMPLE, GROUPS)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), pytest.mark.slow)])
-async def test_enforced_cells_hold_against_every_attempt(name: str, policy: str) -> None:
+async def test_enforced_cells_withstand_every_attempt(name: str, policy: str) -> None:
     await attack(name, policy)

@@ -114,7 +114,7 @@ def descriptors() -> set[str]:
     return found
 
 
-async def test_ten_and_more_different_agents_at_once_keep_apart_and_leave_nothing(
+async def test_ten_different_agents_at_once_do_not_mix_and_leave_nothing(
     workspace: Path, tmp_path: Path, temporary: Path
 ) -> None:
     programs = here()

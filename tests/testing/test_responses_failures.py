@@ -72,7 +72,7 @@ def test_an_error_is_the_sdks_own(
         send(server, stream=True)
 
 
-def test_a_limit_tells_when_to_come_back() -> None:
+def test_a_rate_limit_says_when_to_retry() -> None:
     with ModelServer([fail(429, retry_after=1.5), say("a")]) as server, client(server) as sdk:
         with pytest.raises(openai.RateLimitError) as caught:
             ask(server)
@@ -100,7 +100,9 @@ def test_a_late_error_is_an_event_of_the_stream() -> None:
     ("headers", "status"),
     [({"authorization": "Bearer right"}, 200), ({"api-key": "right"}, 200), ({}, 401)],
 )
-def test_a_key_is_taken_as_openai_and_azure_take_it(headers: dict[str, str], status: int) -> None:
+def test_a_key_is_accepted_in_the_headers_of_openai_and_azure(
+    headers: dict[str, str], status: int
+) -> None:
     with ModelServer([say("a")], key="right") as server:
         sent = httpx2.post(f"{server.url}{PATH}", json={"model": "m"}, headers=headers)
     assert sent.status_code == status
@@ -117,13 +119,13 @@ def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
 @pytest.mark.parametrize(
     ("body", "told"), [("{", "could not parse"), ("[]", "not an object"), ({}, "'model'")]
 )
-def test_what_cannot_be_understood_is_refused_and_noted(body: object, told: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, told: str) -> None:
     with ModelServer([say("a")]) as server:
         assert told in json.loads(post(server, PATH, body))["error"]["message"]
         assert len(server.failures) == 1
 
 
-def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
+def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     with ModelServer([]) as server, pytest.raises(openai.BadRequestError, match="exhausted"):
         ask(server)
 
@@ -137,7 +139,7 @@ def test_a_script_that_is_played_out_is_an_error_of_this_wire() -> None:
         Turn(text="one", malformed=b"event: response.output_text.delta\ndata: nonsense\n\n"),
     ],
 )
-def test_a_stream_that_breaks_off_or_is_nonsense_makes_the_sdk_raise(turn: Turn) -> None:
+def test_a_broken_or_malformed_stream_makes_the_sdk_raise(turn: Turn) -> None:
     with ModelServer([turn]) as server:
         texts, error = said(server)
     assert texts == ["one"]
@@ -146,17 +148,17 @@ def test_a_stream_that_breaks_off_or_is_nonsense_makes_the_sdk_raise(turn: Turn)
 
 
 @pytest.mark.parametrize("turn", [Turn(cut=0), Turn(text="whole", cut=1), Turn(malformed="json")])
-def test_a_whole_answer_that_breaks_makes_the_sdk_raise(turn: Turn) -> None:
+def test_a_broken_unstreamed_answer_makes_the_sdk_raise(turn: Turn) -> None:
     with ModelServer([turn]) as server, pytest.raises((openai.APIError, json.JSONDecodeError)):
         ask(server)
 
 
-def test_a_page_of_a_proxy_is_no_stream() -> None:
+def test_an_html_page_of_a_proxy_is_not_a_stream() -> None:
     with ModelServer([Turn(malformed="html")]) as server:
         assert events(server) == []
 
 
-def test_silence_comes_after_the_first_words() -> None:
+def test_a_hang_after_the_first_text() -> None:
     async def listen() -> None:
         async with ModelServer([hang("first")]) as server:
             url = server.env["OPENAI_BASE_URL"]

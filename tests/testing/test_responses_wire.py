@@ -28,7 +28,7 @@ def test_text() -> None:
     assert message.status == "completed"
 
 
-def test_thoughts_are_a_summary_and_sealed_where_that_is_asked_for() -> None:
+def test_thoughts_are_a_summary_and_encrypted_if_requested() -> None:
     turn = Turn(thoughts=("hm, ", "yes"), text="So.", signature="sig")
     thought, message = ask_both_ways(turn, include=SEALED).output
     assert thought.type == "reasoning"
@@ -46,7 +46,7 @@ def test_a_signature_alone_is_reasoning_without_a_summary() -> None:
     assert (thought.summary, thought.encrypted_content) == ([], "c2ln")
 
 
-def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> None:
+def test_parallel_calls_keep_their_ids_or_get_one() -> None:
     made = [Call("read", {"path": "a"}, "mine"), Call("write", {"text": "é\n", "n": [1, {}]})]
     answer = ask_both_ways(Turn(text="so", calls=made))
     calls = [item for item in answer.output if item.type == "function_call"]
@@ -58,7 +58,7 @@ def test_parallel_calls_keep_their_ids_and_get_one_where_they_have_none() -> Non
     assert answer.status == "completed"
 
 
-def test_a_call_is_spelt_as_its_tool_was_declared() -> None:
+def test_a_call_has_the_form_in_which_its_tool_was_declared() -> None:
     patch: Any = {"type": "custom", "name": "apply_patch", "format": {"type": "text"}}
     notes: Any = {"type": "namespace", "name": "mcp__notes", "description": "", "tools": [READ]}
     made = [
@@ -87,7 +87,7 @@ def test_a_call_is_spelt_as_its_tool_was_declared() -> None:
         assert [e.type for e in events(server, among) if e.type.endswith("input.delta")]
 
 
-def test_a_conversation_comes_back_in_nobodys_words() -> None:
+def test_a_conversation_is_decoded_independent_of_the_vendor() -> None:
     called = Turn(thoughts="hm", text="I read.", calls=[Call("read", {"n": 1}), Call("read")])
     expect = Expect(tools="read", results="read", text=["Be good.", "I read."], model=MODEL)
     with ModelServer([called, Turn(text="Done.", expect=expect)]) as server:
@@ -124,7 +124,7 @@ def test_a_conversation_comes_back_in_nobodys_words() -> None:
     assert request.tool_results == [("read", "words"), ("read", "a\nb")]
 
 
-def test_plain_tools_and_nonsense_are_read_too() -> None:
+def test_plain_tools_and_invalid_values_are_accepted() -> None:
     sent = [
         {"role": "assistant", "content": "so"},
         {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"},
@@ -143,7 +143,7 @@ def test_plain_tools_and_nonsense_are_read_too() -> None:
     assert [message.role for message in request.history] == ["model", "user", "model"]
 
 
-def test_made_up_ids_are_unlike_those_before() -> None:
+def test_generated_ids_differ_from_earlier_ones() -> None:
     before = {"type": "function_call", "call_id": "call_0", "name": "read", "arguments": "{}"}
     with ModelServer([call("read")]) as server:
         (made,) = ask(server, [before]).output
@@ -151,7 +151,7 @@ def test_made_up_ids_are_unlike_those_before() -> None:
     assert made.call_id == "call_1"
 
 
-def test_usage_counts_the_cache_among_the_input_and_reasoning_among_the_output() -> None:
+def test_usage_counts_the_cache_as_input_and_reasoning_as_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
     told = ask_both_ways(Turn(text="a", usage=usage)).usage
     assert told is not None
@@ -161,7 +161,7 @@ def test_usage_counts_the_cache_among_the_input_and_reasoning_among_the_output()
     assert told.output_tokens_details.reasoning_tokens == 3
 
 
-def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_so() -> None:
+def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
     counted = ask_both_ways(say("four" * 4)).usage
     assert counted is not None
     assert counted.output_tokens == 4
@@ -171,7 +171,7 @@ def test_usage_is_counted_where_the_script_has_none_and_left_out_where_it_says_s
 @pytest.mark.parametrize(
     ("finish", "reason"), [("MAX_TOKENS", "max_output_tokens"), ("SAFETY", "content_filter")]
 )
-def test_an_answer_that_is_not_all_of_it_is_incomplete(finish: str, reason: str) -> None:
+def test_an_answer_that_was_cut_is_incomplete(finish: str, reason: str) -> None:
     answer = ask_both_ways(say("a", finish=finish))
     assert answer.status == "incomplete"
     assert answer.incomplete_details is not None
@@ -190,7 +190,7 @@ def test_a_response_can_fail_and_still_be_an_answer() -> None:
     assert (answer.error.code, answer.error.message) == ("rate_limit_exceeded", "Try again.")
 
 
-def test_a_refusal_says_why_or_is_filtered() -> None:
+def test_a_refusal_has_text_or_is_a_filtered_answer() -> None:
     answer = ask_both_ways(Turn(text="never", block_reason="SAFETY", message="not this"))
     assert answer.status == "completed"
     (message,) = answer.output
@@ -259,14 +259,14 @@ def test_the_sdks_own_assembler_agrees() -> None:
     asyncio.run(talk())
 
 
-def test_without_a_finish_the_stream_just_ends() -> None:
+def test_without_a_finish_reason_the_stream_just_ends() -> None:
     with ModelServer([Turn(text="a", finish=None), Turn(finish="")]) as server:
         first, second = events(server), events(server)
     assert first[-1].type == "response.output_item.done"
     assert [event.type for event in second] == ["response.created", "response.in_progress"]
 
 
-def test_a_response_repeats_what_was_asked_for() -> None:
+def test_a_response_repeats_fields_of_its_request() -> None:
     more: Any = {"instructions": "Be good.", "max_output_tokens": 9, "tools": [READ]}
     answer = ask_both_ways(say("a"), **more)
     assert answer.instructions == "Be good."
@@ -274,14 +274,14 @@ def test_a_response_repeats_what_was_asked_for() -> None:
     assert [tool.type for tool in answer.tools] == ["function"]
 
 
-def test_the_answers_of_two_requests_have_two_ids() -> None:
+def test_two_requests_have_different_response_ids() -> None:
     with ModelServer([say("a")] * 3) as server:
         one, two = ask(server), ask(server, "other")
         assert one.id != two.id
         assert ask(server).id == one.id
 
 
-def test_any_path_before_it_and_a_lane_will_do() -> None:
+def test_any_path_prefix_and_a_lane_are_accepted() -> None:
     with ModelServer([]) as server:
         lane = server.lane("mine", [say("a"), say("b")])
         assert ask(lane).output_text == "a"
@@ -291,7 +291,7 @@ def test_any_path_before_it_and_a_lane_will_do() -> None:
         assert [request.last_text for request in server.requests] == ["hello", "hello"]
 
 
-def test_one_script_is_played_on_both_of_the_vendors_wires() -> None:
+def test_one_script_works_on_both_openai_wires() -> None:
     with ModelServer([say("a"), say("b")]) as server, client(server) as sdk:
         assert ask(server).output_text == "a"
         chat = sdk.chat.completions.create(
@@ -301,7 +301,7 @@ def test_one_script_is_played_on_both_of_the_vendors_wires() -> None:
         assert [r.method for r in server.requests] == ["responses", "chat.completions"]
 
 
-def test_the_environment_leads_the_sdk_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_directs_the_sdk_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelServer([say("a")], key="right") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)

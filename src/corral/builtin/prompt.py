@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from pathlib import Path
 
 from corral.models.families import Family
 from corral.policy import Capability, Policy
+from corral.system.clock import today
 from corral.system.git import scan
 
 BASE = """\
@@ -47,7 +47,7 @@ def _environment(cwd: Path, model: str) -> str:
         f"Working directory: {cwd}",
         f"Git branch: {branch}" if branch else "Not a git repository",
         f"Platform: {platform.system()} {platform.machine()}",
-        f"Date: {time.strftime('%Y-%m-%d')}",
+        f"Date: {today()}",
         f"Model: {model}",
     ]
     return "<environment>\n" + "\n".join(facts) + "\n</environment>"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -36,6 +35,7 @@ from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
 from corral.sessions.tools.tools import Tools, maybe_await
+from corral.system.clock import Stopwatch
 from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor
 from corral.values import Json
@@ -132,7 +132,7 @@ class ToolExecutor:
         return "mcp" if name in self.own.by_name else "other"
 
     async def _result(self, call: ToolCall, emit: Emit) -> ToolResult:
-        begin = time.monotonic()
+        stopwatch = Stopwatch()
         current_call.set(call.id)  # each call runs in a task of its own
         if self._kind(call.name) in CHANGING:
             async with self._in_order:
@@ -150,7 +150,7 @@ class ToolExecutor:
                 name=call.name,
                 output=text if ok else None,
                 error=None if ok else text,
-                duration_ms=round((time.monotonic() - begin) * 1000),
+                duration_ms=round(stopwatch.seconds * 1000),
             )
         )
         shown = self._redactor.clean_text(done.shown)

@@ -41,7 +41,6 @@ processed and billed by the vendor.
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 
@@ -61,6 +60,7 @@ from corral.models import registry
 from corral.models.spec import Provider
 from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, access, has_key
+from corral.system.environment import variables
 from corral.system.http.client import Http
 
 RETRIES = 2
@@ -100,7 +100,7 @@ class Client:
     def from_env(cls, *, middleware: Iterable[Middleware] = (), **options: float) -> Client:
         """A client with the keys that are in the environment now. A missing key is reported by
         the first call, with the name of its variable."""
-        return cls(middleware=middleware, environ=dict(os.environ), **options)  # type: ignore[arg-type]
+        return cls(middleware=middleware, environ=variables(), **options)  # type: ignore[arg-type]
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from corral.system import environment
 from corral.system.cassette import format
 from corral.system.cassette.record import RUN, SECRETS
 from corral.system.cassette.replay import DIFFERS, SIGN
-from corral.system.environment import Environment
+from corral.system.environment import Environment, variable, variables
 from corral.system.programs import FoundProgram
 
 
@@ -51,7 +51,7 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProg
     # machine, and who is signed in here, must make no difference.
     names = [name for name in agent.secret_env if name in head.secrets] or agent.secret_env[:1]
     keys = {name: f"no-key-is-needed-{name}" for name in names}
-    ours = {name: value for name, value in os.environ.items() if name not in agent.secret_env}
+    ours = {name: value for name, value in variables().items() if name not in agent.secret_env}
     env = environment.gather(agent, run, {**ours, **keys})
     transport = agent.transport
     if isinstance(transport, AcpTransport):
@@ -88,7 +88,7 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
 def _with_recorder_env(env: Environment) -> Environment:
     """The environment with the variables for the recorder and the player, which do not pass them
     on to the agent."""
-    run = os.environ.get(RUN) or os.urandom(8).hex()
+    run = variable(RUN) or os.urandom(8).hex()
     return replace(env, values={**env.values, RUN: run, SECRETS: json.dumps(env.secrets)})
 
 

@@ -31,7 +31,7 @@ from corral.errors import (
 )
 from corral.result import Result
 from corral.sessions.structured_output import RunTurn, combine_results
-from corral.system.environment import SecretRedactor, for_commands, named_secrets
+from corral.system.environment import SecretRedactor, for_commands, named_secrets, variables
 from corral.system.platform import WINDOWS
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
@@ -102,7 +102,7 @@ def command_succeeds(
         raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout:g}")
 
     async def run(cwd: Path) -> CheckResult:
-        redactor = SecretRedactor(named_secrets({**os.environ, **(env or {})}))
+        redactor = SecretRedactor(named_secrets(variables(env)))
         exit_, tail = await _run_command(argv, cwd, for_commands(pass_env, env), timeout, redactor)
         match exit_:
             case Exit(code=0):

@@ -163,6 +163,17 @@ def for_commands(
     return {**_chosen(ours, FOR_COMMANDS), **passed, **(given or {})}
 
 
+def variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """corral's own environment, with the variables in ``given`` over it."""
+    return {**os.environ, **(given or {})}
+
+
+def variable(name: str, given: Mapping[str, str] | None = None) -> str | None:
+    """A variable of ``given``, else of corral's own environment. An empty one counts as missing in
+    ``given``."""
+    return (given or {}).get(name) or os.environ.get(name)
+
+
 def named_secrets(values: Mapping[str, str]) -> dict[str, str]:
     """The secrets in these variables, found by name or by a password in a URL. A variable that
     names a file with a secret is not a secret."""

@@ -86,7 +86,7 @@ class _Cassettes:
 
 
 def _safe_name(text: str) -> str:
-    """As a part of a file's name; what is cut off or changed still makes a difference."""
+    """A part of a file name. Different texts have different names, also if they are shortened."""
     name = _UNSAFE.sub("-", text.replace("::", ".")).strip("-")
     if len(name) <= MAX_NAME and name == text.replace("::", ".").rstrip("]").replace("[", "-"):
         return name

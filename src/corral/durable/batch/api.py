@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack
@@ -48,6 +47,7 @@ from corral.errors import ConfigError
 from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
 from corral.sessions.api import blocking
+from corral.system.clock import Stopwatch
 
 P = ParamSpec("P")
 
@@ -144,7 +144,7 @@ class Batch:
         """Whether running tasks continue when this process ends."""
         self.collects = True
         """Whether the report contains the results."""
-        self._started_at = time.monotonic()
+        self._stopwatch = Stopwatch()
         self._tally = Tally("", 0)
         self._stopped: Literal["", "budget"] = ""
         self._collected: dict[str, BatchResult] = {}
@@ -203,7 +203,7 @@ class Batch:
         """The report so far; complete when the batch has ended."""
         order = {task: self._collected[task] for task in self._task_ids if task in self._collected}
         return self._tally.report(
-            seconds=time.monotonic() - self._started_at, stopped=self._stopped, results=order
+            seconds=self._stopwatch.seconds, stopped=self._stopped, results=order
         )
 
     @property
@@ -226,7 +226,7 @@ class Batch:
                 asyncio.get_running_loop().call_soon(event.set)
 
     async def _run_batch(self) -> None:
-        self._started_at = time.monotonic()
+        self._stopwatch = Stopwatch()
         options = self._options
         if options.durable:
             require()
@@ -306,9 +306,7 @@ class Batch:
         if self.collects:
             self._collected[result.id] = result
         if self._options.on_result is not None:
-            self._options.on_result(
-                result, self._tally.report(seconds=time.monotonic() - self._started_at)
-            )
+            self._options.on_result(result, self._tally.report(seconds=self._stopwatch.seconds))
         if self._task is not None:
             self._unread.append(result)
             self._has_results.set()

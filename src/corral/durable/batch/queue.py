@@ -32,7 +32,6 @@ Crashes
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -60,6 +59,7 @@ from corral.durable.worker import executor
 from corral.errors import ConfigError
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.system import clock
 from corral.values import Json, as_texts
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class BatchStore:
         """Store the summary of the batch with its last round, for lists."""
         closed = BatchClosed(
             status=status or report.stopped or ("success" if report.ok else "fail"),
-            at=time.time(),
+            at=clock.now(),
             total=report.total,
             succeeded=report.succeeded,
             failed=report.failed,
@@ -278,7 +278,7 @@ class QueueRunner:
         self._pause = FIRST_POLL
 
     async def take_over(self) -> None:
-        self._checked_at = time.monotonic()
+        self._since_check = clock.Stopwatch()
         waiting = [each for each in self._in_flight if each not in self._suspects]
         suspects, _ = await self._store_thread.call(
             lambda store: store.take_over(waiting, self._queue, counts_crashes=self._counts_crashes)
@@ -295,12 +295,12 @@ class QueueRunner:
             asked = [each for each in self._in_flight if each not in self._suspects]
             found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
             if found:
-                self._pause, self._checked_at = FIRST_POLL, time.monotonic()
+                self._pause, self._since_check = FIRST_POLL, clock.Stopwatch()
                 return [(self._in_flight.pop(key), each) for key, each in found.items()]
             here = executor.running()
             if here is not None and here.failed is not None:
                 raise here.failed
-            if time.monotonic() - self._checked_at > TAKE_OVER:
+            if self._since_check.seconds > TAKE_OVER:
                 await self.take_over()
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 1.4, LAST_POLL)

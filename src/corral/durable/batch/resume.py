@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -31,7 +30,7 @@ from corral.durable.dbos import database
 from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
 from corral.durable.payloads import RunInput
 from corral.errors import ConfigError
-from corral.system import paths
+from corral.system import clock, paths
 
 if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
@@ -182,7 +181,7 @@ def _next_round(
         graph=spec.graph,
         config=spec.run_config(detached=detached),
         queue=queue,
-        at=time.time(),
+        at=clock.now(),
     )
     return make_round(run_input, spec.digests, len(rounds) + 1, redo)
 

@@ -2,7 +2,8 @@
 
 ::
 
-    from corral.pipelines import Outcome, handler
+    from corral.system.environment import variables
+from corral.pipelines import Outcome, handler
 
     @handler("my.step")
     async def my_step(work):
@@ -40,7 +41,7 @@ from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import config, fs
-from corral.system.environment import SecretRedactor, is_secret, named_secrets
+from corral.system.environment import SecretRedactor, is_secret, named_secrets, variables
 from corral.values import SHORTEST_SECRET, Json
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class NodeResources:
         self._pass_env = tuple(config.passed_env() if passed is None else passed)
         self._last_graph: Graph | None = None
         """The graph whose secrets were added last."""
-        self._secrets = named_secrets({**os.environ, **self.env})
+        self._secrets = named_secrets(variables(self.env))
         self.redactor = SecretRedactor(self._secrets)
         """Removes secrets from what is written to files of a run or sent to a model."""
         self._stack = AsyncExitStack()
@@ -128,7 +129,7 @@ class NodeResources:
         if graph is self._last_graph:
             return
         self._last_graph = graph
-        tokens = bearer_tokens(graph, {**os.environ, **self.env})
+        tokens = bearer_tokens(graph, variables(self.env))
         if not tokens.items() <= self._secrets.items():
             self._secrets = {**self._secrets, **tokens}
             self.redactor = SecretRedactor(self._secrets)
@@ -174,7 +175,7 @@ class NodeResources:
         if self._client is None:
             from corral.inference.client import Client
 
-            self._client = Client(environ={**os.environ, **self.env})
+            self._client = Client(environ=variables(self.env))
             self._stack.push_async_callback(self._client.close)
         return self._client
 

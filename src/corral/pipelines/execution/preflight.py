@@ -6,7 +6,6 @@ An attribute with a placeholder (``model="{{model}}"``) cannot be checked before
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
+from corral.system.environment import variables
 from corral.values import Json
 
 SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
@@ -76,4 +76,4 @@ def _check_key(model: str | None, resources: NodeResources) -> None:
     from corral.system import api_keys
 
     if model is not None and agents_registry.names_a_model(model):
-        api_keys.access(registry.split_model(model)[0], {**os.environ, **resources.env})
+        api_keys.access(registry.split_model(model)[0], variables(resources.env))

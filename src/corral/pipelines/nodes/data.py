@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import PLACEHOLDER, as_text, fill, find
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import find as find_json
+from corral.system.environment import variable
 from corral.values import Json
 
 DEFAULTS = ("default", "else", "otherwise", "*", "_")
@@ -198,7 +198,7 @@ async def env(work: NodeContext) -> Outcome:
     if not key:
         raise ConfigError(f"the env node {node.id} has no key")
     name = node.text("from") or key
-    value = work.resources.env.get(name) or os.environ.get(name)
+    value = variable(name, work.resources.env)
     if value is not None:
         return Outcome(context_updates={key: value})
     if "default" in node.attrs:

@@ -12,7 +12,6 @@ and ``status_key`` are further keys for the body and the status.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from urllib.parse import quote
 
@@ -25,6 +24,7 @@ from corral.pipelines.nodes.codergen import MAX_RESPONSE
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import PLACEHOLDER, as_text, fill, find
+from corral.system import environment
 from corral.system.environment import SecretRedactor
 from corral.system.http.client import Http, HttpResponse
 from corral.values import Json, JsonObject
@@ -128,7 +128,7 @@ def _headers(work: NodeContext) -> dict[str, str]:
 
 
 def _token(work: NodeContext, variable: str) -> str:
-    token = work.resources.env.get(variable) or os.environ.get(variable)
+    token = environment.variable(variable, work.resources.env)
     if not token:
         raise ConfigError(f"{work.node.id}: the environment has no {variable}")
     return token

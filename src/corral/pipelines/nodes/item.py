@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.result import Result
+from corral.system.clock import Stopwatch
 from corral.system.git.worktree import TaskWorktree, branch_name, task_folder
 from corral.values import Json, JsonObject
 
@@ -34,7 +34,7 @@ UPDATE = "item"
 
 async def item(work: NodeContext) -> Outcome:
     """If the agent's run fails, the task fails with its error code and reason."""
-    started = time.monotonic()
+    stopwatch = Stopwatch()
     prompt = templates.fill(work.node.text("prompt"), work.context)
     # The prompt contains the fields already: the preamble must not repeat them.
     work = dataclasses.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
@@ -50,7 +50,7 @@ async def item(work: NodeContext) -> Outcome:
     except CorralError as error:
         outcome = outcome_of_error(error)
         fields["code"] = error.code
-    fields["seconds"] = round(time.monotonic() - started, 3)
+    fields["seconds"] = round(stopwatch.seconds, 3)
     return msgspec.structs.replace(outcome, context_updates={UPDATE: fields})
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import time
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -37,6 +36,7 @@ from corral.events import Event, ToolResult, ToolUse
 from corral.protocol.schema.build import Schema, schema_of
 from corral.protocol.schema.validate import check
 from corral.sessions.tools.hooks import Call, Change, Deny, Hook, HookAnswer
+from corral.system.clock import Stopwatch
 from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, as_object
 
@@ -144,13 +144,13 @@ class Tools:
         report = None if quiet else self.on_event
         if report is not None:
             report(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))
-        begin = time.monotonic()
+        stopwatch = Stopwatch()
         answer = HookAnswer("cancelled", "cancelled")
         try:
             answer = await self._call_checked(name, arguments, call_id)
         finally:
             if report is not None:
-                report(_result(call_id, name, answer, time.monotonic() - begin))
+                report(_result(call_id, name, answer, stopwatch.seconds))
         return answer
 
     async def _call_checked(self, name: str, arguments: Json, call_id: str) -> HookAnswer:

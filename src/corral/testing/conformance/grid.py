@@ -15,11 +15,11 @@ KINDS = {
     "stream": "One process per prompt",
     "builtin": "The built-in agent",
 }
-"""By transport: a table each, or the lines would be too long to read."""
+"""One table per transport, because one table would be too wide."""
 
 
 def markdown(reports: Iterable[Report], not_run: Iterable[str] = ()) -> str:
-    """A table of each kind of agents, and the reasons of what was skipped under them."""
+    """A table for each kind of agent, and below them the reasons why scenarios were skipped."""
     columns = {report.agent: {row.scenario: row for row in report.rows} for report in reports}
     columns.update({name: {} for name in not_run})
     reasons: list[str] = []

@@ -15,7 +15,7 @@ HOOKS = (
 
 
 def config(touch: Touch, name: str) -> str:
-    """A ``.git/config`` in which every key that starts a program does."""
+    """A ``.git/config`` in which every key that can start a program starts one."""
 
     def run(key: str) -> str:
         return (

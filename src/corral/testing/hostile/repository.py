@@ -1,4 +1,4 @@
-"""Building the hostile tree, and looking at what it achieved."""
+"""Build the hostile tree, and check its effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from corral.testing.model_server.request import Request
 ODD_NAME = b"not-\xff\xfe-utf8.txt"
 _NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")
 DOCUMENTS = frozenset({*_NAMES, "AGENTS.override.md", *(f"sub/{name}" for name in _NAMES)})
-"""Words for the model, which give it no right."""
+"""Texts for the model, which give no permission."""
 
 
 class HostileRepository:
@@ -36,12 +36,12 @@ class HostileRepository:
         self._bait = Bait(self._touch, self.marker, f"http://127.0.0.1:{address.port}")
 
     def effects(self) -> list[str]:
-        """What was executed, and who came to the tree's address. Empty where nothing happened."""
+        """What was executed, and the visits to the tree's address. Empty if nothing happened."""
         executed = sorted(os.listdir(self.canaries))
         return [*executed, *(f"visit {path}" for path in self._address.visits)]
 
     def added(self, requests: Iterable[Request]) -> list[str]:
-        """Tools, skills, sub-agents, commands and variables of the tree that a model was sent."""
+        """Tools, skills, sub-agents, commands and variables of the tree that a model received."""
         found = {name for name in self._told(requests) if name not in DOCUMENTS}
         for request in requests:
             if f"HOSTILE_VARIABLE={self.marker}" in json.dumps(request.body, ensure_ascii=False):
@@ -50,7 +50,7 @@ class HostileRepository:
         return sorted(found)
 
     def documents(self, requests: Iterable[Request]) -> list[str]:
-        """Documents of the tree (``AGENTS.md`` and the like) that a model was sent."""
+        """Documents of the tree, such as ``AGENTS.md``, that were sent to a model."""
         return sorted(self._told(requests) & DOCUMENTS)
 
     def _told(self, requests: Iterable[Request]) -> set[str]:
@@ -85,7 +85,7 @@ class HostileRepository:
             self._add_fifos()
 
     def _add_fifos(self) -> None:
-        """FIFOs that git reads and nothing writes to: a program that opens one blocks."""
+        """FIFOs that git reads and no program writes: a program that opens one blocks."""
         git = self.cwd / ".git"
         (git / "info" / "exclude").unlink(missing_ok=True)
         folder = self.cwd / "fifos"
@@ -116,11 +116,11 @@ class HostileRepository:
 def hostile_repository(
     folder: str | Path, *, fifo: bool = False
 ) -> Generator[HostileRepository, None, None]:
-    """Build the tree in ``folder``, which must be empty. ``fifo``: with FIFOs that nobody ever
-    writes to as ``.gitignore``, ``.gitattributes``, ``info/exclude`` and an include. Needs git.
+    """Build the tree in ``folder``, which must be empty. With ``fifo``, the files ``.gitignore``,
+    ``.gitattributes``, ``info/exclude`` and an include are FIFOs that no program writes. Needs git.
     The tree stays; its address is closed at the end.
 
-    Raises ``ConfigError`` where the folder is not empty.
+    Raises ``ConfigError`` if the folder is not empty.
     """
     root = Path(folder).resolve()
     root.mkdir(parents=True, exist_ok=True)

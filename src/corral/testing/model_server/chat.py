@@ -1,6 +1,6 @@
-"""OpenAI's chat completions, the wire that most agents and model hosts share.
+"""OpenAI's chat completions, which most agents and model hosts support.
 
-Reasoning is sent as ``reasoning_content``, which the hosts that show any agree on.
+Reasoning is sent as ``reasoning_content``, as most hosts do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from corral.testing.model_server.fields import arguments, result, string, tables, texts
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
@@ -24,8 +25,7 @@ from corral.testing.model_server.openai import (
     refuse_key,
     unscripted,
 )
-from corral.testing.model_server.request import Call, Request
-from corral.testing.model_server.requests.chat import history, system, tools
+from corral.testing.model_server.request import Call, Message, Request, ToolResult
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     EVENTS,
@@ -43,9 +43,11 @@ __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "uns
 
 PATH = re.compile(r"/+(?:.*/)?chat/completions/?")
 FINISHES = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
-"""The script's words; any other is sent in lower case."""
+"""Finish reason of a script → of this wire. Any other is sent in lower case."""
 HALF = b'data: {"id":"chatcmpl-scripted","object":"chat.completion.chunk","choices":[{"del\n\n'
 DONE = b"data: [DONE]\n\n"
+INSTRUCTIONS = ("system", "developer")
+"""Roles of system prompts, which are not part of the history."""
 
 
 def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
@@ -107,7 +109,7 @@ def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
 
 
 def _deltas(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
-    """Thoughts, text, then each call: its name first, its arguments in pieces after it."""
+    """Thoughts, text, then each call: first its name, then its arguments in pieces."""
     said: list[dict[str, Json]] = []
     if turn.block_reason is None:
         said.extend({"reasoning_content": thought} for thought in pieces(turn.thoughts))
@@ -187,7 +189,7 @@ def _finish(turn: Turn) -> str | None:
 
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
-    """OpenAI counts reasoning among the completion, and the cache among the prompt."""
+    """OpenAI counts reasoning as part of the completion, and the cache as part of the prompt."""
     given = counts(request, turn)
     prompt = given.get("input", 0) + given.get("tool", 0)
     thoughts = given.get("thoughts", 0)
@@ -203,3 +205,49 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
 
 def _event(chunk: dict[str, Json]) -> bytes:
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def system(messages: Json) -> str:
+    said = [texts(entry.get("content")) for entry in tables(messages) if _instructs(entry)]
+    return "\n".join(text for part in said for text in part)
+
+
+def history(messages: Json) -> Iterator[Message]:
+    """A result has only the id of its call, so the name is found in earlier messages."""
+    called: dict[str, str] = {}
+    for entry in tables(messages):
+        match entry.get("role"):
+            case _ if _instructs(entry):
+                pass
+            case "assistant":
+                calls = tuple(map(_history_call, tables(entry.get("tool_calls"))))
+                called.update({call.id: call.name for call in calls if call.id is not None})
+                thoughts = texts(entry.get("reasoning_content") or entry.get("reasoning"))
+                said = texts(entry.get("content"))
+                yield Message("model", texts=said, thoughts=thoughts, calls=calls)
+            case "tool":
+                id = string(entry.get("tool_call_id"))
+                returned = ToolResult(called.get(id or "", ""), result(entry.get("content")), id)
+                yield Message("user", results=(returned,))
+            case _:
+                yield Message("user", texts=texts(entry.get("content")))
+
+
+def tools(declarations: Json) -> Iterator[str]:
+    for declared in tables(declarations):
+        match declared:
+            case {"function": {"name": str(name)}}:
+                yield name
+            case _:
+                pass
+
+
+def _instructs(entry: dict[str, Json]) -> bool:
+    return entry.get("role") in INSTRUCTIONS
+
+
+def _history_call(made: dict[str, Json]) -> Call:
+    function = made.get("function")
+    named = function if isinstance(function, dict) else {}
+    name = string(named.get("name")) or ""
+    return Call(name, arguments(named.get("arguments")), string(made.get("id")))

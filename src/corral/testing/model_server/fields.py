@@ -1,7 +1,5 @@
-"""Taking apart what a client sent.
-
-Leniently: a client under test may send anything, and what it sent is for the
-test to judge.
+"""Read fields of a request. Invalid values are skipped: a client under test may send anything, and
+the test decides what is correct.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ def string(value: Json) -> str | None:
 
 
 def texts(content: Json) -> tuple[str, ...]:
-    """Text comes bare, or as parts beside images."""
+    """Text is a string, or parts among others such as images."""
     if isinstance(content, str):
         return (content,) if content else ()
     return tuple(text for part in tables(content) if isinstance(text := part.get("text"), str))
 
 
 def result(content: Json) -> Json:
-    """What a tool returned: its texts joined where it came in parts."""
+    """What a tool returned. Texts of several parts are joined."""
     return "\n".join(texts(content)) if isinstance(content, list) else content
 
 
 def arguments(written: Json) -> dict[str, Json]:
-    """Of a call, from the string that the model wrote."""
+    """The arguments of a call, from the string that the model wrote."""
     args: Json = None
-    with suppress(msgspec.DecodeError, RecursionError):  # a model's words need not be JSON
+    with suppress(msgspec.DecodeError, RecursionError):  # the string of a model need not be JSON
         args = msgspec.json.decode(string(written) or "{}")
     return args if isinstance(args, dict) else {}

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from corral.testing.model_server.http import Incoming, ServerResponse
-from corral.testing.model_server.request import Request
-from corral.testing.model_server.requests.gemini import get, items, message, system, tools
+from corral.testing.model_server.request import Call, Message, Request, ToolResult
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     Headers,
@@ -21,14 +20,15 @@ from corral.testing.model_server.wire import (
     retry_after,
     signature,
     undivided,
+    unsigned,
 )
 from corral.values import Json
 
 PATH = re.compile(r"/+v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models(?:/([^/:]+)(?::(\w+))?)?/?")
-"""Gemini's own paths and Vertex's, which put ``projects/…`` or ``publishers/google`` before."""
+"""The paths of Gemini, and of Vertex, which start with ``projects/…`` or ``publishers/google``."""
 METHODS = ("streamGenerateContent", "generateContent", "countTokens")
 MODELS = ("gemini-3.1-pro-preview", "gemini-3.8-flash", "gemini-2.5-pro", "gemini-2.5-flash")
-"""Listed when asked for; any other name is served just as well."""
+"""The models in the list. Any other name works too."""
 STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -45,10 +45,12 @@ STATUSES = {
 JSON: Headers = (("Content-Type", "application/json; charset=UTF-8"),)
 RPC = "type.googleapis.com/google.rpc."
 HALF = b'data: {"candidates": [{"content": {"role": "model", "parts": [{"te\r\n\r\n'
+CONTEXT = "<session_context>"
+"""The start of the text that the Gemini CLI puts before the first prompt, in the same message."""
 
 
 def credential(incoming: Incoming) -> str | None:
-    """The key, wherever Google takes one."""
+    """The API key, from any place where Google accepts it."""
     return (
         incoming.headers.get("x-goog-api-key")
         or incoming.query.get("key")
@@ -80,8 +82,8 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
         return refuse(400, f"Invalid JSON payload received. {wrong}")
     asked = get(sent, "generateContentRequest")
     content = asked if isinstance(asked, dict) else sent
-    # The Gemini CLI streams its turns; what it asks in one piece is the model router, the
-    # summary of a session or a web tool, and must not use up the turns of the script.
+    # The Gemini CLI streams its turns. Its other requests are for the model router, the summary
+    # of a session or a web tool, and must not use the turns of the script.
     own_account = "GeminiCLI" in incoming.headers.get("user-agent", "")
     return Request(
         lane=lane,
@@ -98,7 +100,7 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
 
 
 def unscripted(request: Request) -> Turn:
-    """The plainest answer that fits: the first choice of the schema asked for, or a word."""
+    """The simplest answer that is valid: the first choices of the requested schema, or one word."""
     config = get(request.body, "generationConfig")
     if isinstance(config, dict):
         schema = get(config, "responseJsonSchema") or get(config, "responseSchema")
@@ -131,12 +133,12 @@ def refuse(status: int, message: str) -> ServerResponse:
 
 
 def refuse_key(key: str | None) -> ServerResponse:
-    """No key, or not the one expected."""
+    """The error for a missing or wrong key."""
     if key is None:
         return refuse(
             401,
             "Request is missing required authentication credential. Expected an API key in "
-            "x-goog-api-key (any will do, unless the scripted server was given one).",
+            "x-goog-api-key (any key works, unless the scripted server was given one).",
         )
     info: Json = {"@type": RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis"}
     invalid = _error(400, "API key not valid. Please pass a valid API key.", details=[info])
@@ -192,7 +194,7 @@ def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> S
 
 
 def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
-    """Of a stream: each text by itself, the calls together, the end with the last of them."""
+    """The pieces of a stream: one per text, one with all calls. The last has the finish reason."""
     if turn.block_reason is not None:
         yield _blocked(request, turn)
         return
@@ -201,7 +203,7 @@ def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
         groups.append(called)
     broken = turn.hang or turn.cut is not None or turn.malformed is not None or turn.late
     if broken or not groups:
-        groups.append([])  # what came before must not look finished
+        groups.append([])  # the pieces before must not look complete
     for group in groups[:-1]:
         yield {"candidates": [_candidate(group)], "modelVersion": request.model}
     yield _failure(turn) if turn.late else _ended(request, turn, _candidate(groups[-1]))
@@ -226,7 +228,7 @@ def _said(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Jso
 
 
 def _called(turn: Turn) -> list[Json]:
-    """The signature is on the first call alone, as Gemini 3 sends it."""
+    """Only the first call has the signature, as Gemini 3 sends it."""
     parts: list[Json] = []
     for n, call in enumerate(turn.calls):
         made: dict[str, Json] = {"name": call.name, "args": dict(call.args)}
@@ -283,7 +285,7 @@ def _asks_sse(request: Request) -> bool:
 
 
 def _plainest(schema: Json) -> Json:
-    """The least value that a schema allows: first choices, low numbers, empty lists."""
+    """The smallest value that a schema allows: first choices, low numbers, empty lists."""
     if not isinstance(schema, dict):
         return {}
     choices = items(schema.get("enum"))
@@ -293,7 +295,7 @@ def _plainest(schema: Json) -> Json:
         case "string":
             return "scripted"
         case "integer":
-            return schema.get("minimum", 1)  # the router's score begins at 1
+            return schema.get("minimum", 1)  # the score of the model router starts at 1
         case "number":
             return schema.get("minimum", 0)
         case "boolean":
@@ -317,8 +319,73 @@ def _model(name: str) -> dict[str, Json]:
 
 
 def _json(value: Json) -> bytes:
-    """Escaped where Google does: readers that split at any Unicode line end must not split here."""
+    """Escape what Google escapes: clients may split lines at any Unicode line end."""
     text = msgspec.json.encode(value)
     for mark in ("\u0085", "\u2028", "\u2029"):
         text = text.replace(mark.encode(), f"\\u{ord(mark):04x}".encode())
     return text
+
+
+def message(entry: Json) -> Message:
+    texts: list[str] = []
+    context: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Call] = []
+    results: list[ToolResult] = []
+    signatures: list[str] = []
+    content = entry if isinstance(entry, dict) else {}
+    for part in items(get(content, "parts")):
+        if not isinstance(part, dict):
+            continue
+        if isinstance(text := part.get("text"), str):
+            if part.get("thought") is True:
+                thoughts.append(text)
+            else:
+                (context if text.startswith(CONTEXT) else texts).append(text)
+        if isinstance(made := get(part, "functionCall"), dict):
+            args = made.get("args")
+            name = _str(made.get("name")) or ""
+            calls.append(Call(name, args if isinstance(args, dict) else {}, _str(made.get("id"))))
+        if isinstance(done := get(part, "functionResponse"), dict):
+            name = _str(done.get("name")) or ""
+            results.append(ToolResult(name, done.get("response"), _str(done.get("id"))))
+        if isinstance(signature := get(part, "thoughtSignature"), str):
+            signatures.append(unsigned(signature))
+    return Message(
+        role=_str(get(content, "role")) or "user",
+        texts=tuple(texts),
+        context=tuple(context),
+        thoughts=tuple(thoughts),
+        calls=tuple(calls),
+        results=tuple(results),
+        signatures=tuple(signatures),
+    )
+
+
+def system(instruction: Json) -> str:
+    if isinstance(instruction, str):
+        return instruction
+    return "\n".join(message(instruction).texts)
+
+
+def tools(declarations: list[Json]) -> Iterator[str]:
+    for tool in declarations:
+        if isinstance(tool, dict):
+            for declared in items(get(tool, "functionDeclarations")):
+                if isinstance(declared, dict) and isinstance(name := declared.get("name"), str):
+                    yield name
+
+
+def get(table: dict[str, Json], name: str) -> Json:
+    """Google accepts both ``systemInstruction`` and ``system_instruction``."""
+    if name in table:
+        return table[name]
+    return table.get(re.sub(r"([A-Z])", lambda m: "_" + m[1].lower(), name))
+
+
+def items(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _str(value: Json) -> str | None:
+    return value if isinstance(value, str) else None

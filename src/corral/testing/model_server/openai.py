@@ -1,4 +1,4 @@
-"""What OpenAI's two wires share: keys, limits, errors, the list of models."""
+"""What both OpenAI wires share: keys, limits, errors, the list of models."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from corral.values import Json
 
 LIST = re.compile(r"/+(?:v1/+)?models(?:/([^/:]+))?/?")
 MODELS = ("gpt-5.5", "gpt-5.5-mini")
-"""Listed when asked for; any other name is served just as well."""
+"""The models in the list. Any other name works too."""
 CREATED = 1_700_000_000
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""Of errors; any other below 500 is the request's fault, the rest the server's."""
+"""Status → the type of the error. Any other below 500 is an invalid request."""
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
 def credential(incoming: Incoming) -> str | None:
-    """The key: a bearer's, or as Azure takes it."""
+    """The API key: from the bearer token, or from the header that Azure uses."""
     return bearer(incoming) or incoming.headers.get("api-key") or None
 
 
@@ -31,20 +31,20 @@ def env(url: str, key: str) -> dict[str, str]:
 
 
 def listed(incoming: Incoming) -> ServerResponse | None:
-    """The models, for who comes with a bearer: the path alone could be Google's."""
+    """The list of models, if the call has a bearer token. Google has the same path."""
     found = LIST.fullmatch(incoming.path)
     if found is None or incoming.verb != "GET" or bearer(incoming) is None:
         return None
     models: list[Json] = [_model(name) for name in MODELS]
-    whole: Json = _model(found[1]) if found[1] else {"object": "list", "data": models}
-    return ServerResponse(headers=JSON, pieces=[msgspec.json.encode(whole)])
+    found_models: Json = _model(found[1]) if found[1] else {"object": "list", "data": models}
+    return ServerResponse(headers=JSON, pieces=[msgspec.json.encode(found_models)])
 
 
 def asked(
     incoming: Incoming, path: re.Pattern[str], missing: str
 ) -> dict[str, Json] | ServerResponse | None:
-    """What was sent to this path, which names a model; or why it is refused, ``missing`` for
-    the lack of one; None for any other path."""
+    """The body of a request to this path. A refusal if it is invalid, with the message ``missing``
+    if it names no model. None for any other path."""
     if path.fullmatch(incoming.path) is None:
         return None
     if incoming.verb != "POST":
@@ -57,12 +57,12 @@ def asked(
 
 
 def unscripted(request: Request) -> Turn:
-    """No client is known to call beside its conversation here."""
+    """No known client makes calls outside the conversation on this wire."""
     return Turn(text="OK.")
 
 
 def head(mark: str, *, spent: bool = False, reset: float = 0.006) -> Headers:
-    """What comes with every answer: its id, and how much the key may still ask for."""
+    """Headers of every response: its id and the rate limits."""
     left = 0 if spent else 1
     return (
         ("x-request-id", f"req_{mark}"),
@@ -84,7 +84,7 @@ def refuse_key(key: str | None) -> ServerResponse:
         return refuse(
             401,
             "You didn't provide an API key. It goes into an Authorization header as a bearer"
-            " (any will do, unless the scripted server was given one).",
+            " (any key works, unless the scripted server was given one).",
         )
     return refuse(401, "Incorrect API key provided.")
 
@@ -96,7 +96,7 @@ def failure(turn: Turn, mark: str) -> ServerResponse:
 
 
 def error(turn: Turn) -> dict[str, Json]:
-    """The turn's error; a quota that is spent has a name of its own."""
+    """The error of the turn. An exhausted quota has its own type."""
     spent = "insufficient_quota" if turn.quota_id is not None else None
     status = turn.status or 500
     message = turn.message or f"Error {status} (scripted)."
@@ -116,8 +116,8 @@ def _error(
 
 
 def _refusal(status: int, error: dict[str, Json], headers: Headers) -> ServerResponse:
-    told = msgspec.json.encode({"error": error})
-    return ServerResponse(status=status, headers=JSON + headers, pieces=[told])
+    data = msgspec.json.encode({"error": error})
+    return ServerResponse(status=status, headers=JSON + headers, pieces=[data])
 
 
 def _span(seconds: float) -> str:

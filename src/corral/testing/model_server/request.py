@@ -1,4 +1,4 @@
-"""What a client asked the model, in words that no vendor owns."""
+"""A request to the model, independent of the vendor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SECRET = frozenset({"x-goog-api-key", "x-api-key", "api-key", "authorization"})
 
 
 class Headers(dict[str, str]):
-    """Header names in lower case. Keys are kept, but never printed."""
+    """Header names in lower case. API keys are stored, but never printed."""
 
     def __repr__(self) -> str:
         return repr({name: "…" if name in SECRET else value for name, value in self.items()})
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A function that the model calls. Without an id none is sent."""
+    """A function that the model calls. If the id is missing, none is sent."""
 
     name: str
     args: Mapping[str, Json] = {}
@@ -29,13 +29,13 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolResult(NamedTuple):
-    """What a tool returned: as the client sent it back."""
+    """The result of a tool, as the client sent it."""
 
     name: str
     response: Json
     id: str | None = None
     failed: bool = False
-    """Said to be an error, on wires that can say so."""
+    """Whether it is marked as an error, on wires that have such a mark."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class Message(msgspec.Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     results: tuple[ToolResult, ...] = ()
     context: tuple[str, ...] = ()
-    """Texts that the client put before the user's own words, such as its session context."""
+    """Texts that the client put before the user's prompt, such as its session context."""
     signatures: tuple[str, ...] = ()
-    """Thought signatures, decoded, in the order of the parts that carried them."""
+    """Thought signatures, decoded, in the order of their parts."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,10 +58,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     lane: str
     method: str
-    """The vendor's own word: ``streamGenerateContent``, ``generateContent``, ``countTokens``."""
+    """The vendor's name: ``streamGenerateContent``, ``generateContent``, ``countTokens``."""
     model: str
     path: str
-    """As requested, lane and query included."""
+    """As requested, with lane and query."""
     headers: Headers
     body: dict[str, Json]
     system: str = ""
@@ -69,16 +69,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     """The names of the functions that the model may call."""
     aside: bool = False
-    """Not a turn of the conversation: a token count, or a client's call on its own account."""
+    """Whether it is outside the conversation: a token count, or a request of the client itself."""
 
     @property
     def texts(self) -> list[str]:
-        """Every text of the history, from either side, context included."""
+        """Every text of the history, from both sides, with the context."""
         return [text for m in self.history for text in (*m.context, *m.texts)]
 
     @property
     def last_text(self) -> str:
-        """The last message of the user that says something; its parts are joined by newlines.
+        """The last message of the user that has text. Its parts are joined by newlines.
 
         Without the client's context, which names files and would match by accident.
         """
@@ -92,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_calls(self) -> list[Call]:
-        """Every call that the history says the model made."""
+        """Every call of the model in the history."""
         return [call for message in self.history for call in message.calls]
 
     def __repr__(self) -> str:

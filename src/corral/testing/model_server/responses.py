@@ -1,12 +1,11 @@
 """OpenAI's Responses, as its SDK and Codex call it.
 
-Thoughts are the summary of a reasoning item. Their signature is its
-``encrypted_content``, which comes only where the request's ``include`` asks for
-it, as OpenAI has it. A refusal that says something is an answer with a refusal
-in it; one that says nothing is an answer that was filtered. ``FAILED`` as a
-finish is a response that failed, which is no HTTP error.
+Thoughts are the summary of a reasoning item. Their signature is its ``encrypted_content``, which is
+sent only if the request's ``include`` asks for it, as OpenAI does. A refusal with text is a
+response with a refusal in it; one without text is a filtered response. ``FAILED`` as the finish
+reason is a failed response, which is not an HTTP error.
 
-Answers are not kept: ``previous_response_id`` is taken, but brings nothing back.
+Responses are not stored: ``previous_response_id`` is accepted, but has no effect.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.testing.model_server.fields import items
+from corral.testing.model_server.fields import arguments, items, result, string, tables, texts
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
@@ -30,8 +29,7 @@ from corral.testing.model_server.openai import (
     refuse_key,
     unscripted,
 )
-from corral.testing.model_server.request import Call, Request
-from corral.testing.model_server.requests.responses import declared, history, system, tools
+from corral.testing.model_server.request import Call, Message, Request, ToolResult
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     EVENTS,
@@ -44,6 +42,7 @@ from corral.testing.model_server.wire import (
     signature,
     sse,
     undivided,
+    unsigned,
 )
 from corral.values import Json
 
@@ -52,7 +51,7 @@ __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "uns
 PATH = re.compile(r"/+(?:.*/)?responses/?")
 SEALED = "reasoning.encrypted_content"
 REASONS = {"MAX_TOKENS": "max_output_tokens", "SAFETY": "content_filter"}
-"""Why an answer is incomplete, in the script's words; any other is sent in lower case."""
+"""Finish reason of a script → why the response is incomplete. Any other is sent in lower case."""
 ECHOED: dict[str, Json] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -68,8 +67,10 @@ ECHOED: dict[str, Json] = {
     "top_p": 1.0,
     "truncation": "disabled",
 }
-"""What a response repeats of its request, and what it says where the request says nothing."""
+"""Fields of the request that the response repeats, and their defaults."""
 HALF = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","del\n\n'
+INSTRUCTIONS = ("system", "developer")
+"""Roles of system prompts, which are not part of the history."""
 
 
 def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
@@ -110,17 +111,17 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What is inside an item, and the words of the events that tell of it."""
+    """The content of an item, and the names of its events."""
 
     said: tuple[str, ...]
     key: str
-    """The field of the text, in the part and in the event that ends it."""
+    """The field of the text, in the part and in its last event."""
     inside: dict[str, Json]
-    """The part without its text; empty where the text is the item's own."""
+    """The part without its text; empty if the item itself has the text."""
     within: str
     """``content_part`` or ``reasoning_summary_part``."""
     text: str
-    """``output_text``, ``refusal`` and the like."""
+    """For example ``output_text`` or ``refusal``."""
     index: dict[str, Json]
 
     @property
@@ -129,7 +130,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """An item of the output: as it is added, its one part if it has any, and done."""
+    """An item of the output: when it is added, its part if it has one, and when it is done."""
 
     id: str
     added: dict[str, Json]
@@ -153,8 +154,8 @@ def _items(request: Request, turn: Turn) -> Iterator[Item]:
 
 
 def _called(request: Request, call: Call, at: str, name: str, end: str) -> Item:
-    """A call, as the request declared its tool: a function with JSON, one whose input is plain
-    text (``input`` of the call), or a function in a namespace (``mcp__notes__keep``)."""
+    """A call in the form in which the request declared its tool: a function with JSON, one whose
+    input is plain text (``input`` of the call), or one in a namespace (``mcp__notes__keep``)."""
     kind, named = declared(request.body, call.name)
     if kind == "custom_tool_call":
         id, key, text = f"ctc_{name}", "input", "custom_tool_call_input"
@@ -207,7 +208,7 @@ def _refused(why: str) -> Part:
 
 
 def _stream(request: Request, turn: Turn) -> list[bytes]:
-    """A piece for each delta, with the events that come before it. All of them are numbered."""
+    """One piece per delta, with the events before it. All events are numbered."""
     sent: list[bytes] = []
     waiting: list[dict[str, Json]] = []
     for number, (said, event) in enumerate(_events(request, turn)):
@@ -219,7 +220,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
 
 
 def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json]]]:
-    """Each event, and whether a piece ends with it."""
+    """Each event, and whether a piece ends after it."""
     begun = _response(request, "in_progress", [])
     any_said = any(item.part is not None for item in _items(request, turn))
     yield False, {"type": "response.created", "response": begun}
@@ -233,7 +234,7 @@ def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json
         yield False, {"type": "response.output_item.done", **at, "item": item.done}
         done.append(item.done)
     if turn.late:
-        # Nested, as the service sends it; its reference has the fields beside the type.
+        # Nested, as the service sends it. The API reference has the fields beside the type.
         yield False, {"type": "error", "error": error(turn)}
     elif turn.finish:
         ended = _ended(request, turn, done)
@@ -255,7 +256,7 @@ def _told(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Jso
 
 
 def _ended(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
-    """The response as it is in the end; without a finish it is never there."""
+    """The final response. There is none if the script has no finish reason."""
     status, more = "completed", dict[str, Json]()
     filtered = turn.block_reason is not None and turn.message is None
     if turn.block_reason is not None and not filtered:
@@ -291,7 +292,7 @@ def _response(request: Request, status: str, output: list[Json]) -> dict[str, Js
 
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
-    """OpenAI counts reasoning among the output, and the cache among the input."""
+    """OpenAI counts reasoning as part of the output, and the cache as part of the input."""
     given = counts(request, turn)
     read = given.get("input", 0) + given.get("tool", 0)
     thoughts = given.get("thoughts", 0)
@@ -307,3 +308,104 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
         "output_tokens_details": {"reasoning_tokens": thoughts},
         "total_tokens": given.get("total", read + said),
     }
+
+
+def system(body: dict[str, Json]) -> str:
+    said = list(texts(body.get("instructions")))
+    for item in tables(body.get("input")):
+        if item.get("role") in INSTRUCTIONS:
+            said.extend(texts(item.get("content")))
+    return "\n".join(said)
+
+
+def history(sent: Json) -> list[Message]:
+    """One answer of the model is several items of the request; here it is one message."""
+    if isinstance(sent, str):
+        return [Message("user", texts=(sent,))]
+    entries: list[Message] = []
+    for message in _input_items(sent):
+        if message.role == "model" and entries and entries[-1].role == "model":
+            entries[-1] = _joined(entries[-1], message)
+        else:
+            entries.append(message)
+    return entries
+
+
+def tools(declarations: Json) -> Iterator[str]:
+    """The names of functions and of tools whose input is plain text, with their namespace as a
+    prefix. Of the vendor's own tools, which have no name, only the tool search."""
+    for tool in tables(declarations):
+        match tool:
+            case {"type": "namespace", "name": str(space)}:
+                yield from (f"{space}__{name}" for name in tools(tool.get("tools")))
+            case {"name": str(name)} | {"type": "tool_search" as name}:
+                yield name
+            case _:
+                pass
+
+
+def declared(body: dict[str, Json], name: str) -> tuple[str, dict[str, Json]]:
+    """The form of a call of this tool: the type of its item, and the fields that name it."""
+    for tool in _declarations(body):
+        match tool:
+            case {"type": "custom", "name": str(own)} if own == name:
+                return "custom_tool_call", {"name": name}
+            case {"type": "namespace", "name": str(space)} if name.startswith(f"{space}__"):
+                return "function_call", {"name": name[len(space) + 2 :], "namespace": space}
+            case _:
+                pass
+    space, _, own = name.rpartition("__")
+    if space.startswith("mcp__") and "tool_search" in tools(body.get("tools")):
+        return "function_call", {"name": own, "namespace": space}  # found by searching
+    return "function_call", {"name": name}
+
+
+def _declarations(body: dict[str, Json]) -> Iterator[dict[str, Json]]:
+    """The tools of the request, and those that Codex puts into its input."""
+    for holder in (body, *tables(body.get("input"))):
+        for tool in tables(holder.get("tools")):
+            yield tool
+            if tool.get("name") == "functions":
+                yield from tables(tool.get("tools"))
+
+
+def _input_items(sent: Json) -> Iterator[Message]:
+    """A result has only the id of its call, so the name is found in earlier items."""
+    called: dict[str | None, str] = {}
+    for item in tables(sent):
+        id = string(item.get("call_id"))
+        match item.get("type", "message"):
+            case "message" if item.get("role") in INSTRUCTIONS:
+                pass
+            case "message":
+                role = "model" if item.get("role") == "assistant" else "user"
+                yield Message(role, texts=texts(item.get("content")))
+            case "reasoning":
+                yield _input_reasoning(item)
+            case "function_call" | "custom_tool_call" as kind:
+                name = called[id] = string(item.get("name")) or ""
+                plain = {"input": item.get("input")}
+                args = arguments(item.get("arguments")) if kind == "function_call" else plain
+                yield Message("model", calls=(Call(name, args, id),))
+            case "function_call_output" | "custom_tool_call_output":
+                returned = ToolResult(called.get(id, ""), result(item.get("output")), id)
+                yield Message("user", results=(returned,))
+            case _:
+                pass
+
+
+def _input_reasoning(item: dict[str, Json]) -> Message:
+    thoughts = texts(item.get("summary")) + texts(item.get("content"))
+    sealed = string(item.get("encrypted_content"))
+    signatures = () if sealed is None else (unsigned(sealed),)
+    return Message("model", thoughts=thoughts, signatures=signatures)
+
+
+def _joined(one: Message, other: Message) -> Message:
+    return msgspec.structs.replace(
+        one,
+        texts=one.texts + other.texts,
+        thoughts=one.thoughts + other.thoughts,
+        calls=one.calls + other.calls,
+        signatures=one.signatures + other.signatures,
+    )

@@ -3,9 +3,9 @@
 A turn is served to the first request that it applies to, and a request gets the
 first turn, in order, that applies to it and has servings left. Turns without
 ``match``, ``pattern`` or ``for_method`` apply to every request of the
-conversation, so a list of such turns is played from top to bottom.
+conversation, so a list of such turns is used from top to bottom.
 
-This module knows no vendor's protocol; all of them play the same scripts.
+This module is independent of the vendors' protocols: all of them use the same scripts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request must contain to get its turn. A string stands for a list of one."""
+    """What a request must contain to get its turn. A string means a list of one string."""
 
     tools: str | Sequence[str] = ()
     no_tools: str | Sequence[str] = ()
     text: str | Sequence[str] = ()
-    """Each is found in the history or the system prompt."""
+    """Each must be in the history or the system prompt."""
     no_text: str | Sequence[str] = ()
     results: str | Sequence[str] = ()
     """Tools whose result is in the history."""
@@ -71,15 +71,16 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     finish: str | None = "STOP"
     """``None`` or empty: the stream ends without one."""
     block_reason: str | None = None
-    """The prompt is refused: no candidate, only this."""
+    """The prompt is refused: the response has no candidate, only this reason."""
 
     status: int | None = None
     """An HTTP error in place of an answer."""
     late: bool = False
-    """The error comes inside the stream, after what the turn says; unstreamed, in its place."""
+    """The error is sent in the stream, after the content of the turn. Without a stream it replaces
+    the content."""
     message: str | None = None
     error_status: str | None = None
-    """``RESOURCE_EXHAUSTED`` and the like; otherwise the one that goes with ``status``."""
+    """For example ``RESOURCE_EXHAUSTED``. Default: the one for ``status``."""
     retry_after: float | None = None
     quota_id: str | None = None
 
@@ -87,9 +88,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds before the first byte."""
     chunk_delay: float = 0.0
     hang: bool | Literal["after"] = False
-    """True: never a byte. ``after``: silence after the first chunk."""
+    """True: nothing is sent. ``after``: nothing is sent after the first chunk."""
     cut: int | None = None
-    """The connection is closed after so many chunks; 0: without any answer."""
+    """The connection is closed after this many chunks. 0: without a response."""
     cut_bytes: int | None = None
     """The same, counted in bytes of the body."""
     malformed: Raw | None = None
@@ -101,7 +102,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     """Only for requests in whose last user text this regular expression is found."""
     for_method: str | None = None
-    """Only for this method, and then also for calls beside the conversation."""
+    """Only for this method, and then also for calls outside the conversation."""
     expect: Expect | None = None
 
     def __post_init__(self) -> None:
@@ -170,7 +171,7 @@ def fail(
 
 
 def hang(first: str | None = None) -> Turn:
-    """A turn without a response, or with silence after a first chunk."""
+    """A turn without a response, or one that stops after a first chunk."""
     return Turn(hang=True) if first is None else Turn(text=first, hang="after")
 
 
@@ -193,7 +194,7 @@ class Script(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, syntax: Literal["toml", "json"] = "toml") -> Script:
-        """The same from a string. A message begins with the place: ``:3:7: …``."""
+        """The same from a string. A message starts with the place: ``:3:7: …``."""
         table = _parse_toml(text) if syntax == "toml" else _parse_json(text)
         if not isinstance(table, dict):
             raise ConfigError(": a script is a table with [[turn]] entries")
@@ -223,7 +224,7 @@ class Cursor:
         self._left = [(t, float("inf") if t.repeat == "forever" else t.repeat) for t in turns]
 
     def take(self, request: Request) -> Turn | None:
-        """The turn for ``request``; ``None`` when there is none left that applies."""
+        """The turn for ``request``; ``None`` if no turn applies any more."""
         if self._ask is not None:
             if request.aside:
                 return None

@@ -5,7 +5,7 @@ Theory of operation
 The server listens on 127.0.0.1. ``async with`` serves it as a task of the running event loop;
 ``with`` serves it in a thread with an event loop of its own.
 
-A request takes this way, always in the loop that serves:
+A request is handled in these steps, always in the loop that serves:
 
 1. The path selects a lane: ``/lane/NAME/...``, else the lane ``default``. A lane has a cursor,
    which is its position in its script; lanes do not affect each other.
@@ -46,11 +46,11 @@ from corral.testing.model_server.script import Cursor, Script, Source
 from corral.testing.model_server.wire import Wire
 
 END_TIMEOUT = 10.0
-"""Seconds. Ending takes milliseconds; this limit keeps a bug from becoming a hang."""
+"""Seconds. Ending takes milliseconds. The limit is for bugs: the test must not hang."""
 
 
 WIRES: Sequence[Wire] = (anthropic, responses, chat, gemini)
-"""The last one also answers unknown paths."""
+"""The last one also responds to unknown paths."""
 
 
 class Lane:
@@ -142,7 +142,7 @@ class ModelServer:
             lane = self._lanes[name] = Lane(self, name, source)
             return lane
 
-    async def wait_for_requests(self, count: int, timeout: float = 10.0) -> list[Request]:
+    async def wait_for_requests(self, count: int, timeout: float = 60.0) -> list[Request]:
         """The requests, once there are ``count`` of them. Raises ``TimeoutError``."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         watch = self._watch_count(count, lambda: loop.call_soon_threadsafe(arrived.set))
@@ -151,7 +151,7 @@ class ModelServer:
                 await arrived.wait()
         return self._require_count(count, timeout)
 
-    def wait_for_requests_sync(self, count: int, timeout: float = 10.0) -> list[Request]:
+    def wait_for_requests_sync(self, count: int, timeout: float = 60.0) -> list[Request]:
         """The same, for code without a loop. Blocks: not on the loop that serves."""
         arrived = threading.Event()
         with self._watch_count(count, arrived.set):

@@ -1,19 +1,19 @@
-"""What a wire is, and what all of them do alike.
+"""The interface of a wire, and what all wires share.
 
-A wire turns bytes into a ``Request`` and a ``Turn`` into bytes, and does no
-I/O. It is a module with the functions of ``Wire``:
+A wire converts bytes into a ``Request`` and a ``Turn`` into bytes, and does no I/O. It is a module
+with the functions of ``Wire``:
 
-- ``receive``: an incoming call → a ``Request``, or an ``Answer`` that needs no
-  turn, or ``None`` for a path that is another wire's;
-- ``credential``: the key that came with it;
-- ``unscripted``: the turn for a call beside the conversation;
-- ``reply``: a turn → what to send; ``refuse``: an error, in the vendor's form;
-- ``env``: the variables that send the vendor's own clients here.
+- ``receive``: an incoming call → a ``Request``, or a ``ServerResponse`` that needs no turn, or
+  ``None`` for a path of another wire;
+- ``credential``: the API key of the call;
+- ``unscripted``: the turn for a call outside the conversation;
+- ``reply``: a turn → the response; ``refuse``: an error in the vendor's form;
+- ``env``: the variables that direct the vendor's clients to this server.
 
-A piece of a streamed answer ends with something that the script says: ``cut``
-and ``hang`` count in these, so that a script breaks off at the same word on
-every wire, however many events the vendor wraps around it. What ends the
-answer is a piece of its own: what is cut off never looks finished.
+Each piece of a streamed response ends with a text or call of the script. ``cut`` and ``hang`` count
+these pieces, so a script stops at the same place on every wire, however many events the vendor
+sends around it. The end of the response is a piece of its own, so a response that was cut never
+looks complete.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bearer(incoming: Incoming) -> str | None:
 
 
 def body(incoming: Incoming) -> dict[str, Json]:
-    """The JSON object that was sent. Raises ``ValueError`` with what is wrong with it."""
+    """The JSON object of the body. Raises ``ValueError`` with the reason if it is invalid."""
     try:
         sent: Json = msgspec.json.decode(incoming.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -66,7 +66,7 @@ def body(incoming: Incoming) -> dict[str, Json]:
 
 
 def paced(answer: ServerResponse, turn: Turn) -> ServerResponse:
-    """The answer, sent as slowly and as far as the turn says."""
+    """The response with the delays and faults of the turn."""
     return msgspec.structs.replace(
         answer,
         delay=turn.delay,
@@ -78,7 +78,7 @@ def paced(answer: ServerResponse, turn: Turn) -> ServerResponse:
 
 
 def undivided(whole: bytes, headers: Headers = JSON) -> ServerResponse:
-    """An answer that is no stream; in two pieces, so that there is a middle to stop in."""
+    """A response that is not streamed. It has two pieces, so that it can be cut in the middle."""
     half = len(whole) // 2
     return ServerResponse(headers=headers, pieces=[whole[:half], whole[half:]])
 
@@ -86,7 +86,7 @@ def undivided(whole: bytes, headers: Headers = JSON) -> ServerResponse:
 def malformed(
     turn: Turn, half: bytes, headers: Headers, good: Sequence[bytes] = ()
 ) -> ServerResponse:
-    """What the turn has in place of sense, after what is still good. ``half``: a broken event."""
+    """The malformed data of the turn, after its valid pieces. ``half`` is an incomplete event."""
     raw = turn.malformed
     if raw == "html":
         return ServerResponse(headers=(("Content-Type", "text/html"),), pieces=[HTML])
@@ -101,7 +101,7 @@ def retry_after(turn: Turn) -> Headers:
 
 
 def counts(request: Request, turn: Turn) -> dict[str, int]:
-    """The script's usage, or else a guess of four characters a token."""
+    """The usage of the script; else an estimate of four characters per token."""
     if isinstance(turn.usage, Mapping):
         return dict(turn.usage)
     read = len(request.system) + sum(map(len, request.texts))
@@ -117,27 +117,27 @@ def signature(turn: Turn) -> str | None:
 
 
 def unsigned(signature: str) -> str:
-    """A signature that came back, as the script has it."""
+    """A signature that the client sent back, as it is in the script."""
     try:
         return base64.b64decode(signature, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        return signature  # not one of ours
+        return signature  # not a signature of this server
 
 
 def call_id(request: Request, index: int, call: Call, prefix: str) -> str:
-    """For wires where no call is without an id: one that the script leaves out is made up, unlike
-    any of this conversation."""
+    """The id of a call, for wires that require one. If the script has none, it is generated and is
+    unique in this conversation."""
     return call.id or f"{prefix}_{len(request.tool_calls) + index}"
 
 
 def mark(request: Request) -> str:
-    """For ids: clients tell answers apart by them, so no two requests share one; and it is the
-    same in every run, so that recordings can be compared."""
+    """A part of ids. It differs for each request, because clients distinguish responses by it. It
+    is the same in every run, so that recordings can be compared."""
     return blake2b(msgspec.json.encode(request.body), digest_size=12).hexdigest()
 
 
 def sse(events: Iterable[dict[str, Json]]) -> bytes:
-    """Events that are named for their type."""
+    """Server-sent events whose name is their type."""
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), msgspec.json.encode(event))
         for event in events
