@@ -177,9 +177,9 @@ def _from_acp_registry(id: str) -> AgentSpec:
     return agents_registry.from_registry(registry, id, str(path))
 
 
-def _agent_table(path: Path, tables: JsonObject, agent: str) -> JsonObject:
+def _agent_table(path: Path, tables: JsonObject, agent: str) -> dict[str, object]:
     """The table of the agent, under any of its names."""
-    found: JsonObject = {}
+    found: dict[str, object] = {}
     for name in _table(path, tables, "agents"):
         table = _table(path, _table(path, tables, "agents"), name)
         if "command" in table:

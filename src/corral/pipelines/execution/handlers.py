@@ -2,8 +2,7 @@
 
 ::
 
-    from corral.system.environment import variables
-from corral.pipelines import Outcome, handler
+    from corral.pipelines import Outcome, handler
 
     @handler("my.step")
     async def my_step(work):
