@@ -31,12 +31,15 @@ COMMANDS = {
     "prune": ("corral.cli.prune", "Remove runs and batches that ended long ago."),
     "record": ("corral.cli.record", "Record the conversation with a program."),
     "replay": ("corral.cli.replay", "Replay a recorded program."),
+    "config": ("corral.cli.config", "Show and check the configuration."),
+    "completion": ("corral.cli.completion", "Print the completion script for a shell."),
+    "help": ("corral.cli.help", "Show the help of a command."),
     "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
 }
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="corral %(version)s")
+@click.version_option(__version__, "-V", "--version", message="corral %(version)s")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
@@ -62,6 +65,10 @@ def main() -> None:
         # Started with stdout closed: the answer would be lost after it was paid for.
         sys.stderr.write("corral: stdout is closed\n")
         sys.exit(1)
+    if instruction := os.environ.get("_CORRAL_COMPLETE"):
+        from corral.cli.completion import answer
+
+        sys.exit(answer(command, instruction))
     try:
         # Not command.main(): it reports a closed pipe as exit code 1, not 141.
         with command.make_context("corral", sys.argv[1:]) as context:

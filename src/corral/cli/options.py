@@ -17,6 +17,8 @@ import click
 from corral.errors import ConfigError, PromptError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from corral.options import RunKwargs
     from corral.policy import Policy, Preset
 
@@ -67,9 +69,24 @@ IMPORT = click.option(
 )
 QUEUE = click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
 CWD = click.option("-C", "--cwd", help="The working directory.  [default: here]")
+
+
+def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Complete a value with the function of this name in ``corral.cli.completion``."""
+
+    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+        from corral.cli import completion
+
+        function: completion.Complete = getattr(completion, kind)
+        return function(ctx, param, typed)
+
+    return complete
+
+
 MODEL = click.option(
     "-m",
     "--model",
+    shell_complete=completing("models"),
     help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
 )
 SYSTEM_PROMPT = click.option("--system-prompt", help="Added to the system prompt.")
@@ -84,7 +101,7 @@ def agent_option(function: C) -> C:
     from corral.agents.registry import DEFAULT_AGENT
 
     text = f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]"
-    return click.option("-a", "--agent", help=text)(function)
+    return click.option("-a", "--agent", help=text, shell_complete=completing("agents"))(function)
 
 
 class PolicyFlags(TypedDict):

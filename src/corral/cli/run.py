@@ -25,6 +25,7 @@ from corral.cli.options import (
     choose_agent,
     choose_channel,
     choose_policy,
+    completing,
     given_options,
     policy_options,
     read_prompt_and_stdin,
@@ -98,10 +99,16 @@ class RunFlags(PolicyFlags):
     help="Reasoning effort of the model.",
 )
 @click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
-@click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
+@click.option(
+    "--resume",
+    metavar="ID",
+    shell_complete=completing("sessions"),
+    help="Continue a session; 'last' is the newest.",
+)
 @click.option(
     "--session",
     metavar="NAME",
+    shell_complete=completing("names"),
     help="Use the named session of this folder. Its agent keeps running in the background.",
 )
 @click.option(

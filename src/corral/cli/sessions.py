@@ -12,7 +12,7 @@ from typing import Literal
 import click
 import msgspec
 
-from corral.cli.options import JSON, read_prompt
+from corral.cli.options import JSON, completing, read_prompt
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import answer as print_answer
 from corral.cli.ui.terminal import echo, echo_json
@@ -100,7 +100,7 @@ def _moment(text: str) -> float:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completing("sessions"))
 @click.option("--json", "as_json", is_flag=True, help="Print the turns as JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show what happened in a session; 'last' is the newest.
@@ -136,7 +136,7 @@ def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> by
 
 
 @command.command("export")
-@click.argument("name")
+@click.argument("name", shell_complete=completing("sessions"))
 @click.option(
     "--format",
     "format_",
@@ -172,7 +172,7 @@ def export(name: str, format_: Format, output: str | None) -> None:
 
 
 @command.command("delete")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=completing("sessions"))
 def delete(names: tuple[str, ...]) -> None:
     """Delete stored sessions with their transcripts, permanently."""
     records = [store.find(name) for name in names]  # all are known before one is deleted
@@ -187,7 +187,7 @@ def delete(names: tuple[str, ...]) -> None:
 
 
 @command.command("stop")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing("names"))
 @click.option("-C", "--cwd", default=".", help="The folder of the session.  [default: here]")
 @click.option("--all", "everywhere", is_flag=True, help="Stop all named sessions.")
 @click.option("--forget", is_flag=True, help="The next run with this name starts a new session.")
@@ -216,7 +216,7 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
 
 
 @command.command("answer")
-@click.argument("name")
+@click.argument("name", shell_complete=completing("sessions"))
 @click.argument("file", default="-")
 def answer(name: str, file: str) -> None:
     """Answer a session that waits for a person, from FILE or stdin; 'last' is the newest."""

@@ -20,15 +20,19 @@ trust it completely.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
+from corral.options import KNOWN
 from corral.policy import Policy, policy_from_table
 from corral.system import paths
 from corral.values import JsonObject, as_texts, is_list, is_object
@@ -41,6 +45,40 @@ UNTRUSTED_OPTIONS = frozenset(
 
 LARGEST = 1_048_576
 """Largest configuration or policy file, in bytes."""
+
+
+class ConfigFile(msgspec.Struct, frozen=True):
+    """A configuration file that applies here, if it exists."""
+
+    path: str
+    exists: bool
+    trusted: bool
+    """False: it may set only the options in ``UNTRUSTED_OPTIONS``."""
+
+
+def files() -> list[ConfigFile]:
+    """The configuration files in the order in which they apply; later ones win."""
+    given = os.environ.get("CORRAL_CONFIG")
+    if given is not None:
+        return [ConfigFile(given, os.path.isfile(given), trusted=True)] if given else []
+    user, local = paths.user_config(), Path("corral.toml").absolute()
+    return [
+        ConfigFile(str(user), user.is_file(), trusted=True),
+        ConfigFile(str(local), local.is_file(), trusted=False),
+    ]
+
+
+def agents_with_settings() -> list[str]:
+    """The default agent, and every agent that a configuration file has a table for. Raises
+    ``ConfigError`` for a file that cannot be read."""
+    names = [agents_registry.DEFAULT_AGENT]
+    for file in files():
+        if file.exists:
+            path = Path(file.path)
+            for name in _table(path, _toml(path), "agents"):
+                with contextlib.suppress(UnknownAgent):
+                    names.append(find_agent(name).name)
+    return list(dict.fromkeys(names))
 
 
 def load(agent: str) -> dict[str, object]:
@@ -56,7 +94,8 @@ def load(agent: str) -> dict[str, object]:
     if local.is_file():
         _refuse_commands(local)
         found = _options(local, agent)
-        unsafe = sorted(set(found) - UNTRUSTED_OPTIONS)
+        # A name that is no option does no harm; a warning corrects it.
+        unsafe = sorted(set(found) & set(KNOWN) - UNTRUSTED_OPTIONS)
         if unsafe:
             raise ConfigError(
                 f"corral.toml in the current directory may not set {', '.join(unsafe)}",
@@ -104,9 +143,13 @@ def _options(path: Path, agent: str) -> dict[str, object]:
     tables = _toml(path)
     unknown = sorted(set(tables) - {"defaults", "agents"})
     if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown[0], ("defaults", "agents"), 1)
         raise ConfigError(
             f"{path}: unknown table {unknown[0]!r}",
-            hint="Known are [defaults] and [agents.NAME].",
+            hint=(f"Did you mean [{near[0]}]? " if near else "")
+            + "Known are [defaults] and [agents.NAME].",
         )
     values: dict[str, object] = {
         **_table(path, tables, "defaults"),

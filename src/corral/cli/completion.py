@@ -1,0 +1,94 @@
+"""``corral completion``: the script that completes commands and values in a shell.
+
+The script calls ``corral`` with ``_CORRAL_COMPLETE`` set; ``answer`` then prints the candidates.
+``agents``, ``models``, ``sessions`` and ``names`` complete the values of options and arguments. A
+completion must not print an error over the line that is being typed: what cannot be read yields no
+candidates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
+
+from corral.cli.ui.terminal import echo
+from corral.errors import CorralError
+
+VARIABLE = "_CORRAL_COMPLETE"
+MOST = 50
+"""Sessions that are offered, the newest first."""
+_HOW_TO = {
+    "bash": 'eval "$(corral completion bash)"   # in ~/.bashrc',
+    "zsh": 'eval "$(corral completion zsh)"   # in ~/.zshrc',
+    "fish": "corral completion fish > ~/.config/fish/completions/corral.fish",
+}
+
+
+@click.command("completion", epilog="\b\n" + "\n".join(_HOW_TO.values()))
+@click.argument("shell", type=click.Choice(list(_HOW_TO)))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for a shell."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    source = found(ctx.find_root().command, {}, "corral", VARIABLE).source()
+    echo(source.rstrip())
+
+
+def answer(root: click.Command, instruction: str) -> int:
+    """Print the script or the candidates that a shell asks for. Returns the exit code."""
+    return shell_complete(root, {}, "corral", VARIABLE, instruction)
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _completing(values: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
+    """Offer the values (with their descriptions) that begin with what was typed."""
+
+    def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        found: list[CompletionItem] = []
+        with contextlib.suppress(CorralError, OSError):
+            found += (
+                CompletionItem(value, help=text)
+                for value, text in values()
+                if value.startswith(typed)
+            )
+        return found
+
+    return complete
+
+
+def _agents() -> Iterable[tuple[str, str]]:
+    from corral.system import config
+
+    return ((agent.name, agent.title) for agent in config.all_agents())
+
+
+def _models() -> Iterable[tuple[str, str]]:
+    from corral.system import catalogue_overrides
+
+    return ((each.id, "") for each in catalogue_overrides.catalogue().entries())
+
+
+def _sessions() -> Iterable[tuple[str, str]]:
+    from corral.sessions import index
+
+    found = index.search(index.Query(limit=MOST))
+    return [("last", "the newest"), *((each.meta.id, each.meta.title) for each in found)]
+
+
+def _names() -> Iterable[tuple[str, str]]:
+    from corral.sessions.warm import client
+
+    return ((each.name, each.cwd) for _, each in client.all_names())
+
+
+agents = _completing(_agents)
+models = _completing(_models)
+sessions = _completing(_sessions)
+names = _completing(_names)

@@ -1,0 +1,90 @@
+"""``corral completion`` and ``corral help``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.pipeline_command import corral
+
+CORRAL = str(Path(sys.executable).parent / "corral")
+
+
+def completed(*words: str, cwd: Path) -> list[str]:
+    """What bash offers for the last of these words."""
+    code = f"""
+        eval "$({CORRAL} completion bash)"
+        COMP_WORDS=({" ".join(f"'{word}'" for word in words)})
+        COMP_CWORD={len(words) - 1}
+        _corral_completion corral
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{Path(CORRAL).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", code],
+        cwd=cwd,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
+    assert completed("corral", "se", cwd=workspace) == ["sessions"]
+    assert completed("corral", "run", "--agent", "gemini-", cwd=workspace) == [
+        "gemini-acp",
+        "gemini-cli",
+    ]
+    assert "gemini:gemini-2.5-flash" in completed(
+        "corral", "run", "-m", "gemini:gemini-2.5-fl", cwd=workspace
+    )
+    assert completed("corral", "sessions", "show", "la", cwd=workspace) == ["last"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_printed_for_each_shell(shell: str, workspace: Path) -> None:
+    done = corral("completion", shell, cwd=workspace)
+    assert done.returncode == 0
+    assert "_CORRAL_COMPLETE" in done.stdout
+
+
+def test_a_broken_configuration_offers_nothing_and_prints_no_error(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "broken.toml").write_text("[")
+    monkeypatch.setenv("CORRAL_CONFIG", str(workspace / "broken.toml"))
+    assert completed("corral", "run", "--agent", "g", cwd=workspace) == []
+
+
+def test_help_shows_the_help_of_a_command(workspace: Path) -> None:
+    shown = corral("help", "sessions", "list", cwd=workspace)
+    asked = corral("sessions", "list", "--help", cwd=workspace)
+    assert shown.stdout == asked.stdout
+    assert corral("help", cwd=workspace).stdout == corral("--help", cwd=workspace).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rnu",), "no command is called 'rnu'. Did you mean 'run'?"),
+        (("help", "sesions"), "no command is called 'sesions'. Did you mean 'sessions'?"),
+        (("help", "run", "x"), "'corral run' has no commands"),
+        (("zzzz",), "no command is called 'zzzz'. See: corral --help"),
+    ],
+)
+def test_a_wrong_command_is_corrected(
+    words: tuple[str, ...], message: str, workspace: Path
+) -> None:
+    done = corral(*words, cwd=workspace)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_version_has_a_short_flag(workspace: Path) -> None:
+    assert corral("-V", cwd=workspace).stdout == corral("--version", cwd=workspace).stdout
