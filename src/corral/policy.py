@@ -8,14 +8,14 @@ agent's own controls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
+from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -206,19 +206,28 @@ def _allows(policy: Policy, kind: ToolKind) -> bool:
 def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
     rules, wider = tuple(dict.fromkeys(policy.shell_rules)), tuple(dict.fromkeys(than.shell_rules))
     verbs = {rule: parse_rule(rule)[0] for rule in (*rules, *wider)}
-    listed = set(policy.allow_tools or ()) - set(policy.deny_tools)
-    runs = any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
-    if policy.verdict("shell") == "deny" and not runs and "allow" not in map(verbs.get, rules):
+    has_allow_rule = any(verbs[rule] == "allow" for rule in rules)
+    if not has_allow_rule and policy.verdict("shell") == "deny" and not _lists_shell(policy, tools):
         return True  # no command is allowed, nor asked about
     if not wider:
-        allowed = than.verdict("shell") == "allow"
-        return allowed or "allow" not in map(verbs.get, rules)
-    # Rules of ``than`` in their order, perhaps without some that allow, and with more that deny.
+        return than.verdict("shell") == "allow" or not has_allow_rule
+    return bool(rules) and _are_rules_of(wider, rules, verbs)
+
+
+def _are_rules_of(wider: Sequence[str], rules: Sequence[str], verbs: Mapping[str, str]) -> bool:
+    """Whether the rules are those of ``wider`` in their order, perhaps without some that allow, and
+    with more that deny."""
     common = [rule for rule in rules if verbs[rule] == "allow" or rule in wider]
     remaining = iter(wider)
     in_order = all(rule in remaining for rule in common)
     denied = {rule for rule in wider if verbs[rule] == "deny"}
-    return bool(rules) and in_order and denied <= set(common)
+    return in_order and denied <= set(common)
+
+
+def _lists_shell(policy: Policy, tools: Mapping[str, ToolKind]) -> bool:
+    """Whether ``allow_tools`` has a tool that may run commands."""
+    listed = set(policy.allow_tools or ()) - set(policy.deny_tools)
+    return any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
 
 
 def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:
@@ -246,8 +255,7 @@ def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
         if is_literal(pattern, command):
             return Ruling(verb, f"shell_rules: {rule}")
         if verb == "deny":
-            texts = [command] if open_parts is None else [part.text for part in open_parts]
-            if any(matches(pattern, text) for text in texts):
+            if _is_denied(pattern, command, open_parts):
                 return Ruling("deny", f"shell_rules: {rule}")
         elif open_parts is not None:
             left = tuple(part for part in open_parts if not accepts(pattern, part))
@@ -257,6 +265,11 @@ def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
                 return Ruling("allow", f"shell_rules: {', '.join(allowed_by)}")
             open_parts = left
     return None
+
+
+def _is_denied(pattern: str, command: str, open_parts: tuple[SimpleCommand, ...] | None) -> bool:
+    texts = [command] if open_parts is None else [part.text for part in open_parts]
+    return any(matches(pattern, text) for text in texts)
 
 
 def _check_names(policy: Policy, name: str) -> None:

@@ -190,21 +190,32 @@ def _is_plain(words: tuple[str, ...]) -> bool:
     if name not in _PLAIN_BUILTINS:
         return False
     match name:
-        case "test":  # -v and -R evaluate the subscript of a variable's name
-            is_numeric = not _COMPARISONS.isdisjoint(arguments)
-            return not any(char in word for word in arguments for char in "[$`") and (
-                not is_numeric or _are_all(rf"-[a-z]+|!|{_NUMBER}", arguments)
-            )
-        case "printf":  # -v and %n assign to a variable, whose name may have a subscript
-            is_text = re.fullmatch(_TEXT_FORMAT, (arguments or ("",))[0]) is not None
-            return not (
-                any(word.startswith("-") for word in arguments[:1])
-                or any(re.search(r"%[^A-Za-z%]*[hjlLqtz]*n", word) for word in arguments)
-            ) and (is_text or _are_all(_NUMBER, arguments[1:]))
+        case "test":
+            return _is_plain_test(arguments)
+        case "printf":
+            return _is_plain_printf(arguments)
         case "exit" | "break" | "continue":
             return _are_all(_NUMBER, arguments)
         case _:
             return True
+
+
+def _is_plain_test(arguments: tuple[str, ...]) -> bool:
+    """``-v`` and ``-R`` evaluate the subscript of a variable's name."""
+    if any(char in word for word in arguments for char in "[$`"):
+        return False
+    is_numeric = not _COMPARISONS.isdisjoint(arguments)
+    return not is_numeric or _are_all(rf"-[a-z]+|!|{_NUMBER}", arguments)
+
+
+def _is_plain_printf(arguments: tuple[str, ...]) -> bool:
+    """``-v`` and ``%n`` assign to a variable, whose name may have a subscript."""
+    if any(word.startswith("-") for word in arguments[:1]):
+        return False
+    if any(re.search(r"%[^A-Za-z%]*[hjlLqtz]*n", word) for word in arguments):
+        return False
+    is_text = re.fullmatch(_TEXT_FORMAT, (arguments or ("",))[0]) is not None
+    return is_text or _are_all(_NUMBER, arguments[1:])
 
 
 def _are_all(regex: str, words: tuple[str, ...]) -> bool:
@@ -345,53 +356,70 @@ def _words(part: str) -> list[str]:
 
 
 def split_commands(command: str) -> list[str]:
-    """The simple commands of any line, blanks folded: cut outside quotes at ``; & | && ||``,
+    """The simple commands of any line, with single spaces: cut outside quotes at ``; & | && ||``,
     newlines and parentheses, and at substitutions even inside double quotes. A guess where the
     line is not in the grammar above: for deny rules only."""
-    parts: list[str] = []
-    current: list[str] = []
-    around: list[str] = []
-    quote = ""
-    escaped = False
-
-    def cut() -> None:
-        parts.append("".join(current))
-        current.clear()
-
+    splitter = _CommandSplitter()
     for char in command:
-        if escaped or (char == "\\" and quote != "'"):
-            current.append(char)
-            escaped = not escaped
-        elif char == "(" and quote != "'" and (not quote or current[-1:] == ["$"]):
-            around.append(quote + char)
-            quote = ""
-            cut()
-        elif char == "`" and quote != "'":
-            quote = _toggle_backtick(around, quote)
-            cut()
-        elif quote:
-            current.append(char)
-            quote = "" if char == quote else quote
-        elif char == ")":
-            quote = around.pop()[:-1] if around and around[-1].endswith("(") else ""
-            cut()
-        elif char in "'\"":
-            current.append(char)
-            quote = char
-        elif char in ";&|\n":
-            cut()
+        splitter.add(char)
+    splitter.cut()
+    return [tidy for part in splitter.parts if (tidy := _normalize_blanks(part))]
+
+
+class _CommandSplitter:
+    """Cuts a line into simple commands, character by character."""
+
+    __slots__ = ("_around", "_current", "_escaped", "_quote", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._current: list[str] = []
+        self._around: list[str] = []
+        """For each open substitution: the quote around it, and its opening character."""
+        self._quote = ""
+        self._escaped = False
+
+    def cut(self) -> None:
+        self.parts.append("".join(self._current))
+        self._current.clear()
+
+    def add(self, char: str) -> None:
+        if self._escaped or (char == "\\" and self._quote != "'"):
+            self._current.append(char)
+            self._escaped = not self._escaped
+        elif char in "(`" and self._opens_substitution(char):
+            self._quote = self._open_or_close(char)
+            self.cut()
+        elif self._quote:
+            self._current.append(char)
+            self._quote = "" if char == self._quote else self._quote
         else:
-            current.append(char)
-    cut()
-    return [tidy for part in parts if (tidy := _normalize_blanks(part))]
+            self._add_unquoted(char)
 
+    def _add_unquoted(self, char: str) -> None:
+        if char == ")":
+            inside = self._around and self._around[-1].endswith("(")
+            self._quote = self._around.pop()[:-1] if inside else ""
+            self.cut()
+        elif char in ";&|\n":
+            self.cut()
+        else:
+            self._current.append(char)
+            self._quote = char if char in "'\"" else ""
 
-def _toggle_backtick(around: list[str], quote: str) -> str:
-    """Open or close a backtick substitution; returns the quote that is open after it."""
-    if around and around[-1].endswith("`") and not quote:
-        return around.pop()[:-1]
-    around.append(quote + "`")
-    return ""
+    def _opens_substitution(self, char: str) -> bool:
+        """Whether the character starts or ends a substitution or a subshell here."""
+        if self._quote == "'":
+            return False
+        return char == "`" or not self._quote or self._current[-1:] == ["$"]
+
+    def _open_or_close(self, char: str) -> str:
+        """Start the substitution, or end it with the second backtick. Returns the quote that is
+        open after the character."""
+        if char == "`" and self._around and self._around[-1].endswith("`") and not self._quote:
+            return self._around.pop()[:-1]
+        self._around.append(self._quote + char)
+        return ""
 
 
 def _normalize_blanks(part: str) -> str:

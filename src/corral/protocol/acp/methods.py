@@ -9,8 +9,15 @@ import msgspec
 
 from corral.errors import InvalidRequest, PromptError, StreamBroken
 from corral.protocol.acp.frames import (
+    AgentCapabilities,
+    AgentInfo,
+    ConfigOption,
     InitializeResult,
     ListResult,
+    McpCapabilities,
+    Models,
+    Modes,
+    PromptCapabilities,
     PromptResult,
     Quota,
     QuotaTokens,
@@ -206,25 +213,22 @@ def read_initialize(result: Json) -> AgentFeatures:
             hint="Install a version of the agent that supports it, or update corral.",
             phase="handshake",
         )
-    capabilities = reply.agent_capabilities
-    prompts = capabilities.prompt_capabilities if capabilities else None
-    mcp = capabilities.mcp_capabilities if capabilities else None
-    info = reply.agent_info
+    capabilities = reply.agent_capabilities or AgentCapabilities()
+    prompts = capabilities.prompt_capabilities or PromptCapabilities()
+    mcp = capabilities.mcp_capabilities or McpCapabilities()
+    info = reply.agent_info or AgentInfo()
+    methods = capabilities.session_capabilities or {}
     return AgentFeatures(
-        name=info.name if info else "",
-        version=info.version if info else None,
-        can_load=capabilities is not None and capabilities.load_session,
+        name=info.name,
+        version=info.version,
+        can_load=capabilities.load_session,
         session_methods=frozenset(
-            name
-            for name, how in (
-                (capabilities.session_capabilities if capabilities else None) or {}
-            ).items()
-            if how is not None and how is not False
+            name for name, offered in methods.items() if offered not in (None, False)
         ),
-        images=prompts is not None and prompts.image,
-        audio=prompts is not None and prompts.audio,
-        embeds_files=prompts is not None and prompts.embedded_context,
-        mcp_http=mcp is not None and mcp.http,
+        images=prompts.image,
+        audio=prompts.audio,
+        embeds_files=prompts.embedded_context,
+        mcp_http=mcp.http,
         auth_methods=tuple(method.id for method in reply.auth_methods or ()),
     )
 
@@ -234,22 +238,26 @@ def read_session(result: Json, session_id: str = "") -> SessionInfo:
     reply = convert_result(result, SessionResult)
     if not (reply.session_id or session_id):
         raise StreamBroken("the agent opened a session without an id", phase="handshake")
-    config = {option.id: option for option in reply.config_options or ()}
-    by_category = {option.category: option for option in reversed(reply.config_options or ())}
-    model = by_category.get("model") or config.get("model")
-    mode = by_category.get("mode") or config.get("mode")
-    models = [entry.model_id for entry in reply.models.available_models] if reply.models else []
-    modes = [entry.id for entry in reply.modes.available_modes] if reply.modes else []
+    options = reply.config_options or []
+    models, modes = reply.models or Models(), reply.modes or Modes()
+    model, mode = _find_option(options, "model"), _find_option(options, "mode")
     return SessionInfo(
         session_id=reply.session_id or session_id,
-        models=tuple(models or (_option_values(model.options) if model else ())),
-        model=(reply.models.current_model_id if reply.models else None)
-        or (text_or_none(model.current_value) if model else None),
-        modes=tuple(modes or (_option_values(mode.options) if mode else ())),
-        mode=(reply.modes.current_mode_id if reply.modes else None)
-        or (text_or_none(mode.current_value) if mode else None),
-        config=tuple(config),
+        models=tuple(
+            [each.model_id for each in models.available_models] or _option_values(model.options)
+        ),
+        model=models.current_model_id or text_or_none(model.current_value),
+        modes=tuple([each.id for each in modes.available_modes] or _option_values(mode.options)),
+        mode=modes.current_mode_id or text_or_none(mode.current_value),
+        config=tuple(dict.fromkeys(option.id for option in options)),
     )
+
+
+def _find_option(options: list[ConfigOption], name: str) -> ConfigOption:
+    """The option with this category, or else with this id; an empty one if there is neither."""
+    by_category = (option for option in options if option.category == name)
+    by_id = (option for option in reversed(options) if option.id == name)
+    return next(by_category, None) or next(by_id, None) or ConfigOption(name)
 
 
 def read_session_list(result: Json) -> tuple[list[AgentSession], str | None]:

@@ -73,33 +73,47 @@ class OpenCall:
 
     def tool_use(self) -> ToolUse:
         """The ``tool_use`` event for what is known now."""
-        mine, quirks = self._fields, self._quirks
-        kind = KINDS.get(mine.kind or "", "other")
-        name = self._unavailable_tool() or self._tool_name or mine.kind or "other"
-        match mine.raw_input:
-            case {"server": str(server), "tool": str(tool)} if quirks.mcp_from_input:
-                name = f"mcp__{server}__{tool}"
-            case _:
-                pass
-        kind = quirks.kinds.get(name, kind)
-        if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
-            kind = "mcp"
-        if quirks.outside_title and mine.title == quirks.outside_title:
-            kind = "edit"
-        input = mine.raw_input or _input_from_content(mine.content or ())
-        if kind == "execute" and quirks.title_is_command and not mine.raw_input and mine.title:
-            input = {**as_object(input), "command": mine.title}
-        paths = [location.path for location in mine.locations or ()]
-        paths += [part.path for part in mine.content or () if part.type == "diff"]
-        paths += _values_of_key(quirks.path_key, mine.raw_input) if quirks.path_key else ()
+        name = self._name()
+        kind = self._kind(name)
         return ToolUse(
             self.id,
             name,
             kind=kind,
-            title=mine.title,
-            input=input,
-            paths=tuple(dict.fromkeys(filter(None, paths))),
+            title=self._fields.title,
+            input=self._input(kind),
+            paths=self._paths(),
         )
+
+    def _name(self) -> str:
+        match self._fields.raw_input:
+            case {"server": str(server), "tool": str(tool)} if self._quirks.mcp_from_input:
+                return f"mcp__{server}__{tool}"
+            case _:
+                return self._unavailable_tool() or self._tool_name or self._fields.kind or "other"
+
+    def _kind(self, name: str) -> ToolKind:
+        quirks, title = self._quirks, self._fields.title
+        if quirks.outside_title and title == quirks.outside_title:
+            return "edit"
+        if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
+            return "mcp"
+        return quirks.kinds.get(name) or KINDS.get(self._fields.kind or "", "other")
+
+    def _input(self, kind: ToolKind) -> Json:
+        mine = self._fields
+        if mine.raw_input:
+            return mine.raw_input
+        input = _input_from_content(mine.content or ())
+        if kind == "execute" and self._quirks.title_is_command and mine.title:
+            return {**(input or {}), "command": mine.title}
+        return input
+
+    def _paths(self) -> tuple[str, ...]:
+        mine, key = self._fields, self._quirks.path_key
+        paths = [location.path for location in mine.locations or ()]
+        paths += [part.path for part in mine.content or () if part.type == "diff"]
+        paths += _values_of_key(key, mine.raw_input) if key else ()
+        return tuple(dict.fromkeys(filter(None, paths)))
 
     def _unavailable_tool(self) -> str | None:
         """The name of the unavailable tool that the model called, if this call reports that."""
@@ -127,14 +141,19 @@ class OpenCall:
             return ToolResult(self.id, "denied", name=missing, error=error)
         if fields.status == "completed":
             return ToolResult(self.id, "success", name=self.tool_use().name, output=text)
-        if self._quirks.denied_code and _output_code(fields) == self._quirks.denied_code:
-            return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
-        if any(denied in (text or "") for denied in self._quirks.denied_texts):
+        if self._was_denied(fields, text or ""):
             return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
         was_cancelled = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.outcome or ("cancelled" if was_cancelled else "error")
         text = text or (PERMISSION_DENIED if status == "denied" else None)
         return ToolResult(self.id, status, name=self.tool_use().name, error=text)
+
+    def _was_denied(self, fields: ToolFields, error: str) -> bool:
+        """Whether the agent's own rules denied the call."""
+        code = self._quirks.denied_code
+        if code and _output_code(fields) == code:
+            return True
+        return any(denied in error for denied in self._quirks.denied_texts)
 
     def result_without_update(self) -> ToolResult:
         """The ``tool_result`` event of a denied call for which no final update came."""

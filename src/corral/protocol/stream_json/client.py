@@ -66,6 +66,8 @@ from corral.protocol.stream_json.fields import (
     add_model_usage,
     content_text,
     encode_part,
+    error_kind,
+    error_message,
     file_changes,
     retry_warning,
     session_usage,
@@ -75,7 +77,7 @@ from corral.protocol.stream_json.fields import (
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.protocol.tool_fields import build_tool_use
-from corral.values import Json, JsonObject, as_object, as_text
+from corral.values import Cost, Json, JsonObject, Usage, as_object
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})
 """Progress frames that carry no information; several come per second."""
@@ -336,11 +338,7 @@ class StreamJsonClient:
             items.append(warning("control_refused", message))
 
     def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
-        for name, more in frame.model_usage_since_last_result.items():
-            self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
-        usage, cost, model = total_usage(self._model_usage)
-        if self._quirks.reports_session_total:
-            usage = session_usage(frame.usage)
+        usage, cost, model = self._add_usage(frame)
         if self._background_agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
             return
@@ -348,20 +346,7 @@ class StreamJsonClient:
         kind, text = self._api_error or (None, "")
         if ok and self._is_error_text(text):  # it was the model's answer after all
             items.append(Text(text))
-        if frame.structured_output is not None:
-            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
-        elif ok and self._wants_schema:
-            items.append(
-                warning("schema_not_met", "the model never returned a value that fits the schema")
-            )
-        if frame.subtype != "success":
-            kind = frame.subtype
-        message = (
-            frame.result
-            or "; ".join(frame.errors)
-            or as_text(as_object(frame.error).get("message"))
-            or text
-        )
+        self._add_structured_output(frame, items, expected=ok and self._wants_schema)
         items.append(
             TurnEnd(
                 ok=ok,
@@ -370,10 +355,28 @@ class StreamJsonClient:
                 usage_by_model={name: to_usage(each) for name, each in self._model_usage.items()},
                 cost=cost,
                 model=model,
-                kind=None if ok else kind or str(frame.api_error_status or "error"),
-                message=None if ok else message,
+                kind=None if ok else error_kind(frame, kind),
+                message=None if ok else error_message(frame) or text,
             )
         )
+
+    def _add_usage(self, frame: frames.ResultFrame) -> tuple[Usage, Cost, str | None]:
+        """Usage, cost and model of the turn so far, this result included."""
+        for name, more in frame.model_usage_since_last_result.items():
+            self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
+        usage, cost, model = total_usage(self._model_usage)
+        if self._quirks.reports_session_total:
+            usage = session_usage(frame.usage)
+        return usage, cost, model
+
+    def _add_structured_output(
+        self, frame: frames.ResultFrame, items: list[RawEvent], *, expected: bool
+    ) -> None:
+        if frame.structured_output is not None:
+            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
+        elif expected:
+            message = "the model never returned a value that fits the schema"
+            items.append(warning("schema_not_met", message))
 
 
 def encode_prompt(

@@ -14,7 +14,7 @@ from corral.events import Error, FileChange
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.protocol.notices import retrying
 from corral.protocol.stream_json import frames
-from corral.values import Cost, Json, Usage
+from corral.values import Cost, Json, Usage, as_object, as_text
 
 N = TypeVar("N", int, float)
 
@@ -79,6 +79,18 @@ def retry_warning(frame: frames.SystemFrame) -> Error:
     which = f"attempt {attempt}{f' of {limit}' if limit else ''}" if attempt else "an attempt"
     why, wait = f" ({cause})" if cause else "", f" in {delay / 1000:.1f} s" if delay else ""
     return retrying(f"{which} failed{why}: the agent tries again{wait}")
+
+
+def error_kind(frame: frames.ResultFrame, api_error: str | None) -> str:
+    """The agent's name for the failure of a turn; ``api_error`` is the last error of the API."""
+    kind = api_error if frame.subtype == "success" else frame.subtype
+    return kind or str(frame.api_error_status or "error")
+
+
+def error_message(frame: frames.ResultFrame) -> str:
+    """The agent's description of a failed turn; empty if it gives none."""
+    message = as_text(as_object(frame.error).get("message"))
+    return frame.result or "; ".join(frame.errors) or message
 
 
 def strip_error_tags(text: str) -> str:
