@@ -109,7 +109,7 @@ async def test_an_empty_list_of_tools_allows_no_tool(agent: RealAgent, workspace
     assert result.ok
     assert agent.requests[0].tools == ()
     assert file_names(workspace) == ["seed.txt"]
-    assert "seed words" not in sent_json(agent.requests)
+    assert "seed words" not in tool_results_json(agent.requests[-1])
     assert denied_tools(result) == [call.name for call in calls]
 
 

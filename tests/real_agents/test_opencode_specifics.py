@@ -80,7 +80,7 @@ def attempts(agent: RealAgent, outside: Path) -> list[Call]:
     fenced += ["embedded/.git/hooks/pre-commit", "link-git/config", "link-git/hooks/post-commit"]
     fenced += ["link-out/new.txt", "link-file", "link-dangling", "alias/link-deep/new.txt"]
     fenced += ["../top.txt", "../new.txt", "../.git/config", "real/../../new.txt"]
-    fenced += [".opencode/plugin/x.js", "fresh/agent.json", ".mcp.json", ".codex/config.toml"]
+    fenced += [".opencode/plugin/x.js", "fresh/opencode.json", ".mcp.json", ".codex/config.toml"]
     fenced += [str(outside / "new.txt"), "/proc/self/cwd/new.txt", f"/proc/self/root{outside}/x"]
     seen = ["../top.txt", "link-out/secret.txt", "real/link-deep/secret.txt", "link-proc"]
     seen += ["alias/link-deep/secret.txt", str(outside / "secret.txt"), "/proc/self/environ"]

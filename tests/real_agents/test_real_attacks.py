@@ -298,7 +298,7 @@ async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     (workspace / "docs-link").symlink_to(docs)
     trap.remember()
     allowed = [*agent.calls("read", path="seed.txt")[:1], agent.write("sub/new.txt")]
-    allowed += [agent.edit("seed.txt", "seed words", "changed words")]
+    allowed += [agent.edit(workspace / "seed.txt", "seed words", "changed words")]
     allowed += [agent.write(writable / "more.txt")]
     policy = msgspec.structs.replace(Policy.edits(), writable=(str(writable),))
     included = agent.record.supports("include_directories")
@@ -419,12 +419,12 @@ async def test_allow_rules_run_the_named_programs_and_no_others(
     agent: RealAgent, workspace: Path
 ) -> None:
     (workspace / "seed.txt").write_text("seed words\n")
-    good = [
-        "cp seed.txt copy.txt",
-        "test -f seed.txt && cp seed.txt 'a copy.txt'; printf '%s\\n' x",
-    ]
+    good, made = ["cp seed.txt copy.txt"], ["copy.txt"]
+    if agent.record.mark != "gemini_cli":  # its rules accept one command only
+        good.append("test -f seed.txt && cp seed.txt 'a copy.txt'; printf '%s\\n' x")
+        made.append("a copy.txt")
     calls = [agent.shell(command) for command in (*EVASIONS, *good)]
     policy = Policy(shell="deny", network="deny", shell_rules=RULES)
     results = await agent.attempt(calls, policy=policy)
-    assert sorted(os.listdir(workspace)) == ["a copy.txt", "copy.txt", "seed.txt"]
+    assert sorted(os.listdir(workspace)) == sorted([*made, "seed.txt"])
     assert denied_tools(*results) == [agent.tool_name("run")] * len(EVASIONS)

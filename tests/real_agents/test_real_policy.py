@@ -110,7 +110,7 @@ async def test_edits_are_made_in_the_workspace_and_writable_folders_only(
     allowed = [
         agent.write("new.txt", "words\n"),
         *([agent.read("seed.txt")] if reads else []),  # some agents edit only what they have read
-        agent.edit("seed.txt", "seed words", "changed words"),
+        agent.edit(workspace / "seed.txt", "seed words", "changed words"),
         agent.write(more / "also.txt"),
         *(note_calls(agent) if keeps_notes else []),
     ]
@@ -156,7 +156,7 @@ async def test_the_policy_all_allows_everything_without_a_question(
     git(workspace, "init", "-q")
     calls = [
         agent.write("new.txt"),
-        agent.write(tmp_path / "far.txt"),
+        *([agent.write(tmp_path / "far.txt")] if agent.record.writes_outside else []),
         agent.shell(f"touch ran.txt {tmp_path}/up.txt"),
         # Codex itself refuses `rm -rf`, whatever the policy is.
         agent.shell("rm -r doomed" if agent.record.mark == "codex" else "rm -rf doomed"),
@@ -178,7 +178,7 @@ async def test_the_policy_all_allows_everything_without_a_question(
     assert (workspace / "out.txt").read_text() == "redirected\n"
     assert (workspace / "sorted.txt").read_text() == "a\nb\n"
     assert git(workspace, "log", "--format=%s") == "made"
-    assert (tmp_path / "far.txt").exists()
+    assert (tmp_path / "far.txt").exists() == agent.record.writes_outside
     assert (tmp_path / "up.txt").exists()
     if keeps_notes:
         assert (notes / "note.txt").exists()
@@ -291,14 +291,13 @@ async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Pat
 async def test_only_listed_tools_may_be_used(
     agent: RealAgent, workspace: Path, notes: Path
 ) -> None:
-    write, read = agent.tool_name("write"), agent.tool_name("read")
-    denied = [
-        agent.read("seed.txt"),
-        agent.shell("touch ran.txt"),
-        agent.edit("seed.txt", "seed words", "changed words"),
-        *note_calls(agent),
-    ]
-    policy = Policy(allow_tools=(write, read), deny_tools=(read,))
+    read, writers = agent.tool_name("read"), [agent.tool_name("write")]
+    denied = [agent.read("seed.txt"), agent.shell("touch ran.txt"), *note_calls(agent)]
+    if agent.record.mark == "opencode":  # its rules do not tell them apart
+        writers.append(agent.tool_name("edit"))
+    else:
+        denied.append(agent.edit("seed.txt", "seed words", "changed words"))
+    policy = Policy(allow_tools=(*writers, read), deny_tools=(read,))
     options = with_notes(agent, notes, {"policy": policy})
     results = await agent.attempt([agent.write("new.txt"), *denied], **options)
     assert file_names(workspace) == ["new.txt", "seed.txt"]
@@ -307,7 +306,7 @@ async def test_only_listed_tools_may_be_used(
     assert "seed words" not in tool_results_json(agent.turns[-1])
     if agent.record.reports_hidden_calls:
         assert denied_tools(*results) == [call.name for call in denied]
-    assert {*agent.turns[0].tools} - {call.name for call in note_calls(agent)} == {write}
+    assert {*agent.turns[0].tools} - {call.name for call in note_calls(agent)} == {*writers}
 
 
 @for_agents(

@@ -52,6 +52,8 @@ class AgentRecord:
     """It reports the thoughts of the model."""
     streams: bool = True
     """It reports text in the pieces in which the model sends it."""
+    writes_outside: bool = True
+    """Its tools write outside the workspace where the policy allows it."""
     own_prompt: str = ""
     """A phrase of its own system prompt."""
     effort_field: str = ""
@@ -139,6 +141,7 @@ RECORDS: Mapping[str, AgentRecord] = {
             own_prompt="# Core Mandates",
             calls_per_turn=100,
             starts_denied_servers=True,
+            writes_outside=False,
         ),
         AgentRecord(
             name="gemini-acp",
@@ -147,6 +150,7 @@ RECORDS: Mapping[str, AgentRecord] = {
             own_prompt="# Core Mandates",
             calls_per_turn=100,
             starts_denied_servers=True,
+            writes_outside=False,
             reports_hidden_calls=False,
         ),
         AgentRecord(
