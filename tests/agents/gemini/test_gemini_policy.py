@@ -124,6 +124,33 @@ def test_every_rule_is_one_that_the_cli_takes(name: str) -> None:
         assert taken(rule.get("argsPattern", ""))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "verdict"),
+    [
+        ("**/*.py", "allow"),
+        ("src/*.{ts,tsx}", "allow"),
+        ("{src,tests}/**/[a-z]*.d.ts", "allow"),
+        (".github/**", "allow"),
+        ("/etc/*", "deny"),
+        ("../out/*", "deny"),
+        ("src/../../out/*", "deny"),
+        ("{src,/etc}/*", "deny"),
+        ("{..,src}/out/*", "deny"),
+        (".{.,x}/out/*", "deny"),
+        ("{.,x}./out/*", "deny"),
+        ("{,x}.{,y}./out/*", "deny"),
+        ("\\.\\./out/*", "deny"),
+        ("[.][.]/out/*", "deny"),
+    ],
+)
+def test_a_glob_pattern_cannot_name_a_folder_outside(pattern: str, verdict: str) -> None:
+    policy = Policy.edits()
+    acp = compile_acp(policy, RunOptions(agent="gemini-acp", policy=policy))
+    for rules in (rules_of(policy), tomllib.loads(str(acp.files["policy.toml"]))["rule"]):
+        assert engine(rules, "glob", {"pattern": pattern}) == verdict
+    assert engine(rules_of(Policy.full()), "glob", {"pattern": pattern}) == "allow"
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_what_no_rule_grants_is_denied(name: str) -> None:
     rules = rules_of(POLICIES[name])

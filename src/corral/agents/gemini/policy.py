@@ -79,6 +79,20 @@ _REFUSED_PATTERN = r"\([^)]*[*+?{].*\)[*+?{]"
 """The CLI's own test for nested repetition. It also matches some patterns without one."""
 _COMMAND = r'\x00"command":"'
 _ANY = r"[^\x00]*"
+_GLOBS_OUTSIDE = tuple(
+    r'\x00"pattern":"' + pattern
+    for pattern in (
+        "/",
+        r"[^\x00]*\.\.",
+        r"[^\x00]*[{,]/",
+        r"[^\x00]*\\",
+        r"[^\x00]*\[\.",
+        r"(|[^\x00]*[/{,}])\.[^/\x00]*[{},]",
+    )
+)
+"""The CLI checks the folder of ``glob`` but not its pattern, which can name another folder: by an
+absolute path or a parent folder, also written with braces, escapes or a class of one character."""
+_GLOB_ADVICE = "Use a pattern relative to the workspace, without parent folders."
 _BLANKS = r"( |\\t)+"
 
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
@@ -172,6 +186,9 @@ def _denied(policy: Policy, rules: _Rules, *, strict: bool) -> None:
         rules.add(denied, "deny", _DENY)
     for pattern in (write_paths.OWN_SETTINGS, *write_paths.REWRITTEN):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern)
+    if not policy.is_unlimited:
+        for pattern in _GLOBS_OUTSIDE:
+            rules.add("glob", "deny", _FENCE, pattern=pattern, message=_GLOB_ADVICE)
 
 
 def _shell_rules(policy: Policy, rules: _Rules) -> None:
