@@ -272,7 +272,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (QWEN, "what_a_dot_env_could_set_is_set_already"),
     ),
     "a peer that is refused something ends its turn": (
-        (ACP_SESSION, "a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer"),
+        (ACP_SESSION, "a_turn_that_ends_after_a_denial_is_reported_as_such"),
         (REAL_POLICY, "the_caller_decides_and_shell_rules_need_no_question"),
     ),
     # All of them

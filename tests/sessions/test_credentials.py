@@ -1,4 +1,4 @@
-"""Whose bill it is: told, it holds; not told and in doubt, it is refused."""
+"""Which credentials an agent gets, and which combinations are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def options(workspace: Path, **more: object) -> dict[str, object]:
     return {**scripted_options(workspace), **more}
 
 
-def test_two_ways_to_pay_are_refused_until_one_is_named(
+def test_two_kinds_of_credentials_are_refused_unless_one_is_chosen(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed_in(home)
@@ -50,7 +50,7 @@ def test_two_ways_to_pay_are_refused_until_one_is_named(
     assert (left.auth, left.credentials) == ("api_key", (LOGIN,))
 
 
-def test_what_is_asked_for_and_not_there_is_told_before_anything_starts(
+def test_missing_credentials_are_an_error_before_anything_starts(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(AuthenticationFailed, match="no API key for Gemini CLI") as raised:
@@ -61,7 +61,7 @@ def test_what_is_asked_for_and_not_there_is_told_before_anything_starts(
         prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
 
 
-async def test_the_result_says_whose_bill_it_was(
+async def test_the_result_names_the_credentials_that_were_billed(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
@@ -70,6 +70,6 @@ async def test_the_result_says_whose_bill_it_was(
     assert os.environ["HOME"] == str(home)
 
 
-def test_a_word_that_is_no_way_to_pay_is_refused(workspace: Path) -> None:
+def test_an_unknown_auth_value_is_refused(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="auth"):
         prepare("gemini-cli", options(workspace, auth="barter"))

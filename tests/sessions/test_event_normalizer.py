@@ -1,4 +1,4 @@
-"""Whatever an agent writes, what comes out is lawful."""
+"""Whatever an agent writes, the event stream is valid."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def of_type(events: list[Event], kind: type[E]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_a_turn_that_said_nothing_has_its_init_and_its_done() -> None:
+def test_a_turn_without_output_has_init_and_done() -> None:
     init, done = whole()
     assert isinstance(init, Init)
     assert (init.model, init.cwd, init.agent_version) == ("m-asked", "/work", "1.2.3")
     assert isinstance(done, Done)
 
 
-def test_the_agents_own_init_is_filled_up_with_what_we_know() -> None:
+def test_the_agents_init_is_completed_with_known_facts() -> None:
     init = whole(Init(session_id="s-1", model="m-real"))[0]
     assert isinstance(init, Init)
     assert (init.model, init.cwd, init.session_id) == ("m-real", "/work", "s-1")
@@ -82,16 +82,16 @@ def test_the_vendors_session_id_is_on_every_event_once_known() -> None:
     assert [event.session_id for event in events] == [None, None, "s-1", "s-1", "s-1"]
 
 
-def test_log_lines_before_init_are_held_until_it_came() -> None:
+def test_log_lines_before_init_are_emitted_after_it() -> None:
     events = whole(Log("a banner"), Error("odd", "odd", recoverable=True), Init(), "hello")
     assert [type(event) for event in events] == [Init, Log, Error, Text, Done]
 
 
-def test_log_lines_without_any_init_come_after_one_that_is_made_up() -> None:
+def test_log_lines_without_an_init_come_after_a_default_one() -> None:
     assert [type(event) for event in whole(Log("all it ever said"))] == [Init, Log, Done]
 
 
-def test_no_more_than_a_bounded_number_of_lines_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_lines_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "MAX_BEFORE_INIT", 3)
     guard = new_guard()
     assert guard.take([Log("1"), Log("2"), Log("3")], 101.0) == []
@@ -106,7 +106,7 @@ def test_a_second_init_is_a_vendor_event() -> None:
     assert done_of(events).session_id == "s-2"
 
 
-def test_a_done_of_the_agents_own_does_not_end_the_stream() -> None:
+def test_a_done_event_from_the_agent_does_not_end_the_stream() -> None:
     events = whole("before", Done(status="success"), "after")
     assert [type(event) for event in events] == [Init, Text, Vendor, Text, Done]
 
@@ -121,13 +121,13 @@ def test_a_duration_that_the_agent_reports_is_kept() -> None:
     assert of_type(events, ToolResult)[0].duration_ms == 7
 
 
-def test_a_result_without_its_use_has_one_made_up() -> None:
+def test_a_result_without_a_tool_use_gets_one() -> None:
     events = whole(ToolResult("c1", "success", name="look"))
     assert [type(event) for event in events] == [Init, ToolUse, ToolResult, Done]
     assert of_type(events, ToolUse)[0].name == "look"
 
 
-def test_output_without_its_use_has_one_made_up_and_closed() -> None:
+def test_output_without_a_tool_use_gets_one_that_is_closed() -> None:
     events = whole(ToolOutput("", "half a line"))
     assert [type(event) for event in events] == [Init, ToolUse, ToolOutput, ToolResult, Done]
     assert len({getattr(event, "call_id") for event in events[1:4]}) == 1  # noqa: B009
@@ -277,7 +277,7 @@ def test_the_status_is_the_errors_own(error: errors.CorralError, status: str) ->
     assert done_of(whole(error=error)).status == status
 
 
-def test_the_agents_last_word_is_no_event_and_fills_done() -> None:
+def test_the_turn_end_is_not_an_event_and_fills_done() -> None:
     usage = Usage(input=3, output=4, coverage="complete")
     events = whole(TurnEnd(ok=True, usage=usage, model="m-real", stop_reason="end"))
     done = done_of(events)
@@ -286,7 +286,7 @@ def test_the_agents_last_word_is_no_event_and_fills_done() -> None:
     assert done.duration_ms == 100_000
 
 
-def test_without_a_last_word_the_latest_counters_stand_and_are_not_added_up() -> None:
+def test_without_a_turn_end_the_latest_usage_counts() -> None:
     events = whole(
         UsageReport(Usage(input=3), cost=Cost(0.5, "reported")), UsageReport(Usage(input=5))
     )
@@ -295,7 +295,7 @@ def test_without_a_last_word_the_latest_counters_stand_and_are_not_added_up() ->
 
 
 @pytest.mark.parametrize("after", [(), (ToolUse("c1", "look"),), (Log("bye"), TurnEnd(ok=True))])
-def test_that_there_was_answer_text_is_known_whatever_follows_it(
+def test_answered_stays_true_whatever_follows_the_text(
     after: tuple[RawEvent, ...],
 ) -> None:
     guard = new_guard()
@@ -305,7 +305,7 @@ def test_that_there_was_answer_text_is_known_whatever_follows_it(
     assert guard.answered
 
 
-def test_a_clock_that_went_back_makes_no_negative_duration() -> None:
+def test_a_clock_that_is_set_back_makes_no_negative_duration() -> None:
     guard = new_guard()
     (done,) = [event for event in guard.close(50.0, None) if isinstance(event, Done)]
     assert done.duration_ms == 0
@@ -335,7 +335,7 @@ ERRORS = st.sampled_from(sorted(classes_by_code()))
 
 @no_deadline
 @given(batches=st.lists(st.lists(ITEMS, max_size=8), max_size=8), code=st.none() | ERRORS)
-def test_any_items_in_any_order_become_a_lawful_stream(
+def test_any_items_in_any_order_become_a_valid_stream(
     batches: list[list[RawEvent]], code: str | None
 ) -> None:
     guard = new_guard()
@@ -380,7 +380,7 @@ def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
         (Usage(input=0, output=10**9), Usage(input=0, output=10**9)),
     ],
 )
-def test_counts_that_cannot_be_are_taken_as_unknown(given: Usage, believed: Usage) -> None:
+def test_impossible_usage_is_unknown(given: Usage, believed: Usage) -> None:
     events = whole("x", TurnEnd(ok=True, usage=given))
     assert done_of(events).usage == believed
     codes = [event.code for event in of_type(events, Error)]
@@ -392,7 +392,7 @@ def test_counts_that_cannot_be_are_taken_as_unknown(given: Usage, believed: Usag
 
 
 @pytest.mark.parametrize("usd", [-0.5, float("inf"), float("nan"), 1e300])
-def test_a_cost_that_cannot_be_is_unknown(usd: float) -> None:
+def test_an_impossible_cost_is_unknown(usd: float) -> None:
     cost = Cost(usd=usd, source="reported")
     events = whole("x", UsageReport(Usage(), cost=cost), TurnEnd(ok=True, cost=cost))
     assert done_of(events).cost == Cost()

@@ -1,4 +1,4 @@
-"""What a caller can tell sessions and models apart by: ``label`` and ``usage_by_model``."""
+"""``label`` and ``usage_by_model``: they tell sessions and models apart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 FULL = Usage(input=10, output=5, coverage="complete")
 
 
-async def test_a_label_stands_on_every_event_in_the_result_and_on_disk(workspace: Path) -> None:
+async def test_a_label_is_on_every_event_in_the_result_and_on_disk(workspace: Path) -> None:
     orders = "raw a banner\ninit\ntext a\nuse read_file a.txt\nused read_file\ntext b\nresult"
     options = scripted_options(workspace, label="review 7")
     async with corral.session("gemini-cli", **options) as session:
@@ -62,7 +62,7 @@ async def test_without_a_label_there_is_none(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["", "  ", "a\0b", "\ud800", "x" * 201, 7])
-async def test_a_label_that_cannot_be_is_refused(workspace: Path, label: Any) -> None:
+async def test_an_invalid_label_is_refused(workspace: Path, label: Any) -> None:
     options = scripted_options(workspace, label=label)
     with pytest.raises(errors.ConfigError, match="label"):
         await corral.run("gemini-cli", GOOD, **options)
@@ -78,7 +78,7 @@ async def test_a_prompt_of_a_pool_has_a_label_of_its_own(workspace: Path) -> Non
     assert {event.label for event in seen} == {"mine"}
 
 
-async def test_the_models_of_the_gemini_cli_are_told_apart(workspace: Path) -> None:
+async def test_the_models_of_the_gemini_cli_are_distinguished(workspace: Path) -> None:
     models = {
         "small": {"total_tokens": 12, "input_tokens": 10, "output_tokens": 2, "cached": 0},
         "large": {"total_tokens": 30, "input_tokens": 20, "output_tokens": 6, "cached": 5},
@@ -97,7 +97,7 @@ async def test_the_models_of_the_gemini_cli_are_told_apart(workspace: Path) -> N
     assert plain["usage_by_model"]["large"]["cache_read"] == 5
 
 
-def test_the_quota_of_an_acp_agent_is_told_by_model_in_each_spelling() -> None:
+def test_the_quota_of_an_acp_agent_is_reported_by_model_in_each_spelling() -> None:
     told: Json = {
         "stopReason": "end_turn",
         "_meta": {
@@ -128,7 +128,7 @@ def test_the_quota_of_an_acp_agent_is_told_by_model_in_each_spelling() -> None:
     }
 
 
-def test_an_impossible_count_of_one_model_is_not_believed() -> None:
+def test_an_impossible_usage_of_one_model_is_unknown() -> None:
     guard = EventNormalizer(Init(), started=0.0)
     wrong = Usage(input=-4, output=2, coverage="complete")
     events = guard.take([Init(), TurnEnd(ok=True, usage_by_model={"m": wrong})], 0.0)

@@ -1,4 +1,4 @@
-"""Several streams read as one: order, fairness, how far it reads ahead, and what it leaves."""
+"""Several streams read as one: order, fairness, read-ahead, and cleanup."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_no_more_than_one_item_of_a_stream_is_read_ahead() -> None:
     assert b.closed
 
 
-async def test_a_stream_that_says_nothing_does_not_hold_up_another() -> None:
+async def test_a_silent_stream_does_not_block_another() -> None:
     silent = Silent()
     async with aclosing(corral.merge(silent, Numbers("a", 3))) as merged:
         assert [await anext(merged) for _ in range(3)] == ["a1", "a2", "a3"]
@@ -117,7 +117,7 @@ async def test_a_reader_that_is_cancelled_closes_all() -> None:
     assert silent.closed
 
 
-async def test_one_that_fails_to_close_does_not_keep_the_others_open() -> None:
+async def test_a_stream_that_fails_to_close_does_not_keep_the_others_open() -> None:
     class Stuck(Silent):
         async def aclose(self) -> None:
             raise ValueError("cannot close")
@@ -136,7 +136,7 @@ async def test_one_that_fails_to_close_does_not_keep_the_others_open() -> None:
     assert other.closed
 
 
-def test_what_is_no_stream_is_refused_at_once(workspace: Path) -> None:
+def test_a_value_that_is_not_a_stream_is_refused(workspace: Path) -> None:
     session = corral.session("gemini-cli", **scripted_options(workspace))
     with pytest.raises(errors.ConfigError, match="got: Session") as caught:
         corral.merge(cast("Any", session))

@@ -1,4 +1,4 @@
-"""Who answers a permission question, and what becomes of one that nobody does."""
+"""Permission requests: answered by the policy, by a person, or denied."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def test_the_policy_answers_at_once_and_names_its_rule(
     assert PermissionBroker(policy, never).policy_answer(RUN) == answer
 
 
-def test_leave_is_never_given_for_longer_than_once_by_a_policy() -> None:
+def test_a_policy_never_allows_more_than_once() -> None:
     answer = PermissionBroker(Policy.full()).policy_answer(RUN)
     assert answer is not None
     assert answer.decision == "allow_once"
 
 
-def test_what_is_open_waits_for_a_person_and_without_one_is_denied() -> None:
+def test_an_undecided_request_waits_for_a_person_or_is_denied() -> None:
     assert PermissionBroker(Policy(), never).policy_answer(RUN) is None
     assert PermissionBroker(Policy()).policy_answer(RUN) == PermissionAnswer(
         "deny", "policy", "shell=ask, and nobody to ask"
     )
 
 
-def test_a_mode_answers_what_the_policy_leaves_open_and_nothing_else() -> None:
+def test_the_permission_mode_answers_only_what_the_policy_does_not_decide() -> None:
     auto = PermissionBroker(Policy(network="deny"), never, mode="auto")
     deny = PermissionBroker(Policy(network="allow"), never, mode="deny")
     for broker, open_question, decided in (
@@ -78,7 +78,7 @@ def test_a_tool_of_the_callers_own_follows_its_own_rule() -> None:
 
 
 @pytest.mark.parametrize("decision", ["allow_once", "allow_session", "deny", "cancel"])
-async def test_a_persons_word_is_passed_on(decision: Decision) -> None:
+async def test_a_persons_answer_is_passed_on(decision: Decision) -> None:
     async def later(_request: PermissionRequest) -> Decision:
         return decision
 
@@ -92,11 +92,11 @@ async def test_a_persons_word_is_passed_on(decision: Decision) -> None:
         )
 
 
-async def test_a_question_that_is_put_to_nobody_is_denied() -> None:
+async def test_a_request_without_an_asker_is_denied() -> None:
     assert (await PermissionBroker(Policy()).ask_person(request())).decision == "deny"
 
 
-async def test_silence_is_denied_when_the_time_is_up() -> None:
+async def test_a_question_without_an_answer_is_denied_after_its_timeout() -> None:
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.Event().wait()
         return "allow_once"
@@ -113,7 +113,7 @@ async def test_an_asker_that_fails_denies() -> None:
     assert answer == PermissionAnswer("deny", "person", "the question failed: no terminal")
 
 
-async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put() -> None:
+async def test_a_cancelled_question_stays_cancelled_and_the_next_one_is_asked() -> None:
     asked: list[str | None] = []
     first = asyncio.Event()
 
@@ -137,7 +137,7 @@ async def test_a_cancelled_question_stays_cancelled_and_lets_the_next_one_be_put
     assert asked == ["question 1", "question 2"]
 
 
-async def test_the_time_of_a_question_begins_when_it_is_put() -> None:
+async def test_the_timeout_of_a_question_starts_when_it_is_asked() -> None:
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.sleep(0.5)
         return "allow_once"

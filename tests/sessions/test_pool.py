@@ -1,4 +1,4 @@
-"""Pools of warm agents: a real program that speaks the protocol as it is told."""
+"""Pools of persistent agents, with a scripted program that speaks the protocol."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_no_more_prompts_run_at_once_than_there_are_places(workspace: Path
     assert [result.text for result in results] == ["0", "1", "2", "3"]
 
 
-async def test_a_warm_process_is_taken_before_another_is_started(workspace: Path) -> None:
+async def test_a_running_process_is_used_before_another_is_started(workspace: Path) -> None:
     async with corral.pool(agent(), size=3, **scripted(workspace)) as pool:
         pids = {(await pool.run("pid")).text for _ in range(5)}
         assert pool.started == 1
@@ -126,7 +126,7 @@ async def test_relative_folders_belong_to_one_working_directory(workspace: Path)
         assert pool.started == 1
 
 
-async def test_files_are_served_within_the_prompts_own_folder_alone(workspace: Path) -> None:
+async def test_files_are_served_only_in_the_folder_of_the_prompt(workspace: Path) -> None:
     for name in ("one", "two"):
         (workspace / name).mkdir()
         (workspace / name / "words").write_text(name)
@@ -141,7 +141,7 @@ async def test_files_are_served_within_the_prompts_own_folder_alone(workspace: P
 
 
 @pytest.mark.parametrize("options", [{"env": {"A": "b"}}, {"resume": "last"}])
-async def test_what_a_process_is_started_with_is_the_pools_and_no_prompts(
+async def test_options_of_the_process_belong_to_the_pool_and_not_to_a_prompt(
     workspace: Path, options: dict[str, Any]
 ) -> None:
     async with corral.pool(agent(), **scripted(workspace)) as pool:
@@ -150,7 +150,9 @@ async def test_what_a_process_is_started_with_is_the_pools_and_no_prompts(
         assert pool.started == 0
 
 
-async def test_a_crash_fails_its_own_prompts_and_the_next_starts_afresh(workspace: Path) -> None:
+async def test_a_crash_fails_only_its_own_prompts_and_the_next_starts_a_new_process(
+    workspace: Path,
+) -> None:
     options = scripted(workspace, track_files=False)
     async with corral.pool(agent(), size=2, prompts_at_once=1, **options) as pool:
         orders = f"touch began\nuntil {workspace}/release\ntext fine"
@@ -183,7 +185,7 @@ async def test_prompts_of_one_crashed_process_all_fail_and_none_hangs(workspace:
     assert {r.error.code for r in results if r.error} == {"killed_by_signal"}
 
 
-async def test_a_process_that_cannot_shake_hands_fails_its_prompt_and_leaves_nothing(
+async def test_a_failed_handshake_fails_its_prompt_and_leaves_no_process(
     workspace: Path,
 ) -> None:
     command_line = agent("--fails", "initialize", "exit")
@@ -196,7 +198,7 @@ async def test_a_process_that_cannot_shake_hands_fails_its_prompt_and_leaves_not
         assert pool.started == 2
 
 
-async def test_a_process_is_replaced_after_as_many_sessions_as_it_bears(
+async def test_a_process_is_replaced_after_its_maximum_of_sessions(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = acp_command.agent_for
@@ -237,7 +239,7 @@ async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) 
     assert child_pids() == []
 
 
-async def test_cancelling_one_prompt_leaves_the_others_alone(workspace: Path) -> None:
+async def test_cancelling_one_prompt_does_not_affect_the_others(workspace: Path) -> None:
     async with corral.pool(agent(), prompts_at_once=2, **scripted(workspace)) as pool:
         doomed = asyncio.create_task(pool.run("touch began\nhang", track_files=False))
         await there(workspace / "began")
@@ -253,7 +255,9 @@ async def test_cancelling_one_prompt_leaves_the_others_alone(workspace: Path) ->
         assert pool.started == 1
 
 
-async def test_a_prompt_deaf_to_its_deadline_ends_though_others_go_on(workspace: Path) -> None:
+async def test_a_prompt_that_ignores_its_deadline_ends_while_others_continue(
+    workspace: Path,
+) -> None:
     options = scripted(workspace, grace=0.2, track_files=False)
     async with corral.pool(agent(), prompts_at_once=2, **options) as pool:
         orders = f"touch began\nuntil {workspace}/release\ntext fine"
@@ -301,7 +305,7 @@ async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: P
     assert list(paths.sessions().iterdir()) == []
 
 
-async def test_a_pool_asks_whoever_answers(workspace: Path) -> None:
+async def test_a_pool_asks_its_asker(workspace: Path) -> None:
     def ask(request: PermissionRequest) -> Decision:
         return "allow_once" if request.title == "make" else "deny"
 
@@ -326,7 +330,7 @@ async def test_a_prompt_may_choose_its_images_and_its_system_prompt(workspace: P
     assert blocks[1]["type"] == "image"
 
 
-async def test_each_prompts_events_are_told_to_its_own_listener_as_they_come(
+async def test_each_listener_gets_the_events_of_its_own_prompt_as_they_come(
     workspace: Path,
 ) -> None:
     release = workspace / "release"
@@ -347,7 +351,7 @@ async def test_each_prompts_events_are_told_to_its_own_listener_as_they_come(
     ) == tuple(results)
 
 
-async def test_a_listener_that_raises_ends_its_own_prompt_alone(workspace: Path) -> None:
+async def test_a_listener_that_raises_ends_only_its_own_prompt(workspace: Path) -> None:
     def refuse(event: Event) -> None:
         if isinstance(event, Text):
             raise ZeroDivisionError
@@ -359,14 +363,14 @@ async def test_a_listener_that_raises_ends_its_own_prompt_alone(workspace: Path)
         assert pool.started == 1
 
 
-async def test_check_raises_what_went_wrong_and_the_pool_goes_on(workspace: Path) -> None:
+async def test_check_raises_the_error_and_the_pool_continues(workspace: Path) -> None:
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         with pytest.raises(errors.ContentRefused):
             await pool.run("text x\nstop refusal", check=True)
         assert (await pool.run("text fine", check=True)).text == "fine"
 
 
-async def test_an_agent_of_one_process_a_prompt_is_refused_with_a_hint(workspace: Path) -> None:
+async def test_an_agent_with_one_process_per_prompt_is_refused_with_a_hint(workspace: Path) -> None:
     pool = corral.pool(
         "gemini-cli", cwd=workspace, env={"GEMINI_API_KEY": "k"}, program=STREAM_PROGRAM
     )
@@ -384,6 +388,6 @@ async def test_a_pool_that_is_not_open_takes_no_prompt(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(0, 1), (1, 0)])
-def test_a_pool_without_places_is_refused(size: int, at_once: int) -> None:
+def test_a_pool_of_size_zero_is_refused(size: int, at_once: int) -> None:
     with pytest.raises(errors.ConfigError, match="at least 1"):
         corral.pool(agent(), size=size, prompts_at_once=at_once)

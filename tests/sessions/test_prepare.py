@@ -1,4 +1,4 @@
-"""What is decided before an agent starts."""
+"""The checks before an agent starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_session_is_interactive_if_it_has_an_asker(workspace: Path) -> N
         assert asking.prepared.run.interactive
 
 
-def test_a_caller_cannot_claim_that_somebody_answers(workspace: Path) -> None:
+def test_a_caller_cannot_set_interactive(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="unknown option 'interactive'"):
         prepare("gemini-acp", {**scripted_options(workspace), "interactive": True})
 

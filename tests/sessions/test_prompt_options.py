@@ -1,4 +1,4 @@
-"""Options of one prompt: they hold for it, and not for the next."""
+"""Options of one prompt apply to it, and not to the next."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def steps(*names: str) -> list[Turn]:
 # Deadlines
 
 
-async def test_a_timeout_of_one_prompt_ends_that_prompt_alone(workspace: Path) -> None:
+async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         late = await session.run("init\ntext x\nhang", timeout=1)
         assert (late.status, late.error and late.error.code) == ("timeout", "total_timeout")
@@ -69,7 +69,7 @@ async def test_a_timeout_of_one_prompt_ends_that_prompt_alone(workspace: Path) -
         ({"policy": 7}, "policy"),
     ],
 )
-async def test_a_wrong_option_is_told_before_anything_starts(
+async def test_a_wrong_option_is_an_error_before_anything_starts(
     workspace: Path, given: dict[str, Any], said: str
 ) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
@@ -105,7 +105,9 @@ async def test_a_wider_policy_is_refused_and_nothing_starts(workspace: Path, pol
     assert list(workspace.iterdir()) == []
 
 
-async def test_our_own_agent_holds_the_narrower_policy_for_one_prompt(ours: BuiltinAgent) -> None:
+async def test_the_builtin_agent_applies_the_narrower_policy_to_one_prompt(
+    ours: BuiltinAgent,
+) -> None:
     async with ours.session(steps("a.txt", "b.txt", "c.txt"), policy="edits") as session:
         for name, policy in (("a.txt", None), ("b.txt", "reads"), ("c.txt", None)):
             result = await session.run(f"write {name}", policy=policy)  # type: ignore[arg-type]
@@ -115,7 +117,9 @@ async def test_our_own_agent_holds_the_narrower_policy_for_one_prompt(ours: Buil
     assert "write a.txt" in str(ours.requests[-1].body)
 
 
-async def test_our_own_agent_takes_another_vendors_model_for_one_prompt(ours: BuiltinAgent) -> None:
+async def test_the_builtin_agent_uses_another_vendors_model_for_one_prompt(
+    ours: BuiltinAgent,
+) -> None:
     script = [Turn(text="one"), Turn(text="two"), Turn(text="three")]
     options = ours.options(script)
     options["env"] = {**options.get("env", {}), **model_env(ours.lane, "anthropic")}
@@ -174,7 +178,7 @@ async def test_a_pool_refuses_what_is_fixed_when_its_processes_start(
 
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize("name", ["gemini-cli", "gemini-acp"])
-async def test_gemini_holds_the_narrower_policy_for_one_prompt(
+async def test_gemini_applies_the_narrower_policy_to_one_prompt(
     name: str, gemini: RealAgent
 ) -> None:
     """In ACP its process is started anew, and loads the conversation: one that was started for
@@ -216,7 +220,7 @@ async def test_an_acp_agent_that_can_switch_answers_one_prompt_with_another_mode
     ]
 
 
-async def test_a_model_is_not_left_over_for_the_next_prompt(
+async def test_the_model_of_one_prompt_is_not_used_for_the_next(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed(monkeypatch, AcpTransport(quirks=AcpQuirks(set_model="session/set_model")))
@@ -229,7 +233,7 @@ async def test_a_model_is_not_left_over_for_the_next_prompt(
 
 
 @pytest.mark.parametrize("loads", [True, False])
-async def test_what_is_fixed_at_the_start_takes_a_new_process_that_loads_the_conversation(
+async def test_options_fixed_at_the_start_need_a_new_process_that_loads_the_conversation(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, loads: bool
 ) -> None:
     changed(monkeypatch, AcpTransport(quirks=acp_command.QUIRKS, model_at_start=True))

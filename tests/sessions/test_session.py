@@ -1,4 +1,4 @@
-"""Sessions through the public doors, with a real program that does what it is told."""
+"""Sessions through the public functions, with a scripted program as the agent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     )
 
 
-async def test_run_gives_the_result_and_each_event_on_the_way(workspace: Path) -> None:
+async def test_run_returns_the_result_and_calls_on_event_for_each_event(workspace: Path) -> None:
     seen: list[corral.Event] = []
     result = await corral.run(
         "gemini-cli", GOOD, on_event=seen.append, **scripted_options(workspace)
@@ -69,7 +69,7 @@ async def test_run_sync_works_inside_a_running_loop(workspace: Path) -> None:
     assert corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace)).text == "hello"
 
 
-async def test_check_raises_what_the_result_carries(workspace: Path) -> None:
+async def test_check_raises_the_error_of_the_result(workspace: Path) -> None:
     with pytest.raises(errors.StreamBroken) as caught:
         await corral.run("gemini-cli", "init\ntext half", check=True, **scripted_options(workspace))
     assert caught.value.result.text == "half"
@@ -91,19 +91,19 @@ async def test_success_needs_a_clean_exit_too(workspace: Path) -> None:
     assert result.error.facts["exit_code"] == 3
 
 
-async def test_death_by_a_signal_is_told_apart(workspace: Path) -> None:
+async def test_death_by_a_signal_has_its_own_error(workspace: Path) -> None:
     result = await result_of(workspace, "init\ndie 9")
     assert result.error is not None
     assert result.error.code == "killed_by_signal"
     assert result.error.facts["signal"] == 9
 
 
-async def test_an_agent_that_never_says_init_gets_one(workspace: Path) -> None:
+async def test_a_stream_without_init_gets_one(workspace: Path) -> None:
     events = await events_of(workspace, "raw some banner\ntext hello\nresult")
     assert [type(event) for event in events] == [Init, Log, Text, Done]
 
 
-async def test_garbage_is_passed_on_and_the_stream_goes_on(workspace: Path) -> None:
+async def test_invalid_lines_are_passed_on_and_the_stream_continues(workspace: Path) -> None:
     orders = 'init\nraw {"type":"message","role"\nraw {"type":"newer"}\nraw hm\ntext x\nresult'
     events = await events_of(workspace, orders)
     assert [type(e) for e in events] == [Init, Error, Unknown, Log, Text, Done]
@@ -115,7 +115,7 @@ async def test_open_tools_are_closed_as_cancelled(workspace: Path) -> None:
     assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
 
 
-async def test_files_join_the_tools_word_with_the_disk(workspace: Path) -> None:
+async def test_files_combine_what_tools_report_with_changes_on_disk(workspace: Path) -> None:
     orders = "init\nuse write_file a.txt\nwrite a.txt\nused write_file\nwrite b.txt\nresult"
     result = await result_of(workspace, orders)
     assert [(Path(f.path).name, f.kind, f.by_tool) for f in result.files] == [
@@ -158,7 +158,7 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
     assert corral.result_from_events(events).ok
 
 
-async def test_an_agent_that_stays_after_its_last_word_is_ended(
+async def test_an_agent_that_does_not_exit_after_its_turn_is_ended(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.sessions.turn.EXIT_TIMEOUT", 0.2)
@@ -174,7 +174,7 @@ async def test_a_policy_that_did_not_load_ends_the_agent_at_once(workspace: Path
     assert result.error.code == "policy_not_loaded"
 
 
-async def test_a_retry_on_stderr_is_told_while_the_agent_waits(workspace: Path) -> None:
+async def test_a_retry_on_stderr_is_reported_while_the_agent_waits(workspace: Path) -> None:
     options = scripted_options(workspace)
     async with corral.session("gemini-cli", **options) as session:
         async for event in session.prompt(
@@ -185,7 +185,7 @@ async def test_a_retry_on_stderr_is_told_while_the_agent_waits(workspace: Path) 
                 break
 
 
-async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_breaking_out_of_the_loop_ends_all_processes(workspace: Path) -> None:
     before = open_descriptors()
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         async for event in session.prompt("init\nchild\ndaemon\ntext x\nhang"):
@@ -195,7 +195,7 @@ async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Pa
     assert open_descriptors() == before
 
 
-async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_an_exception_in_the_loop_ends_all_processes(workspace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
             async for event in session.prompt("init\ndaemon\nignore-term\ntext x\nhang"):
@@ -262,7 +262,7 @@ async def test_a_session_from_another_folder_is_not_resumed(
         await result_of(elsewhere, GOOD, resume=first.resume_token)
 
 
-async def test_a_turn_that_never_ended_leaves_nothing_to_resume(workspace: Path) -> None:
+async def test_a_turn_that_never_ended_cannot_be_resumed(workspace: Path) -> None:
     result = await result_of(workspace, "init\ntext half")
     assert result.resume_token is None
     with pytest.raises(errors.ResumeLost):
@@ -288,7 +288,7 @@ async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> N
     assert kept.folder.stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace: Path) -> None:
+async def test_a_known_secret_is_redacted_wherever_the_agent_writes_it(workspace: Path) -> None:
     key = "scripted-key-0123456789"
     events = await events_of(
         workspace, f"init\ntext my key is {key}\nstderr {key}\nexit 1", record=True
@@ -301,7 +301,7 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
             assert key not in path.read_text()
 
 
-async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path) -> None:
+async def test_the_end_of_stderr_does_not_start_with_part_of_a_secret(workspace: Path) -> None:
     key = "scripted-key-0123456789"
     filler = "x" * (16_384 - len("0123456789\n"))  # what is kept begins inside the key
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
@@ -407,7 +407,7 @@ async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path)
     assert [type(event) for event in store.find("last").events()] == [Init, Vendor, Text]
 
 
-async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:
+async def test_a_failed_turn_has_no_resume_token(workspace: Path) -> None:
     result = await result_of(workspace, "init\nresult error\nexit 1")
     assert result.resume_token is None
 
@@ -422,9 +422,7 @@ async def test_a_failed_turn_offers_no_way_to_go_on(workspace: Path) -> None:
         ({"record": True, "keep": False}, "stored with the session"),
     ],
 )
-async def test_what_cannot_be_is_told_as_such(
-    options: RunKwargs, says: str, workspace: Path
-) -> None:
+async def test_impossible_goals_are_errors(options: RunKwargs, says: str, workspace: Path) -> None:
     with pytest.raises(errors.ConfigError, match=says):
         await result_of(workspace, GOOD, **options)
 
@@ -474,7 +472,7 @@ async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspa
     assert argv[argv.index("--resume") + 1] == "abc"
 
 
-async def test_a_turn_without_a_session_is_not_begun_anew_without_a_word(workspace: Path) -> None:
+async def test_after_a_turn_without_a_session_the_next_prompt_fails(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace, timeout=3)) as session:
         first = await session.run("hang")
         with pytest.raises(errors.ResumeLost, match="its first turn timed out"):

@@ -1,4 +1,4 @@
-"""Runs that are recorded, and played again without the agent."""
+"""Runs that are recorded, and replayed without the agent."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def stop_of(stream: list[corral.Event]) -> corral.events.Error:
     return done.error
 
 
-async def test_a_talk_is_replayed_to_the_same_events_in_another_folder(
+async def test_a_conversation_is_replayed_to_the_same_events_in_another_folder(
     workspace: Path, other: Path, tape: Path
 ) -> None:
     prompts = (TALK, "history")
@@ -108,7 +108,7 @@ async def test_a_talk_is_replayed_to_the_same_events_in_another_folder(
         "init\nmany 5000\nresult",
     ],
 )
-async def test_a_process_a_prompt_is_replayed_to_the_same_events(
+async def test_one_process_per_prompt_is_replayed_to_the_same_events(
     orders: str, workspace: Path, other: Path, tape: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     then = await talk(
@@ -138,7 +138,9 @@ async def test_each_prompt_of_a_session_has_its_own_answer(workspace: Path, tape
     assert "made once more" in stop_of(more).message
 
 
-async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape: Path) -> None:
+async def test_another_prompt_is_a_mismatch_with_a_readable_difference(
+    workspace: Path, tape: Path
+) -> None:
     await talk(peer(), "text one", "text two", cwd=workspace, record_to=tape)
     now = await talk(peer(), "text one", "text three", cwd=workspace, replay=tape)
     error = stop_of(now)
@@ -159,7 +161,7 @@ async def test_another_prompt_ends_in_a_difference_to_read(workspace: Path, tape
     ],
     ids=["prompt", "model", "policy", "system-prompt"],
 )
-async def test_a_process_that_is_told_otherwise_ends_in_a_difference(
+async def test_a_changed_prompt_to_one_process_is_a_mismatch(
     prompt: str, change: RunKwargs, workspace: Path, tape: Path
 ) -> None:
     made: RunKwargs = {"cwd": workspace, "model": "gemini-2.5-flash", "policy": "edits"}
@@ -204,7 +206,7 @@ async def test_a_session_that_is_left_early_replays(workspace: Path, tape: Path)
     assert now[-1].status == "success"
 
 
-async def test_what_a_recorded_agent_left_is_gone_with_it(
+async def test_processes_of_a_recorded_agent_end_with_it(
     workspace: Path, tape: Path, tmp_path: Path
 ) -> None:
     await talk(peer(), "child\ndaemon\ntext x", cwd=workspace, record_to=tape)
@@ -223,7 +225,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
     assert format.read(tape)[0].head.agent == peer()
 
 
-async def test_secrets_of_the_run_are_not_in_the_file_and_need_not_be_the_same(
+async def test_secrets_of_the_run_are_not_in_the_recording_and_may_differ(
     workspace: Path, tape: Path
 ) -> None:
     def server(value: str) -> corral.McpServer:
@@ -251,7 +253,7 @@ async def test_a_recording_is_of_its_agent(workspace: Path, tape: Path) -> None:
         await talk("gemini-acp", GOOD, cwd=workspace, replay=tape)
 
 
-async def test_nobody_need_be_signed_in_for_a_replay(workspace: Path, tape: Path) -> None:
+async def test_a_replay_needs_no_credentials(workspace: Path, tape: Path) -> None:
     env = {"GEMINI_API_KEY": KEY}
     await talk("gemini-cli", GOOD, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
     now = await talk("gemini-cli", GOOD, cwd=workspace, replay=tape, auth="subscription")

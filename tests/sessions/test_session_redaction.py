@@ -1,4 +1,4 @@
-"""A secret that an agent says in several deltas is shown nowhere."""
+"""A secret that is split over several deltas is redacted everywhere."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_a_key_in_two_deltas_is_redacted() -> None:
     assert text_of(taken("the key is sk-te", "st-0123456789abcdef.")) == f"the key is {MARK}."
 
 
-def test_what_only_began_like_a_key_is_shown_at_the_end() -> None:
+def test_text_that_only_starts_like_a_key_is_shown_at_the_end() -> None:
     assert taken("the key is sk-te") == ["the key is ", "sk-te"]
 
 
-def test_events_that_do_not_part_a_message_do_not_help_a_key_through() -> None:
+def test_a_secret_is_redacted_across_events_that_do_not_end_the_message() -> None:
     report = UsageReport(corral.Usage(input=1))
     items = taken(Text(KEY[:9], message_id="m"), report, KEY[9:])
     assert text_of(items) == MARK
@@ -77,7 +77,7 @@ def test_the_output_of_two_tools_is_followed_apart() -> None:
     assert items.index(ToolOutput("2", "sk-")) < items.index(ToolResult("2", "success"))
 
 
-def test_a_sub_agents_text_does_not_part_the_agents_own() -> None:
+def test_the_text_of_a_sub_agent_does_not_split_the_agents_text() -> None:
     items = taken(KEY[:9], Text("beside", parent="p"), KEY[9:])
     assert text_of(items) == MARK
     assert text_of(items, parent="p") == "beside"

@@ -30,7 +30,7 @@ def kept(updated: float, session_id: str | None = None) -> SessionRecord:
     return session
 
 
-def test_a_session_that_nobody_prompts_leaves_nothing_on_disk() -> None:
+def test_a_session_without_a_prompt_leaves_nothing_on_disk() -> None:
     session = store.create("an-agent", "/work")
     session.close(keep=True)
     assert not paths.home().exists()
@@ -66,13 +66,13 @@ def test_a_session_is_found_by_our_id_its_tail_the_vendors_id_or_as_the_last() -
     assert store.find("last").folder == new.folder
 
 
-def test_all_sessions_come_the_newest_first() -> None:
+def test_all_sessions_are_listed_newest_first() -> None:
     ids = [kept(updated).meta.id for updated in (2.0, 3.0, 1.0)]
     assert [session.meta.id for session in store.all_sessions()] == [ids[1], ids[0], ids[2]]
 
 
-@pytest.mark.parametrize("name", ["none", "vendor", "20261115"])
-def test_a_session_that_is_not_there_is_lost(name: str) -> None:
+@pytest.mark.parametrize("name", ["none", "vendor", "19990101"])
+def test_an_unknown_session_is_an_error(name: str) -> None:
     kept(1.0, "vendor-1")
     with pytest.raises(ResumeLost):
         store.find(name)
@@ -85,12 +85,12 @@ def test_without_any_session_there_is_no_last() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "/etc", ".", "..", "a/b", ".hidden"])
-def test_a_path_is_no_name_of_a_session(name: str) -> None:
+def test_a_path_is_not_a_session_name(name: str) -> None:
     with pytest.raises(ConfigError, match="not the name of a session"):
         store.find(name)
 
 
-def test_a_folder_that_is_no_session_is_stepped_over() -> None:
+def test_a_folder_that_is_not_a_session_is_skipped() -> None:
     session = kept(1.0)
     (paths.sessions() / "empty").mkdir()
     broken = paths.sessions() / "broken"
@@ -138,7 +138,7 @@ def test_without_a_transcript_there_are_no_events() -> None:
     assert list(store.create("an-agent", "/work").events()) == []
 
 
-def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
+def test_a_stored_session_keeps_its_home_and_not_its_temporary_files() -> None:
     session = kept(1.0)
     for folder in (session.tmp, session.images):
         folder.mkdir(exist_ok=True)
@@ -150,14 +150,14 @@ def test_what_is_kept_keeps_its_home_and_loses_what_was_temporary() -> None:
     assert (session.home / "y").exists()
 
 
-def test_what_is_not_kept_leaves_nothing() -> None:
+def test_a_session_that_is_not_stored_leaves_nothing() -> None:
     session = kept(1.0)
     session.append_events(EVENTS)
     session.close(keep=False)
     assert list(paths.sessions().iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_says_what_to_do(
+def test_the_error_for_a_folder_that_cannot_be_made_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a-file").write_text("x")
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(
     assert "CORRAL_HOME" in (raised.value.hint or "")
 
 
-async def test_a_disk_that_is_full_costs_the_transcript_and_the_warning_names_the_folder(
+async def test_on_a_full_disk_the_transcript_ends_and_a_warning_names_the_folder(
     workspace: Path,
 ) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace, record=True)) as session:

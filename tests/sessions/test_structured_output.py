@@ -1,4 +1,4 @@
-"""Typed output: found wherever an agent puts it, checked, repaired, or an error."""
+"""Typed output: found in the answer, checked, repaired, or an error."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ EXPECTED = Report("a", 3)
         f"\ufeff{GOOD}",
     ],
 )
-def test_the_value_is_found_wherever_it_stands(text: str) -> None:
+def test_the_value_is_found_anywhere_in_the_answer(text: str) -> None:
     assert extract(text, REPORT) == EXPECTED
 
 
-def test_a_real_line_break_in_a_string_is_forgiven() -> None:
+def test_a_real_line_break_in_a_string_is_accepted() -> None:
     assert extract('{"title": "a\nb", "score": 1}', REPORT) == Report("a\nb", 1)
 
 
@@ -116,7 +116,7 @@ def test_any_object_or_list_is_found_in_any_prose(value: Any, before: str, after
 
 
 @given(st.text() | st.text('{}[]",:`\n1a'))
-def test_no_text_is_too_odd(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     value, complaints = find(text, REPORT)
     assert bool(complaints) != isinstance(value, Report)
 
@@ -131,14 +131,14 @@ def test_hostile_text_costs_little(text: str) -> None:
     assert time.monotonic() - begin < 30
 
 
-def test_the_instructions_hold_the_schema_and_the_repair_the_complaints() -> None:
+def test_the_instructions_contain_the_schema_and_the_repair_prompt_the_complaints() -> None:
     assert '"score"' in instructions(REPORT)
     assert "```json" in instructions(REPORT)
     said = repair_prompt(("score: is required and missing",))
     assert "- score: is required and missing" in said
 
 
-def test_a_schema_that_null_fits_is_refused() -> None:
+def test_a_schema_that_allows_null_is_refused() -> None:
     for of in (int | None, Any, {"type": ["string", "null"]}):
         with pytest.raises(errors.SchemaInvalid, match="null"):
             answer_schema(of)
@@ -177,7 +177,7 @@ async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
     assert result.usage.input == 3
 
 
-async def test_after_the_last_repair_the_raw_text_is_carried_out() -> None:
+async def test_after_the_last_repair_the_error_has_the_raw_text() -> None:
     agent = Agent("one", "two", "three", "never asked")
     with pytest.raises(errors.SchemaNotMet) as info:
         await run_typed(agent.run, "Review", Report)
@@ -187,7 +187,7 @@ async def test_after_the_last_repair_the_raw_text_is_carried_out() -> None:
     assert agent.turns == ["never asked"]
 
 
-async def test_repairs_may_be_none() -> None:
+async def test_no_repairs_are_possible() -> None:
     agent = Agent("one", GOOD)
     with pytest.raises(errors.SchemaNotMet):
         await run_typed(agent.run, "Review", Report, repairs=0)
@@ -202,7 +202,7 @@ async def test_a_turn_that_failed_is_its_own_error() -> None:
         await run_typed(Agent(failed).run, "Review", Report)
 
 
-async def test_a_schema_that_cannot_be_asked_for_starts_nothing() -> None:
+async def test_an_invalid_schema_starts_nothing() -> None:
     agent = Agent(GOOD)
     with pytest.raises(errors.SchemaInvalid):
         await run_typed(agent.run, "Review", {"type": "strin"})
@@ -267,7 +267,7 @@ async def test_the_submit_tool_refuses_what_does_not_fit_and_keeps_what_does(
     assert submission.value == expected
 
 
-async def test_a_submitted_value_beats_the_text() -> None:
+async def test_a_submitted_value_takes_precedence_over_the_text() -> None:
     submission = Submission(schema_of(Report))
     tools = Tools([submission.tool])
 

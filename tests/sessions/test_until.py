@@ -1,4 +1,4 @@
-"""Until it is done: through ``corral.run``, with a program that does what complaints tell it."""
+"""Rounds of ``until`` through ``corral.run``, with a scripted program that follows complaints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def error_of(result: Result) -> errors.CorralError:
     return from_event(result.error, result)
 
 
-async def test_what_is_done_at_once_needs_one_turn(workspace: Path) -> None:
+async def test_a_task_that_is_done_at_once_needs_one_turn(workspace: Path) -> None:
     orders = "init\nwrite a.txt\ntext x\nresult"
     seen: list[corral.Event] = []
     result = await corral.run(
@@ -70,7 +70,7 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
     assert argv[argv.index("--resume") + 1] == "abc"
 
 
-async def test_the_end_of_a_commands_output_is_what_the_agent_is_told(workspace: Path) -> None:
+async def test_the_end_of_a_commands_output_is_the_complaint(workspace: Path) -> None:
     told = " ".join(f"echo '{line}';" for line in MEND.splitlines())
     check = command_succeeds(f"test -f done || {{ {told} exit 1; }}")
     result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
@@ -117,7 +117,7 @@ async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
     assert "60 of 60 tokens" in error_of(result).message
 
 
-async def test_the_timeout_is_for_all_rounds_and_a_turn_over_it_ends_in_order(
+async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with_done(
     workspace: Path,
 ) -> None:
     def check(_result: Result) -> str:
@@ -148,7 +148,7 @@ async def test_the_timeout_also_ends_a_check(workspace: Path) -> None:
     assert child_pids() == []
 
 
-async def test_a_turn_that_is_no_success_ends_it(workspace: Path) -> None:
+async def test_a_failed_turn_ends_the_rounds(workspace: Path) -> None:
     def check(_result: Result) -> str:
         return "no:\ninit\ntext half"
 
@@ -166,7 +166,7 @@ async def test_what_a_check_raises_is_raised_and_leaves_nothing(workspace: Path)
     assert child_pids() == []
 
 
-async def test_a_typed_answer_is_asked_for_in_every_round(workspace: Path) -> None:
+async def test_a_typed_answer_is_requested_in_every_round(workspace: Path) -> None:
     outputs: list[Any] = []
 
     def check(result: Result) -> str | None:
@@ -182,7 +182,7 @@ async def test_a_typed_answer_is_asked_for_in_every_round(workspace: Path) -> No
     assert outputs == [[1], [2]]
 
 
-async def test_a_prompt_file_is_said_once(workspace: Path) -> None:
+async def test_a_prompt_file_is_sent_once(workspace: Path) -> None:
     (workspace / "prompt.md").write_text(GOOD)
 
     def check(_result: Result) -> str | None:
@@ -234,7 +234,7 @@ async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_starts_nothing(
+async def test_an_impossible_goal_starts_nothing(
     workspace: Path, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match=said):
@@ -252,7 +252,7 @@ async def test_what_cannot_be_starts_nothing(
         lambda: command_succeeds("true", timeout=0),
     ],
 )
-def test_a_check_of_nothing_is_refused(make: Callable[[], object]) -> None:
+def test_a_check_without_a_command_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(errors.ConfigError):
         make()
 
@@ -301,7 +301,7 @@ class Wrapped:
         ("not yet", "not yet"),
     ],
 )
-async def test_a_check_says_done_or_what_is_wrong(verdict: CheckResult, said: str | None) -> None:
+async def test_a_check_returns_done_or_a_complaint(verdict: CheckResult, said: str | None) -> None:
     def check(_result: Result) -> CheckResult:
         return verdict
 
@@ -314,7 +314,7 @@ async def test_a_check_says_done_or_what_is_wrong(verdict: CheckResult, said: st
         assert told is None if said is None else said in (told or "")
 
 
-async def test_a_check_that_says_something_else_is_refused() -> None:
+async def test_a_check_that_returns_another_type_is_refused() -> None:
     def check(_result: Result) -> Any:
         return 3
 
@@ -341,17 +341,17 @@ async def test_the_first_prompt_is_the_callers_and_the_next_the_complaint() -> N
     assert result.usage.total == 9
 
 
-async def test_ten_rounds_are_the_most_unless_more_are_asked_for() -> None:
+async def test_ten_rounds_are_the_default_limit() -> None:
     agent = Agent()
     assert (await until_done(agent.run, "go", lambda _: False)).status == "max_turns"
     assert len(agent.prompts) == 11
 
 
-async def test_what_is_done_is_a_success_whatever_it_cost() -> None:
+async def test_a_passed_check_is_a_success_despite_the_budget() -> None:
     assert (await until_done(Agent().run, "go", lambda _: True, max_total_tokens=1)).ok
 
 
-async def test_a_budget_of_tokens_that_nobody_counts_allows_no_second_turn() -> None:
+async def test_a_token_budget_without_reported_usage_allows_no_second_turn() -> None:
     agent = Agent(Usage())
     result = await until_done(agent.run, "go", lambda _: False, max_total_tokens=1_000_000)
     assert result.status == "max_budget"
@@ -368,7 +368,7 @@ async def test_a_run_that_does_not_end_itself_is_cancelled() -> None:
     assert isinstance(error_of(result), errors.TotalTimeout)
 
 
-async def test_a_timeout_of_the_runs_own_is_not_ours() -> None:
+async def test_a_timeout_error_of_the_run_is_passed_on() -> None:
     async def run(_prompt: str) -> Result:
         raise TimeoutError("its own")
 
@@ -376,7 +376,7 @@ async def test_a_timeout_of_the_runs_own_is_not_ours() -> None:
         await until_done(run, "go", lambda _: True, timeout=30)
 
 
-async def test_a_cancellation_passes() -> None:
+async def test_a_cancellation_is_passed_on() -> None:
     async def run(_prompt: str) -> Result:
         await asyncio.sleep(300)
         raise AssertionError
@@ -386,7 +386,7 @@ async def test_a_cancellation_passes() -> None:
             await until_done(run, "go", lambda _: True, timeout=30)
 
 
-async def test_a_later_turn_that_cannot_start_carries_what_was_done() -> None:
+async def test_the_error_of_a_later_turn_that_cannot_start_has_the_earlier_result() -> None:
     agent = Agent()
 
     async def run(prompt: str) -> Result:
@@ -408,7 +408,7 @@ async def test_only_files_count_as_files(workspace: Path) -> None:
     assert told.endswith("these files do not exist: folder, b.txt")
 
 
-async def test_a_command_runs_in_the_sessions_folder_and_tells_both_streams(
+async def test_a_command_runs_in_the_sessions_folder_and_both_streams_are_reported(
     workspace: Path,
 ) -> None:
     told = await complaint_of(command_succeeds("pwd; echo wrong >&2; exit 3"), workspace)
@@ -427,19 +427,23 @@ async def test_a_command_runs_in_the_sessions_folder_and_tells_both_streams(
     ],
     ids=str,
 )
-async def test_how_a_command_ended_is_told(command: str | list[str], said: str | None) -> None:
+async def test_the_complaint_says_how_a_command_ended(
+    command: str | list[str], said: str | None
+) -> None:
     told = await complaint_of(command_succeeds(command))
     assert told is None if said is None else said in (told or "")
 
 
-async def test_only_the_end_of_a_long_output_is_told() -> None:
+async def test_only_the_end_of_a_long_output_is_reported() -> None:
     told = await complaint_of(command_succeeds("seq 1 100000; exit 1"))
     assert told is not None
     assert "\n100000\n" in told
     assert len(told) < 5_000
 
 
-async def test_what_no_prompt_may_hold_is_left_out_of_a_complaint(workspace: Path) -> None:
+async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
+    workspace: Path,
+) -> None:
     def check(_result: Result) -> str | None:
         return None if (workspace / "done").exists() else f"\0odd \ud800:\n{MEND}"
 
@@ -461,7 +465,7 @@ async def test_what_a_command_leaves_behind_is_ended(workspace: Path) -> None:
     assert child_pids() == []  # orphans come to us
 
 
-async def test_a_command_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_does_not_get_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://private")
     told = await complaint_of(command_succeeds("env; exit 1", env={"MINE": "yes"}))
     assert told is not None
@@ -471,7 +475,7 @@ async def test_a_command_sees_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("stream", [1, 2])
 @pytest.mark.parametrize("length", [4_000, 16_000])
-async def test_the_end_of_a_commands_output_begins_with_no_part_of_a_secret(
+async def test_the_end_of_a_commands_output_does_not_start_with_part_of_a_secret(
     stream: int, length: int
 ) -> None:
     env = {"SOME_API_KEY": "canary-secret-0123456789"}
@@ -483,6 +487,6 @@ async def test_the_end_of_a_commands_output_begins_with_no_part_of_a_secret(
     assert "123" not in told
 
 
-async def test_a_program_that_is_not_there_is_an_error_and_no_complaint() -> None:
+async def test_a_missing_program_is_an_error_and_not_a_complaint() -> None:
     with pytest.raises(errors.NotInstalled):
         await complaint_of(command_succeeds(["no-such-program-here"]))

@@ -1,4 +1,4 @@
-"""Files that an agent asks us for: read and written whole, and never outside."""
+"""Files that an agent reads and writes through corral, never outside of its folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def files(workspace: Path) -> ClientFiles:
     return ClientFiles(PathGuard(str(workspace)))
 
 
-def test_a_file_is_read_whole_byte_for_byte(files: ClientFiles, workspace: Path) -> None:
+def test_a_file_is_read_byte_for_byte(files: ClientFiles, workspace: Path) -> None:
     text = "one\r\ntwo\n\u2028three\x0bfour\rfive ü 漢"
     (workspace / "a.txt").write_bytes(text.encode())
     assert files.read(f"{workspace}/a.txt") == text
@@ -59,12 +59,14 @@ def test_some_lines_of_a_file_are_counted_from_one(
     assert files.read(f"{workspace}/a.txt", line, limit) == wanted
 
 
-def test_bytes_that_are_no_text_are_read_all_the_same(files: ClientFiles, workspace: Path) -> None:
+def test_bytes_that_are_not_utf8_are_read_with_replacement(
+    files: ClientFiles, workspace: Path
+) -> None:
     (workspace / "a.bin").write_bytes(b"\xff\x00ok")
     assert files.read(f"{workspace}/a.bin") == "\ufffd\x00ok"
 
 
-def test_what_is_not_there_is_told_apart_from_what_is_outside(
+def test_a_missing_file_and_a_file_outside_have_different_errors(
     files: ClientFiles, workspace: Path
 ) -> None:
     with pytest.raises(FileNotFoundError):
@@ -159,9 +161,7 @@ def test_folders_are_relative_to_the_workspace_and_not_to_where_we_run(
         files.write(f"{elsewhere}/more/a.txt", "new")
 
 
-def test_what_is_no_file_is_refused_and_nobody_waits_for_it(
-    files: ClientFiles, workspace: Path
-) -> None:
+def test_special_files_are_refused_without_blocking(files: ClientFiles, workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     (workspace / "folder").mkdir()
     for name in ("pipe", "folder"):
@@ -196,7 +196,7 @@ def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace:
     assert (workspace / ".git" / "config").read_text() == "[user]"
 
 
-def test_who_swaps_folders_for_links_meanwhile_gets_nothing(
+def test_replacing_folders_by_links_during_access_reveals_nothing(
     workspace: Path, tmp_path: Path
 ) -> None:
     """The guard says yes, and then the folder is a link: what is opened follows none."""

@@ -1,4 +1,4 @@
-"""What an agent sends after its answer, in a session of its own and beside others in a pool."""
+"""Output of an agent after its answer, in its own session and with others in a pool."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> N
 
 
 @pytest.mark.parametrize("depth", [250, 930, 5000])
-async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_recorded_whole(
+async def test_a_tool_call_that_is_nested_too_deeply_does_not_crash_and_is_shortened(
     workspace: Path, depth: int
 ) -> None:
     update = '{"sessionUpdate":"tool_call","toolCallId":"1","status":"in_progress","rawInput":%s}'
@@ -151,7 +151,7 @@ async def test_a_tool_call_that_is_nested_too_deeply_neither_crashes_nor_is_reco
     assert not any(is_too_deep(to_builtins(event)) for event in events)
 
 
-async def test_a_person_who_does_not_stop_answering_holds_up_no_close(
+async def test_an_asker_that_ignores_cancellation_does_not_block_close(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permissions, "CANCEL_TIMEOUT", 0.2)

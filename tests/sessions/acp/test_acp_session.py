@@ -1,4 +1,4 @@
-"""Sessions with an agent that stays: a real program that speaks the protocol as it is told."""
+"""Sessions with a persistent agent: a scripted program that speaks the protocol."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def answering(decision: Decision) -> Asker:
 # What comes
 
 
-async def test_words_in_one_breath_with_the_opening_of_a_session_are_not_lost(
+async def test_text_in_the_same_chunk_as_the_new_session_is_not_lost(
     workspace: Path,
 ) -> None:
     result = await result_of(workspace, "text And bye.", "--greets")
@@ -117,12 +117,12 @@ async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     assert result.usage == corral.Usage(input=20, output=10, coverage="complete")
 
 
-async def test_thoughts_stay_away_where_nobody_wants_them(workspace: Path) -> None:
+async def test_thinking_is_left_out_if_it_is_switched_off(workspace: Path) -> None:
     events = await events_of(workspace, "thought hm\ntext x", thinking=False)
     assert [type(event) for event in events] == [Init, Text, Done]
 
 
-async def test_a_tool_is_told_with_its_end_and_its_file(workspace: Path) -> None:
+async def test_a_tool_is_reported_with_its_end_and_its_file(workspace: Path) -> None:
     orders = "tool t1 edit a.txt\ntouch a.txt\ntool-done t1\ntouch b.txt\ntext x"
     result = await result_of(workspace, orders)
     assert [(Path(f.path).name, f.kind, f.by_tool) for f in result.files] == [
@@ -136,7 +136,7 @@ async def test_tools_left_open_are_closed_as_cancelled(workspace: Path) -> None:
     assert [e.status for e in events if isinstance(e, ToolResult)] == ["cancelled"]
 
 
-async def test_garbage_and_the_unheard_of_are_passed_on_and_the_turn_goes_on(
+async def test_invalid_and_unknown_messages_are_passed_on_and_the_turn_continues(
     workspace: Path,
 ) -> None:
     orders = "\n".join(
@@ -170,7 +170,7 @@ async def test_a_second_reply_to_one_prompt_changes_nothing(workspace: Path) -> 
     assert second.ok
 
 
-async def test_a_hundred_thousand_updates_arrive_and_never_pile_up(workspace: Path) -> None:
+async def test_a_hundred_thousand_updates_arrive_in_bounded_memory(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace, timeout=90)) as session:
         turn = session.prompt("many 100000")
         pieces = largest = 0
@@ -187,7 +187,7 @@ async def test_an_empty_answer_is_an_error(workspace: Path) -> None:
     assert code(result) == "empty_answer"
 
 
-async def test_a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer(
+async def test_a_turn_that_ends_after_a_denial_is_reported_as_such(
     workspace: Path,
 ) -> None:
     result = await result_of(workspace, "ask-and-give-up", policy=Policy.read_only())
@@ -206,7 +206,7 @@ async def test_a_turn_that_ends_at_a_refusal_says_so_and_is_no_empty_answer(
         ("tired", errors.ProcessFailed),
     ],
 )
-async def test_each_reason_to_stop_is_its_own_error(
+async def test_each_stop_reason_has_its_own_error(
     workspace: Path, reason: str, kind: type[errors.CorralError]
 ) -> None:
     result = await result_of(workspace, f"text x\nstop {reason}")
@@ -215,7 +215,7 @@ async def test_each_reason_to_stop_is_its_own_error(
     assert result.text == "x"
 
 
-async def test_an_error_in_reply_is_told_and_the_session_goes_on(workspace: Path) -> None:
+async def test_an_error_in_reply_is_reported_and_the_session_continues(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace)) as session:
         failed = await session.run("error -32603 no more words")
         again = await session.run("text x")
@@ -229,7 +229,7 @@ async def test_an_error_in_reply_is_told_and_the_session_goes_on(workspace: Path
 # More than one prompt
 
 
-async def test_a_second_prompt_goes_on_in_the_same_session_and_process(workspace: Path) -> None:
+async def test_a_second_prompt_uses_the_same_session_and_process(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace)) as session:
         first = await session.run("text one\npid")
         second = await session.run("history\npid")
@@ -238,7 +238,9 @@ async def test_a_second_prompt_goes_on_in_the_same_session_and_process(workspace
     assert second.text == json.dumps(["text one\npid"]) + pid
 
 
-async def test_what_a_left_prompt_still_said_is_not_told_to_the_next(workspace: Path) -> None:
+async def test_late_output_of_an_abandoned_prompt_is_not_in_the_next_answer(
+    workspace: Path,
+) -> None:
     async with corral.session(agent(), **scripted(workspace)) as session:
         async for event in session.prompt("text one\nslow-to-stop"):
             if isinstance(event, Text):
@@ -251,7 +253,7 @@ async def test_what_a_left_prompt_still_said_is_not_told_to_the_next(workspace: 
     assert corral.result_from_events(events).ok
 
 
-async def test_a_system_prompt_stands_before_the_prompt(workspace: Path) -> None:
+async def test_a_system_prompt_is_sent_before_the_prompt(workspace: Path) -> None:
     result = await result_of(workspace, "text x\ntold session/prompt", system_prompt="be brief")
     assert json.loads(result.text[1:])["prompt"] == [
         {"type": "text", "text": "be brief\n\ntext x\ntold session/prompt"}
@@ -271,7 +273,7 @@ async def test_a_crash_ends_the_turn_and_the_next_prompt_starts_a_fresh_process(
     assert second.text == "back[]"
 
 
-async def test_after_a_crash_the_conversation_is_loaded_where_the_agent_can(
+async def test_after_a_crash_the_conversation_is_loaded_if_the_agent_can(
     workspace: Path,
 ) -> None:
     async with corral.session(agent("--loads"), **scripted(workspace)) as session:
@@ -282,7 +284,7 @@ async def test_after_a_crash_the_conversation_is_loaded_where_the_agent_can(
     assert third.text == '["(loaded)"]'
 
 
-async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_told_to_be_lost(
+async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_an_error(
     workspace: Path,
 ) -> None:
     async with corral.session(agent(), **scripted(workspace)) as session:
@@ -294,7 +296,7 @@ async def test_after_a_crash_a_conversation_that_cannot_be_loaded_is_told_to_be_
     assert child_pids() == []
 
 
-async def test_a_session_is_resumed_by_its_token_without_its_old_words(workspace: Path) -> None:
+async def test_a_resumed_session_does_not_repeat_its_history(workspace: Path) -> None:
     first = await result_of(workspace, "text one", "--loads")
     assert first.resume_token is not None
     events = await events_of(workspace, "history", "--loads", resume=first.resume_token)
@@ -305,7 +307,7 @@ async def test_a_session_is_resumed_by_its_token_without_its_old_words(workspace
     assert again.text == '["(loaded)"]'
 
 
-async def test_an_agent_that_cannot_load_says_so_when_asked_to_resume(workspace: Path) -> None:
+async def test_resuming_is_an_error_if_the_agent_cannot_load(workspace: Path) -> None:
     first = await result_of(workspace, "text one")
     with pytest.raises(errors.ConfigError, match="cannot resume"):
         await result_of(workspace, "text two", resume=first.resume_token)
@@ -375,7 +377,7 @@ async def test_shell_rules_decide_on_the_command(workspace: Path) -> None:
         "allow_always reject_once allow_once",
     ],
 )
-async def test_an_option_is_taken_for_its_kind_wherever_it_stands(
+async def test_an_option_is_chosen_by_its_kind_and_not_by_its_position(
     workspace: Path, order: str
 ) -> None:
     orders = f"options {order}\nask edit {workspace}/a.txt\nask execute"
@@ -387,7 +389,7 @@ async def test_an_option_is_taken_for_its_kind_wherever_it_stands(
     ("decision", "answer"),
     [("allow_once", "b-once"), ("allow_session", "b-once"), ("deny", "c-no")],
 )
-async def test_whoever_is_asked_decides(workspace: Path, decision: Decision, answer: str) -> None:
+async def test_the_asker_decides(workspace: Path, decision: Decision, answer: str) -> None:
     asked: list[PermissionRequest] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -412,7 +414,7 @@ async def test_an_answer_may_take_its_time(workspace: Path) -> None:
     assert result.text == "[b-once]"
 
 
-async def test_what_the_policy_says_is_not_asked(workspace: Path) -> None:
+async def test_a_person_is_not_asked_what_the_policy_decides(workspace: Path) -> None:
     asked: list[str | None] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -426,7 +428,7 @@ async def test_what_the_policy_says_is_not_asked(workspace: Path) -> None:
     assert asked == ["execute"]
 
 
-async def test_leave_for_the_session_is_remembered_here_and_never_given_to_the_agent(
+async def test_allow_session_is_remembered_here_and_never_passed_to_the_agent(
     workspace: Path,
 ) -> None:
     """An agent that may always do it asks no more, and its next paths would not be judged."""
@@ -443,7 +445,7 @@ async def test_leave_for_the_session_is_remembered_here_and_never_given_to_the_a
     assert asked == [first, "id", "ls"]
 
 
-async def test_a_question_about_files_is_answered_by_where_they_are(
+async def test_a_request_for_files_is_answered_by_their_location(
     workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "way").symlink_to(tmp_path)
@@ -485,7 +487,7 @@ async def test_a_question_about_files_is_answered_by_where_they_are(
     assert said(result) == "[b-once]" * len(denied)
 
 
-async def test_a_path_that_became_a_link_while_somebody_was_asked_is_denied(
+async def test_a_path_that_became_a_link_during_the_question_is_denied(
     workspace: Path, tmp_path: Path
 ) -> None:
     def ask(_request: PermissionRequest) -> Decision:
@@ -496,7 +498,7 @@ async def test_a_path_that_became_a_link_while_somebody_was_asked_is_denied(
     assert said(result) == "[c-no]"
 
 
-async def test_files_are_read_for_an_agent_only_where_the_policy_lets_it_read(
+async def test_files_are_read_for_an_agent_only_if_the_policy_allows_reading(
     workspace: Path,
 ) -> None:
     (workspace / "a.txt").write_text("words")
@@ -508,7 +510,7 @@ async def test_files_are_read_for_an_agent_only_where_the_policy_lets_it_read(
         assert "words" not in result.text
 
 
-async def test_a_refusal_lets_the_turn_go_on_and_a_cancellation_ends_it(workspace: Path) -> None:
+async def test_a_denial_continues_the_turn_and_a_cancellation_ends_it(workspace: Path) -> None:
     orders = "ask execute\ntext went on"
     refused = await result_of(workspace, orders, ask=answering("deny"))
     assert refused.ok
@@ -523,7 +525,7 @@ async def test_a_refusal_lets_the_turn_go_on_and_a_cancellation_ends_it(workspac
     assert decisions(events) == [("cancel", "person")]
 
 
-async def test_no_answer_in_time_is_a_refusal(
+async def test_no_answer_in_time_is_a_denial(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = PermissionBroker.__init__
@@ -542,13 +544,13 @@ async def test_no_answer_in_time_is_a_refusal(
 
 
 @pytest.mark.parametrize("answer", ["yes", None, 7, True, []])
-async def test_an_answer_that_is_none_is_a_refusal(workspace: Path, answer: object) -> None:
+async def test_an_invalid_answer_is_a_denial(workspace: Path, answer: object) -> None:
     ask: Callable[[PermissionRequest], object] = lambda _request: answer  # noqa: E731
     result = await result_of(workspace, "ask execute", ask=ask)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert result.text == "[c-no]"
 
 
-async def test_a_question_that_fails_is_a_refusal(workspace: Path) -> None:
+async def test_a_question_that_fails_is_a_denial(workspace: Path) -> None:
     def ask(_request: PermissionRequest) -> Decision:
         raise RuntimeError("the page is gone")
 
@@ -559,7 +561,7 @@ async def test_a_question_that_fails_is_a_refusal(workspace: Path) -> None:
     ]
 
 
-async def test_two_questions_are_put_one_at_a_time(workspace: Path) -> None:
+async def test_two_questions_are_asked_one_at_a_time(workspace: Path) -> None:
     open_now, most = 0, 0
     asked: list[str | None] = []
 
@@ -579,7 +581,7 @@ async def test_two_questions_are_put_one_at_a_time(workspace: Path) -> None:
     assert most == 1
 
 
-async def test_a_question_open_at_the_end_is_withdrawn_and_its_asker_told(
+async def test_a_question_open_at_the_end_is_cancelled_and_its_asker_notices(
     workspace: Path,
 ) -> None:
     asked = asyncio.Event()
@@ -611,7 +613,7 @@ async def test_a_question_open_at_the_end_is_withdrawn_and_its_asker_told(
     assert decisions(events) == [("cancel", "agent")]
 
 
-async def test_a_question_nobody_waits_for_any_more_is_withdrawn(workspace: Path) -> None:
+async def test_a_request_that_the_agent_cancels_is_withdrawn(workspace: Path) -> None:
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.Event().wait()
         return "allow_once"
@@ -621,7 +623,7 @@ async def test_a_question_nobody_waits_for_any_more_is_withdrawn(workspace: Path
     assert decisions(events) == [("cancel", "agent")]
 
 
-async def test_a_question_that_makes_no_sense_is_refused_and_told(workspace: Path) -> None:
+async def test_an_invalid_request_is_refused_and_reported(workspace: Path) -> None:
     events = await events_of(workspace, "ask-nonsense", ask=answering("allow_once"))
     assert corral.result_from_events(events).text == "[refused]"
     assert any(isinstance(event, Unknown) for event in events)
@@ -654,7 +656,7 @@ async def test_files_are_read_and_written_for_the_agent_only_where_allowed(
     assert [Path(f.path).name for f in writes.files] == ["b.txt"]
 
 
-async def test_a_write_that_a_person_gave_leave_for_is_done_and_no_other(workspace: Path) -> None:
+async def test_only_a_write_that_a_person_allowed_is_done(workspace: Path) -> None:
     def ask(request: PermissionRequest) -> Decision:
         return "deny" if "unwelcome" in (request.title or "") else "allow_once"
 
@@ -678,7 +680,7 @@ async def test_a_write_that_a_person_gave_leave_for_is_done_and_no_other(workspa
     assert os.listdir(workspace) == ["wanted"]
 
 
-async def test_leave_for_once_is_for_one_write_and_leave_for_the_session_for_all(
+async def test_allow_once_is_for_one_write_and_allow_session_for_all(
     workspace: Path,
 ) -> None:
     first, second = f"{workspace}/first", f"{workspace}/second"
@@ -694,7 +696,7 @@ async def test_leave_for_once_is_for_one_write_and_leave_for_the_session_for_all
     assert Path(second).read_text() == "x"
 
 
-async def test_what_we_offer_is_what_was_allowed(workspace: Path) -> None:
+async def test_only_allowed_capabilities_are_offered(workspace: Path) -> None:
     result = await result_of(workspace, "told initialize", allow_file_reads=True)
     told = json.loads(result.text)["clientCapabilities"]
     assert told["fs"] == {"readTextFile": True, "writeTextFile": False}
@@ -754,7 +756,7 @@ async def test_a_missing_file_is_an_error_of_its_own(workspace: Path) -> None:
         ("silence", "startup_timeout"),
     ],
 )
-async def test_whatever_goes_wrong_before_the_prompt_ends_lawfully(
+async def test_failures_before_the_prompt_end_with_a_valid_stream(
     workspace: Path, stage: str, how: str, wanted: str
 ) -> None:
     handshake_timeout = 0.5 if how == "silence" else 20
@@ -770,14 +772,14 @@ async def test_whatever_goes_wrong_before_the_prompt_ends_lawfully(
         assert "the reason why" in result.error.message
 
 
-async def test_another_version_of_the_protocol_is_refused_by_name(workspace: Path) -> None:
+async def test_another_version_of_the_protocol_is_an_error_that_names_it(workspace: Path) -> None:
     result = await result_of(workspace, "text x", "--fails", "initialize", "version")
     assert result.error is not None
     assert "version 2" in result.error.message
 
 
 @pytest.mark.parametrize("stage", ["initialize", "session/new", "session/prompt"])
-async def test_cancel_is_heard_at_every_stage(workspace: Path, stage: str) -> None:
+async def test_cancel_works_at_every_stage(workspace: Path, stage: str) -> None:
     before = open_descriptors()
     command = agent("--fails", stage, "silence")
     async with corral.session(command, **scripted(workspace, grace=0.2)) as session:
@@ -794,7 +796,7 @@ async def test_cancel_is_heard_at_every_stage(workspace: Path, stage: str) -> No
     assert open_descriptors() == before
 
 
-async def test_a_program_that_is_not_there_is_raised_before_anything_starts(
+async def test_a_missing_program_is_raised_before_anything_starts(
     workspace: Path,
 ) -> None:
     with pytest.raises(errors.NotInstalled):
@@ -804,7 +806,7 @@ async def test_a_program_that_is_not_there_is_raised_before_anything_starts(
 @pytest.mark.parametrize(
     ("orders", "wanted"), [("die 9", "killed_by_signal"), ("exit 0", "stream_broken")]
 )
-async def test_death_in_the_middle_keeps_what_was_said(
+async def test_a_crash_in_the_middle_keeps_the_text_so_far(
     workspace: Path, orders: str, wanted: str
 ) -> None:
     events = await events_of(workspace, f"text half\ntool t1 execute make\n{orders}")
@@ -822,7 +824,7 @@ async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> N
     assert result.text == "x"
 
 
-async def test_an_agent_that_shook_hands_and_thinks_long_is_not_late_to_start(
+async def test_a_long_pause_after_the_handshake_is_not_a_startup_timeout(
     workspace: Path,
 ) -> None:
     orders = "sleep 4\ntext x"
@@ -865,7 +867,9 @@ async def test_a_reply_that_never_comes_ends_by_the_total_deadline(workspace: Pa
     assert code(result) == "total_timeout"
 
 
-async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: Path) -> None:
+async def test_an_agent_that_ignores_cancellation_is_ended_after_the_grace_period(
+    workspace: Path,
+) -> None:
     async with corral.session(agent(), **scripted(workspace, grace=0.3)) as session:
         turn = session.prompt("ignore-cancel\ndaemon\ntext x\nhang")
         events: list[corral.Event] = []
@@ -881,7 +885,7 @@ async def test_an_agent_deaf_to_cancelling_is_ended_after_the_grace(workspace: P
     assert corral.result_from_events(events).status == "interrupted"
 
 
-async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_breaking_out_of_the_loop_ends_all_processes(workspace: Path) -> None:
     before = open_descriptors()
     async with corral.session(agent(), **scripted(workspace)) as session:
         async for event in session.prompt("child\ndaemon\ntext x\nhang"):
@@ -892,7 +896,7 @@ async def test_breaking_out_of_the_loop_takes_the_whole_tree_along(workspace: Pa
     assert open_descriptors() == before
 
 
-async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_an_exception_in_the_loop_ends_all_processes(workspace: Path) -> None:
     options = scripted(workspace, grace=0.3)
     with pytest.raises(ZeroDivisionError):
         async with corral.session(agent("--ignore-term"), **options) as session:
@@ -902,7 +906,7 @@ async def test_an_exception_in_the_loop_takes_the_whole_tree_along(workspace: Pa
     assert child_pids() == []
 
 
-async def test_a_cancelled_task_takes_the_whole_tree_along(workspace: Path) -> None:
+async def test_a_cancelled_task_ends_all_processes(workspace: Path) -> None:
     before = open_descriptors()
     spoke = asyncio.Event()
 
@@ -1013,7 +1017,7 @@ async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Pa
     assert len(list((home / "sessions").iterdir())) == 1
 
 
-async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace: Path) -> None:
+async def test_a_known_secret_is_redacted_wherever_the_agent_writes_it(workspace: Path) -> None:
     key = "a-secret-of-ours-0123456789"
     orders = f"text my key is {key}\nthought {key}\ntool t1 read {key}\nstderr {key}\nexit 1"
     events = await events_of(workspace, orders, env={"SCRIPTED_API_KEY": key}, record=True)
@@ -1022,7 +1026,7 @@ async def test_a_known_secret_is_struck_out_wherever_the_agent_says_it(workspace
     assert key not in told
 
 
-async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path) -> None:
+async def test_the_end_of_stderr_does_not_start_with_part_of_a_secret(workspace: Path) -> None:
     key = "a-secret-of-ours-0123456789"
     filler = "x" * (16_384 - len("0123456789\n"))  # what is kept begins inside the key
     options = scripted(workspace, env={"SCRIPTED_API_KEY": key})
@@ -1031,7 +1035,7 @@ async def test_the_end_of_stderr_begins_with_no_part_of_a_secret(workspace: Path
         assert session.stderr.endswith(f"…{filler}\n")
 
 
-async def test_words_that_come_after_the_end_was_told_are_not_lost(workspace: Path) -> None:
+async def test_text_after_the_reply_to_the_prompt_is_not_lost(workspace: Path) -> None:
     assert said(await result_of(workspace, "text first \nlate and last")) == "first and last"
 
 
@@ -1064,7 +1068,7 @@ def helper() -> str:
     return "helped"
 
 
-async def test_a_value_that_was_handed_in_is_an_answer_without_any_text(workspace: Path) -> None:
+async def test_a_submitted_value_is_an_answer_without_text(workspace: Path) -> None:
     orders = 'mcp submit_result {"title": "fine"}'
     events: list[corral.Event] = []
     result = await corral.run(
@@ -1122,7 +1126,7 @@ async def test_a_conversation_that_cannot_be_loaded_is_lost_with_the_reason(
 
 
 @pytest.mark.parametrize("arguments", [(), ("--loads",)])
-async def test_an_agent_that_was_killed_goes_on_where_it_can_load(
+async def test_a_killed_agent_continues_if_it_can_load(
     workspace: Path, arguments: tuple[str, ...]
 ) -> None:
     options = scripted(workspace, grace=0.2)
@@ -1138,7 +1142,7 @@ async def test_an_agent_that_was_killed_goes_on_where_it_can_load(
         assert code(again) == "resume_lost"
 
 
-async def test_a_first_turn_that_left_nothing_is_not_begun_anew_without_a_word(
+async def test_after_a_first_turn_that_was_not_stored_the_next_prompt_fails(
     workspace: Path,
 ) -> None:
     options = scripted(workspace, grace=0.2)

@@ -1,4 +1,4 @@
-"""The list of sessions that an agent itself keeps."""
+"""The list of sessions that an agent itself has stored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_sessions_are_listed_while_a_prompt_is_under_way_and_no_event_is_l
     assert "".join(texts) == "onetwo"
 
 
-async def test_a_list_without_an_end_is_left(
+async def test_a_list_without_an_end_is_read_only_so_far(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAGES", 7)
@@ -68,20 +68,22 @@ async def test_a_list_without_an_end_is_left(
         assert len(await opened.list_sessions()) == 3
 
 
-async def test_after_a_crash_the_list_comes_of_a_fresh_process(workspace: Path) -> None:
+async def test_after_a_crash_the_list_comes_from_a_new_process(workspace: Path) -> None:
     async with session(workspace, "--lists", "2") as opened:
         assert not (await opened.run("die 9")).ok
         assert len(await opened.list_sessions()) == 2
 
 
-async def test_an_agent_that_lists_none_says_so_and_goes_on(workspace: Path) -> None:
+async def test_listing_is_an_error_if_the_agent_cannot_list_and_prompts_still_work(
+    workspace: Path,
+) -> None:
     async with session(workspace) as opened:
         with pytest.raises(errors.ConfigError, match="does not list its sessions"):
             await opened.list_sessions()
         assert (await opened.run("text fine")).text == "fine"
 
 
-async def test_an_agent_of_one_process_a_prompt_says_so_and_starts_nothing(
+async def test_listing_is_an_error_for_an_agent_with_one_process_per_prompt(
     workspace: Path,
 ) -> None:
     options: RunKwargs = {

@@ -113,7 +113,7 @@ def test_a_slow_writer_is_waited_for(workspace: Path) -> None:
     assert result.text == "one\ntwo"
 
 
-def test_without_notes_from_the_kernel_the_file_is_looked_at(
+def test_without_file_notifications_the_file_is_polled(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> int:
@@ -131,7 +131,7 @@ class Review:
     problems: list[str]
 
 
-def test_what_does_not_fit_goes_back_to_the_person(workspace: Path) -> None:
+def test_an_answer_that_does_not_fit_is_returned_to_the_person(workspace: Path) -> None:
     person = Person("I like it.", '{"summary": "small", "problems": []}')
     result = corral.run_sync(
         "manual", "Review it", cwd=workspace, output=Review, on_event=person, check=True
@@ -141,7 +141,7 @@ def test_what_does_not_fit_goes_back_to_the_person(workspace: Path) -> None:
     assert "no JSON in the answer" in person.asked[1]
 
 
-def test_the_person_is_told_of_what_goes_with_the_prompt(workspace: Path) -> None:
+def test_the_person_sees_the_attachments_of_the_prompt(workspace: Path) -> None:
     (workspace / "notes.txt").write_text("notes")
     person = Person("ok")
     corral.run_sync(
@@ -155,7 +155,7 @@ def test_the_person_is_told_of_what_goes_with_the_prompt(workspace: Path) -> Non
     assert person.asked[0].startswith("Be kind.\n\nRead it\n\nAttached files:\n- notes.txt\n")
 
 
-def test_a_person_has_a_month_unless_somebody_says_less(
+def test_a_person_has_a_month_by_default(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare("manual", {"cwd": workspace}).run
@@ -191,7 +191,7 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
     assert not store.is_in_use(kept)
 
 
-def test_another_prompt_is_another_question_and_the_open_one_is_let_be(workspace: Path) -> None:
+def test_another_prompt_is_another_question_and_the_open_one_stays(workspace: Path) -> None:
     first = corral.run_sync("manual", "One?", cwd=workspace, timeout=0.2)
     person = Person("two")
     second = corral.run_sync(
@@ -202,7 +202,7 @@ def test_another_prompt_is_another_question_and_the_open_one_is_let_be(workspace
     assert (store.find("last").folder / "turn-1" / "prompt.md").read_text().startswith("One?")
 
 
-def test_a_session_with_a_person_goes_on(workspace: Path) -> None:
+def test_a_session_with_a_person_continues(workspace: Path) -> None:
     first = corral.run_sync("manual", "One?", cwd=workspace, on_event=Person("one"))
     person = Person("two")
     second = corral.run_sync(
@@ -212,12 +212,12 @@ def test_a_session_with_a_person_goes_on(workspace: Path) -> None:
     assert second.session_id == first.session_id
 
 
-def test_nothing_stays_where_nothing_is_to_be_kept(workspace: Path) -> None:
+def test_nothing_is_stored_without_keep(workspace: Path) -> None:
     result = corral.run_sync("manual", "One?", cwd=workspace, keep=False, on_event=Person("one"))
     assert (result.text, result.resume_token, store.all_sessions()) == ("one", None, [])
 
 
-def test_a_folder_that_is_taken_away_ends_the_wait(workspace: Path) -> None:
+def test_a_removed_folder_ends_the_wait(workspace: Path) -> None:
     person = Person(lambda answer: shutil.rmtree(answer.parent))
     result = corral.run_sync("manual", "One?", cwd=workspace, on_event=person)
     assert result.error
@@ -236,7 +236,7 @@ class Counting(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def test_waiting_wakes_nobody_up(workspace: Path) -> None:
+def test_waiting_does_not_wake_the_loop(workspace: Path) -> None:
     counts: list[int] = []
     was_idle: list[bool] = []
 
@@ -369,7 +369,7 @@ def test_an_editor_is_opened_on_the_question(
 @pytest.mark.parametrize(
     ("body", "code"), [("exit 0", "empty_answer"), ("exit 3", "process_failed")]
 )
-def test_an_editor_that_is_left_without_an_answer_leaves_the_question_open(
+def test_an_editor_that_exits_without_an_answer_leaves_the_question_open(
     body: str, code: str, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDITOR", editor(tmp_path, body))
@@ -380,7 +380,7 @@ def test_an_editor_that_is_left_without_an_answer_leaves_the_question_open(
     assert question_files.open_prompt(store.find("last")) == "What now?"
 
 
-def test_a_run_that_ends_takes_the_editor_along(
+def test_a_run_that_ends_also_ends_the_editor(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISUAL", editor(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 300"))
@@ -391,12 +391,12 @@ def test_a_run_that_ends_takes_the_editor_along(
         os.kill(pid, 0)
 
 
-def test_a_terminal_that_is_not_there_is_told_at_once(workspace: Path) -> None:
+def test_a_missing_terminal_is_an_error_at_once(workspace: Path) -> None:
     with pytest.raises(errors.ConfigError, match="there is no terminal"):
         corral.run_sync("manual", "x", cwd=workspace, via="terminal")
 
 
-def test_what_a_policy_leaves_open_a_person_decides(workspace: Path) -> None:
+def test_a_person_decides_what_the_policy_does_not(workspace: Path) -> None:
     for policy in (Policy(), Policy.full(), Policy.native()):
         rows = prepare("manual", {"cwd": workspace, "policy": policy}).compiled.report
         assert {(row.verdict, row.enforcement) for row in rows} == {("allow", "native")}
@@ -412,20 +412,20 @@ def test_what_a_policy_leaves_open_a_person_decides(workspace: Path) -> None:
         Policy(shell_rules=("allow git status",)),
     ],
 )
-def test_what_a_policy_denies_is_refused_as_nobody_can_be_held_to_it(
+def test_a_policy_that_denies_something_is_not_enforceable_for_a_person(
     policy: Policy, workspace: Path
 ) -> None:
     with pytest.raises(errors.PolicyNotEnforceable):
         prepare("manual", {"cwd": workspace, "policy": policy})
 
 
-def test_without_strictness_the_person_is_told_what_is_denied(workspace: Path) -> None:
+def test_without_strict_the_person_is_asked_not_to_use_denied_tools(workspace: Path) -> None:
     person = Person("ok")
     corral.run_sync("manual", "Do it", cwd=workspace, policy="edits", strict=False, on_event=person)
     assert "Please do not use: shell, network." in person.asked[0]
 
 
-def test_what_a_person_does_not_have_is_refused(workspace: Path) -> None:
+def test_options_that_a_person_does_not_support_are_refused(workspace: Path) -> None:
     def tool() -> str:
         """A tool."""
         return ""

@@ -83,7 +83,7 @@ async def answer(name: str, arguments: Json = None, *tools: Any) -> HookAnswer:
     return await Tools(tools).call(name, arguments)
 
 
-def test_a_function_tells_its_name_parameters_and_descriptions() -> None:
+def test_name_parameters_and_descriptions_come_from_the_function() -> None:
     tool = Tool.of(weather)
     assert tool.name == "weather"
     assert tool.description == "The forecast for a place.\n\nIt is never wrong."
@@ -179,7 +179,7 @@ async def test_methods_partials_and_callable_objects_are_tools() -> None:
     assert (await tools.call("greet")).text == "hi"
 
 
-async def test_wrong_arguments_are_told_all_at_once_and_nothing_runs() -> None:
+async def test_all_wrong_arguments_are_reported_together_and_nothing_runs() -> None:
     said = await answer("weather", {"place": {"city": 5}, "days": "x", "units": "C"}, weather)
     assert said.status == "error"
     assert said.text.splitlines()[1:] == [
@@ -240,21 +240,21 @@ def returns_a_circle() -> Any:
         (returns_a_circle, "returns_a_circle returned a value that is not JSON"),
     ],
 )
-async def test_whatever_a_tool_does_is_an_answer(function: Any, said: str) -> None:
+async def test_every_outcome_of_a_tool_is_an_answer(function: Any, said: str) -> None:
     found = await answer(function.__name__, {}, function)
     assert found.status == "error"
     assert found.text.startswith(said)
     assert "Traceback" not in found.text
 
 
-async def test_half_a_character_does_not_reach_the_wire() -> None:
+async def test_a_lone_surrogate_is_replaced() -> None:
     def half() -> str:
         return "a\ud83d"
 
     (await answer("half", {}, half)).text.encode()
 
 
-async def test_a_hanging_tool_is_given_up_on_sync_or_async() -> None:
+async def test_a_hanging_tool_times_out_sync_or_async() -> None:
     release = threading.Event()
 
     def sync_hang() -> None:
@@ -306,7 +306,7 @@ async def test_sync_tools_run_in_parallel_threads_with_the_callers_context() -> 
     assert [each.text for each in both] == ["ours", "ours"]
 
 
-async def test_cancelling_a_call_cancels_the_tool_and_says_so() -> None:
+async def test_cancelling_a_call_cancels_the_tool_and_is_reported() -> None:
     seen: list[Event] = []
     started, ended = asyncio.Event(), asyncio.Event()
 
@@ -364,7 +364,7 @@ lost.__annotations__["thing"] = "Nowhere"
 
 
 @pytest.mark.parametrize("function", [sideways, untold, odd, lost])
-def test_what_cannot_be_told_to_an_agent_is_refused_at_once(function: Any) -> None:
+def test_parameters_that_cannot_be_described_are_refused(function: Any) -> None:
     with pytest.raises(errors.SchemaInvalid, match=function.__name__):
         Tool.of(function)
 
@@ -409,7 +409,7 @@ async def test_hooks_deny_change_and_replace() -> None:
     assert "text: expected a string" in (await tools.call("echo", {"text": "break"})).text
 
 
-async def test_a_hook_that_raises_fails_closed() -> None:
+async def test_a_hook_that_raises_stops_the_call() -> None:
     ran: list[str] = []
 
     def note(text: str) -> str:
@@ -454,7 +454,7 @@ async def test_a_file_is_read_before_it_is_written(tmp_path: Path) -> None:
     assert (await tools.call("write_file", old)).ok
 
 
-async def test_an_order_is_kept_and_only_success_counts() -> None:
+async def test_required_order_counts_only_successful_calls() -> None:
     fails = [True]
 
     def check() -> None:
@@ -474,7 +474,7 @@ async def test_an_order_is_kept_and_only_success_counts() -> None:
     assert (await tools.call("echo", {"text": "free"})).ok
 
 
-async def test_a_budget_is_spent_once_by_parallel_calls_too() -> None:
+async def test_parallel_calls_share_one_budget() -> None:
     tools = Tools([echo, weather], hooks=[call_budget(4, echo=2)])
     made = await asyncio.gather(*(tools.call("echo", {"text": "a"}) for _ in range(5)))
     assert [each.ok for each in made] == [True, True, False, False, False]
@@ -543,7 +543,9 @@ async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": ""}])
-async def test_without_the_token_there_is_nothing(mode: Mode, headers: dict[str, str]) -> None:
+async def test_without_the_token_every_request_is_refused(
+    mode: Mode, headers: dict[str, str]
+) -> None:
     async with ToolServer([echo]) as server:
         async with httpx2.AsyncClient(headers=headers) as http:
             for method in ("POST", "GET", "DELETE"):
@@ -569,14 +571,14 @@ async def test_other_requests_are_refused_and_other_hosts_too() -> None:
         assert (await http.post(server.url, json={}, headers=headers)).status_code == 421
 
 
-async def test_it_listens_on_this_machine_alone() -> None:
+async def test_it_listens_only_on_this_machine() -> None:
     async with ToolServer([echo]) as one, ToolServer([echo]) as other:
         assert one.url.startswith("http://127.0.0.1:")
         assert one.url != other.url
         assert one.mcp_server.headers != other.mcp_server.headers
 
 
-async def test_parallel_calls_really_are(mode: Mode) -> None:
+async def test_parallel_calls_run_at_the_same_time(mode: Mode) -> None:
     meeting = asyncio.Barrier(2)
 
     async def meet() -> str:
@@ -609,7 +611,7 @@ async def test_a_hanging_tool_times_out_over_the_wire(mode: Mode) -> None:
         assert await text_of(client, "hang") == "error: hang timed out after 0.05s"
 
 
-async def test_a_call_that_the_client_takes_back_ends(mode: Mode) -> None:
+async def test_a_call_that_the_client_cancels_ends(mode: Mode) -> None:
     hanging = Hanging()
     async with ToolServer([hanging.hang]) as server, client_of(server, mode) as client:
         task = asyncio.create_task(client.call_tool("hang", {}))
@@ -634,7 +636,7 @@ TAKE_BACK: dict[str, Any] = {
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-async def test_taking_a_call_back_answers_it_as_cancelled() -> None:
+async def test_cancelling_a_call_answers_it_as_cancelled() -> None:
     hanging = Hanging()
     async with ToolServer([hanging.hang]) as server:
         headers = {**server.mcp_server.headers, **ACCEPT}
@@ -648,7 +650,7 @@ async def test_taking_a_call_back_answers_it_as_cancelled() -> None:
     assert not server.connected.is_set()  # calling is not listing
 
 
-async def test_a_client_that_dies_takes_its_call_along() -> None:
+async def test_the_call_of_a_client_that_dies_is_cancelled() -> None:
     hanging = Hanging()
     async with ToolServer([hanging.hang]) as server:
         headers = {**server.mcp_server.headers, **ACCEPT}
@@ -718,7 +720,7 @@ async def test_what_the_agent_reports_is_not_reported_again() -> None:
     assert [type(event) for event in seen] == [ToolUse, ToolResult]
 
 
-async def test_a_server_is_open_in_its_block_alone() -> None:
+async def test_a_server_is_open_only_in_its_block() -> None:
     server = ToolServer([echo])
     with pytest.raises(RuntimeError, match="open the server first"):
         server.mcp_server
@@ -728,7 +730,9 @@ async def test_a_server_is_open_in_its_block_alone() -> None:
         await server.__aenter__()
 
 
-async def test_without_the_sdk_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_sdk_the_error_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "mcp_types", None)
     with pytest.raises(errors.NotInstalled, match=r"pip install 'corral\[tools\]'"):
         async with ToolServer([echo]):
@@ -747,7 +751,7 @@ def test_the_sdk_is_loaded_only_when_a_server_starts() -> None:
 
 
 @pytest.mark.gemini_cli
-async def test_the_real_cli_calls_a_python_tool_and_hands_its_result_to_the_model(
+async def test_the_real_cli_calls_a_python_tool_and_passes_its_result_to_the_model(
     gemini: RealAgent,
 ) -> None:
     asked: list[str] = []
