@@ -17,20 +17,20 @@ from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:
-    from support.real_gemini import Gemini
+    from support.real_agents import RealAgent
 
 pytest_plugins = ("support.node_fixtures",)
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
-def options_of(gemini: Gemini, script: object) -> RunKwargs:
-    """Those of a resources: the node has its own folder and time."""
+def options_of(gemini: RealAgent, script: object) -> RunKwargs:
+    """The options without those that a node sets itself: its folder and its time limit."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
 async def test_nodes_share_a_warm_process_and_nothing_is_left(
-    harness: NodeHarness, gemini: Gemini, workspace: Path
+    harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if "write" in request.last_text and not request.tool_results:
@@ -79,7 +79,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
 
 
 async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
-    harness: NodeHarness, gemini: Gemini
+    harness: NodeHarness, gemini: RealAgent
 ) -> None:
     command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
 
@@ -99,7 +99,7 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
 
 
 async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
-    harness: NodeHarness, gemini: Gemini, workspace: Path
+    harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
         if request.tool_results:
