@@ -45,7 +45,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_ERRORS, "an_api_error_has_its_own_class"),
     ),
     "an API error comes as an answer of a made-up model": (
-        (CLAUDE_SAID, "an_api_error_is_no_answer_although_it_comes_as_one"),
+        (CLAUDE_SAID, "an_api_error_that_comes_as_an_answer_is_an_error"),
     ),
     "a result comes early while sub-agents work in the background": (
         (CONTROL, "a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all"),
@@ -56,10 +56,10 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CONTROL, "words_put_into_the_users_mouth_are_no_answer"),
     ),
     "a block comes in pieces and then whole": (
-        (CLAUDE_SAID, "words_that_came_in_pieces_are_not_told_again_whole"),
+        (CLAUDE_SAID, "text_that_came_in_deltas_is_not_repeated"),
     ),
     "cost and model usage are of the whole session": (
-        (CLAUDE_SAID, "a_resumed_run_tells_what_it_cost_itself"),
+        (CLAUDE_SAID, "a_resumed_run_reports_only_its_own_cost"),
         (REAL_SESSIONS, "a_fork_continues_from_a_session_that_stays_unchanged"),
     ),
     "usage leaves the cache out": ((CLAUDE_SAID, "usage_counts_the_cache_as_input"),),
@@ -83,10 +83,10 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_POLICY, "what_is_denied_is_not_offered_and_not_done"),
     ),
     "the maker is asked about an address before it is fetched": (
-        (CLAUDE, "its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_address"),
+        (CLAUDE, "its_temporary_files_stay_in_the_session_and_no_service_is_asked_about_a_url"),
     ),
     "a schema that is not met is a success": (
-        (CLAUDE_SAID, "structured_output_is_the_final_text_and_its_lack_is_told"),
+        (CLAUDE_SAID, "structured_output_is_the_final_text_and_missing_output_is_an_error"),
         ("real_agents/test_real_output.py", "an_answer_that_never_fits_is_an_error"),
     ),
     "a resumed session keeps its first system prompt": (
@@ -100,7 +100,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_CLAUDE, "files_that_it_does_not_accept_are_refused_before_it_starts"),
     ),
     "a dead tool server is only a status": (
-        (CLAUDE_SAID, "a_tool_server_that_did_not_come_up_is_warned_of"),
+        (CLAUDE_SAID, "an_mcp_server_that_did_not_start_gives_a_warning"),
     ),
     "the repository's hooks, servers and base URL are obeyed": (
         ("testing/test_hostile_repository.py", "nothing_of_a_hostile_repository_takes_effect"),
@@ -108,24 +108,24 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     # Codex
     "with an argument and an open stdin it waits for ever": (
-        (CODEX, "it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin"),
+        (CODEX, "it_uses_the_private_home_and_reads_the_prompt_from_a_closed_stdin"),
     ),
     "OPENAI_BASE_URL is ignored": (
-        (CODEX, "the_model_is_where_the_environment_says_and_tried_as_often_as_asked"),
+        (CODEX, "the_environment_sets_the_base_url_and_the_options_the_retries"),
     ),
     "a connection that is refused is tried for ever": (
         (REAL_ERRORS, "a_model_that_cannot_be_reached_is_a_network_error"),
     ),
     "an error line is not the end": (
-        (CODEX_SAID, "an_error_line_is_never_the_end_and_the_last_word_is_told_once"),
+        (CODEX_SAID, "an_error_line_does_not_end_the_turn_and_the_last_message_comes_once"),
         (REAL_CODEX, "an_unknown_model_is_a_warning"),
     ),
     "a refused call is no event": (
-        (CODEX, "a_refusal_is_read_from_stderr"),
+        (CODEX, "a_denial_is_read_from_stderr"),
         (REAL_POLICY, "without_permission_nothing_is_written_run_or_called"),
     ),
     "MCP tools need approval, and exec mode never approves": (
-        (CODEX, "servers_are_approved_where_they_may_be_used_and_left_out_elsewhere"),
+        (CODEX, "allowed_servers_are_approved_and_others_are_left_out"),
         (REAL_TOOLS, "python_functions_are_tools_of_the_agent"),
     ),
     "a dead tool server is a silence": (
@@ -136,7 +136,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_SESSIONS, "a_fork_continues_from_a_session_that_stays_unchanged"),
     ),
     "the sandbox flag counts only before resume": (
-        (CODEX, "a_session_is_resumed_behind_all_flags"),
+        (CODEX, "the_resume_argument_comes_after_all_flags"),
     ),
     "the sandbox leaves /tmp open": (
         (REAL_CODEX, "a_shell_that_may_write_is_limited_to_the_workspace_and_the_network_policy"),
@@ -145,30 +145,33 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_POLICY, "what_an_agent_cannot_do_is_refused_before_it_starts"),
     ),
     "an argument has 131,071 bytes at most": (
-        (CODEX, "what_is_too_long_for_an_argument_is_refused"),
+        (CODEX, "a_setting_that_is_too_long_for_an_argument_is_refused"),
     ),
     "the bridge starts in a mode that writes in silence": (
-        ("agents/codex/test_codex_acp.py", "it_never_starts_in_the_mode_that_writes_in_silence"),
+        (
+            "agents/codex/test_codex_acp.py",
+            "it_never_starts_in_the_mode_that_writes_without_asking",
+        ),
     ),
     "the bridge tells an API error as an answer": (
         (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
     ),
     # OpenCode
     "it believes PWD": (
-        (OPENCODE, "it_lives_in_the_private_home_and_works_in_the_folder_of_the_run"),
-        (OPENCODE_CLI, "the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice"),
+        (OPENCODE, "it_uses_the_private_home_and_works_in_the_folder_of_the_run"),
+        (OPENCODE_CLI, "the_prompt_is_sent_on_stdin_and_the_folder_is_named_twice"),
     ),
     "a prompt as argument is put in quotes": (
-        (OPENCODE_CLI, "the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice"),
+        (OPENCODE_CLI, "the_prompt_is_sent_on_stdin_and_the_folder_is_named_twice"),
     ),
     "without a model it takes its maker's": (
-        (OPENCODE, "the_makers_own_models_are_off_unless_they_are_asked_for"),
+        (OPENCODE, "the_hosted_models_are_off_unless_they_are_requested"),
     ),
     "a library is left in TMPDIR by each run": (
-        (OPENCODE, "it_lives_in_the_private_home_and_works_in_the_folder_of_the_run"),
+        (OPENCODE, "it_uses_the_private_home_and_works_in_the_folder_of_the_run"),
     ),
     "a question ends the run": (
-        (OPENCODE_CLI, "what_is_not_allowed_is_denied_for_a_question_would_end_the_run"),
+        (OPENCODE_CLI, "what_is_not_allowed_is_denied_because_a_permission_request_ends_the_run"),
         (REAL_POLICY, "edits_are_made_in_the_workspace_and_writable_folders_only"),
     ),
     "a session resumed in another folder hangs": (
@@ -179,7 +182,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (OPENCODE_SAID, "usage_and_cost_are_the_sum_of_the_steps"),
     ),
     "a command that failed is completed": (
-        (OPENCODE_SAID, "a_command_that_failed_is_no_tool_that_failed"),
+        (OPENCODE_SAID, "a_failed_command_is_not_a_failed_tool"),
     ),
     "its commands are in a session of their own, and outlive it": (
         (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
@@ -194,20 +197,20 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     # Copilot
     "a short key is struck out of the JSON itself": (
-        (COPILOT, "what_cannot_work_is_refused_before_it_starts"),
+        (COPILOT, "unsupported_options_are_refused_before_the_start"),
     ),
     "stdin is ignored beside -p": (
-        (COPILOT, "the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts"),
+        (COPILOT, "the_prompt_is_sent_on_stdin_and_the_session_id_is_known_before_the_start"),
     ),
     "tokens are in a file alone": (
         (COPILOT_SAID, "tokens_are_the_sum_of_the_models_in_its_report"),
         (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
-    "exit code 0 after a signal": ((COPILOT_SAID, "an_exit_of_zero_after_a_signal_is_no_success"),),
+    "exit code 0 after a signal": ((COPILOT_SAID, "exit_code_0_after_a_signal_is_not_a_success"),),
     "a failed command is a success of its tool": (
         (
             COPILOT_SAID,
-            "a_command_that_failed_is_no_tool_that_failed_and_its_output_comes_as_it_is_written",
+            "a_failed_command_is_not_a_failed_tool_and_its_output_is_streamed",
         ),
     ),
     "as a peer it tells an API error as an answer": (
@@ -215,7 +218,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (ACP, "an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted"),
     ),
     "COPILOT_ALLOW_ALL runs the repository's hooks": (
-        (COPILOT, "it_speaks_to_the_provider_and_nobody_else_and_loads_nothing_of_the_repository"),
+        (COPILOT, "it_contacts_only_the_provider_and_loads_nothing_of_the_repository"),
         (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
     ),
     "the program and its command survive the launcher": (
@@ -223,28 +226,28 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     # Qwen Code
     "left to itself it writes in silence": (
-        (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
+        (QWEN, "the_mode_is_always_set_because_the_default_writes_without_asking"),
         (REAL_POLICY, "without_permission_nothing_is_written_run_or_called"),
     ),
     "its mode for edits fetches too, and writes anywhere on the disk": (
-        (QWEN, "the_mode_is_always_set_for_its_own_writes_in_silence"),
+        (QWEN, "the_mode_is_always_set_because_the_default_writes_without_asking"),
         (REAL_POLICY, "edits_are_made_in_the_workspace_and_writable_folders_only"),
     ),
     "it asks the model on the side, and counts that too": (
         (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "an API error comes as text": (
-        (QWEN_SAID, "a_failure_of_the_service_is_no_answer"),
+        (QWEN_SAID, "a_failure_of_the_service_is_not_an_answer"),
         (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
     ),
     "words in pieces come again whole, under another id": (
         (
             QWEN_SAID,
-            "words_in_pieces_are_told_once_though_each_block_comes_again_with_an_id_of_its_own",
+            "text_deltas_are_reported_once_although_each_block_is_repeated_with_its_own_id",
         ),
     ),
     "a limit ends it without a result": (
-        (QWEN, "how_it_ended_without_a_result_is_told"),
+        (QWEN, "an_end_without_a_result_is_explained"),
         (REAL_PROMPTS, "a_turn_limit_ends_the_run"),
     ),
     "tokens include the cache, and are of the whole session": (
@@ -252,16 +255,16 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "a busy service is tried for minutes": (
-        (QWEN_SAID, "another_attempt_is_told_with_its_wait"),
+        (QWEN_SAID, "a_retry_is_reported_with_its_delay"),
         (QWEN, "options_become_flags_and_settings"),
     ),
     "a prompt is cut at 8 MiB": ((QWEN, "a_prompt_that_would_be_cut_is_refused"),),
     "a slash or an @ in a prompt is acted on": (
-        (QWEN, "a_prompt_it_would_act_on_travels_as_a_command"),
+        (QWEN, "a_prompt_with_special_syntax_is_sent_as_a_command"),
         (REAL_SESSIONS, "a_conversation_continues_in_its_session_and_after_resuming"),
     ),
     "a session is known in its own folder alone": (
-        (QWEN, "how_it_ended_without_a_result_is_told"),
+        (QWEN, "an_end_without_a_result_is_explained"),
         (REAL_SESSIONS, "a_lost_session_and_a_session_of_another_folder_cannot_be_resumed"),
     ),
     "its launcher dies, and the program and its command go on": (
@@ -269,7 +272,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "the repository's mode, hooks and servers are obeyed, and its .env": (
         (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
-        (QWEN, "what_a_dot_env_could_set_is_set_already"),
+        (QWEN, "variables_that_a_dot_env_could_set_are_already_set"),
     ),
     "a peer that is refused something ends its turn": (
         (ACP_SESSION, "a_turn_that_ends_after_a_denial_is_reported_as_such"),
@@ -278,9 +281,9 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     # All of them
     "lines of a kind that nobody knows": (
         (CONTROL, "an_unknown_line_is_told_as_it_came"),
-        (CODEX_SAID, "what_nobody_knows_is_passed_on_as_it_came"),
-        (OPENCODE_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
-        (COPILOT_SAID, "a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came"),
+        (CODEX_SAID, "unknown_frames_are_passed_on_unchanged"),
+        (OPENCODE_SAID, "a_line_of_an_unknown_kind_is_passed_on_unchanged"),
+        (COPILOT_SAID, "a_line_of_an_unknown_kind_is_passed_on_unchanged"),
         ("protocol/test_stream.py", "a_frame_nobody_knows_is_kept_as_it_came"),
     ),
     "a model that is silent is waited for, or tried again in silence": (

@@ -25,7 +25,7 @@ from corral.policy import Policy
 EVERY = list(registry.all_agents())
 
 
-def test_there_is_an_agent() -> None:
+def test_at_least_one_agent_is_tested() -> None:
     assert "gemini-cli" in {agent.name for agent in EVERY}
 
 
@@ -40,7 +40,7 @@ def test_there_is_an_agent() -> None:
         ("gemini_acp", "gemini-acp"),
     ],
 )
-def test_an_agent_is_found_by_its_name_or_alias_however_it_is_spelt(name: str, meant: str) -> None:
+def test_an_agent_is_found_by_its_name_or_alias_in_any_spelling(name: str, meant: str) -> None:
     assert registry.find(name).name == meant
 
 
@@ -51,7 +51,7 @@ def test_a_command_line_is_an_agent(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["'unclosed --acp", "  /  'x"])
-def test_what_is_no_command_line_is_told(command: str) -> None:
+def test_an_invalid_command_line_is_an_error(command: str) -> None:
     with pytest.raises(ConfigError, match="not a command line"):
         registry.find(command)
 
@@ -64,7 +64,7 @@ def test_an_unknown_agent_is_refused_with_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "profile", "__init__", "zzz", "gemini_policy", "os"])
-def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
+def test_an_unknown_name_is_refused_with_the_known_agents(name: str) -> None:
     with pytest.raises(UnknownAgent) as raised:
         registry.find(name)
     names = ", ".join(sorted(agent.name for agent in EVERY))
@@ -72,7 +72,7 @@ def test_what_is_no_agent_is_refused_with_those_that_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
-def test_an_agents_record_is_whole(agent: AgentSpec) -> None:
+def test_the_spec_of_an_agent_is_complete(agent: AgentSpec) -> None:
     assert registry.find(agent.name) is agent
     for alias in agent.aliases:
         assert registry.find(alias) is agent

@@ -34,7 +34,7 @@ PLACE = LaunchContext(
 )
 
 
-async def test_the_recording_becomes_calls_changes_and_refusals(workspace: Path) -> None:
+async def test_the_recording_becomes_calls_changes_and_denials(workspace: Path) -> None:
     tape = RECORDINGS / "cline" / "work.ndjson"
     assert b"canary" not in tape.read_bytes()
     async with corral.session(
@@ -81,7 +81,7 @@ READ, NEVER, WEB = {"read_files", "search_codebase"}, {"spawn_agent"}, {"fetch_w
         (Policy.native(), False, NEVER),
     ],
 )
-def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted: set[str]) -> None:
+def test_denied_tools_are_not_offered(policy: Policy, interactive: bool, wanted: set[str]) -> None:
     run = replace(RunOptions.build("cline", {"policy": policy}), interactive=interactive)
     compiled = AGENT.compile(policy, run)
     assert hidden(compiled.files) == wanted
@@ -89,7 +89,7 @@ def test_what_is_denied_is_not_offered(policy: Policy, interactive: bool, wanted
         assert row.enforcement == ("native" if row.verdict == "deny" else "brokered")
 
 
-def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
+def test_it_has_a_private_home_and_the_key_is_in_no_file() -> None:
     trusted = RunOptions.build("cline", {"inherit": "project"})
     launch = launch_of(AGENT, trusted, PLACE, "hi", None)
     assert launch.argv == ("cline", "--acp")
@@ -99,7 +99,7 @@ def test_it_lives_in_a_home_of_its_own_and_the_key_is_in_no_file() -> None:
     assert "a-key-of-a-service" not in str(launch)
 
 
-def test_what_it_cannot_keep_is_refused_before_it_is_started() -> None:
+def test_a_policy_that_it_cannot_enforce_is_refused_before_the_start() -> None:
     with pytest.raises(errors.UntrustedFolder, match="Cline would obey"):
         launch_of(AGENT, RunOptions.build("cline", {}), PLACE, "hi", None)
     bare = RunOptions.build("cline", {"inherit": "user"})

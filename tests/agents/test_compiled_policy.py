@@ -85,7 +85,7 @@ def marked(compiled: CompiledPolicy) -> CompiledPolicy:
 
 
 @pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
-def test_a_launch_hands_on_the_compiled_policy_and_makes_no_rules_itself(agent: AgentSpec) -> None:
+def test_a_launch_passes_the_compiled_policy_on_and_makes_no_rules(agent: AgentSpec) -> None:
     run = options_of(agent, Policy.read_only())
     compiled = compile_for(agent, run)
     assert compiled.flags or compiled.files or compiled.settings or compiled.for_folders

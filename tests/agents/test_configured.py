@@ -64,7 +64,9 @@ resume_flag = "--resume"
     return path
 
 
-async def test_a_declared_command_is_an_agent_like_any(declare: Path, workspace: Path) -> None:
+async def test_a_declared_command_is_an_agent_like_any_other(
+    declare: Path, workspace: Path
+) -> None:
     result = await corral.run("mine", "hi", cwd=workspace)
     assert (result.status, result.text, result.agent) == ("success", "hello", "mine")
     found = config.find_agent("mine")
@@ -73,7 +75,7 @@ async def test_a_declared_command_is_an_agent_like_any(declare: Path, workspace:
     assert (await check_agent("mine")).ok
 
 
-async def test_lines_of_our_own_events_are_a_stream(declare: Path, workspace: Path) -> None:
+async def test_lines_of_our_own_events_are_read_as_a_stream(declare: Path, workspace: Path) -> None:
     events: list[corral.Event] = []
     result = await corral.run(
         "lines", "one two", cwd=workspace, model="m", policy=corral.Policy.native(),
@@ -84,14 +86,16 @@ async def test_lines_of_our_own_events_are_a_stream(declare: Path, workspace: Pa
     assert [event.name for event in events if isinstance(event, ToolUse)] == ["look"]
 
 
-async def test_a_stream_goes_on_by_its_own_flag(declare: Path, workspace: Path) -> None:
+async def test_a_stream_agent_is_resumed_with_its_own_flag(declare: Path, workspace: Path) -> None:
     native = corral.Policy.native()
     first = await corral.run("lines", "hi", cwd=workspace, policy=native)
     again = await corral.run("lines", "hi", cwd=workspace, policy=native, resume=first.resume_token)
     assert "--resume s-1" in again.text
 
 
-async def test_how_a_stream_fails_is_told_by_its_own_words(declare: Path, workspace: Path) -> None:
+async def test_the_error_of_a_stream_agent_comes_from_its_done_event(
+    declare: Path, workspace: Path
+) -> None:
     native = corral.Policy.native()
     failed = await corral.run("lines", "fail", cwd=workspace, policy=native)
     assert isinstance(failed.error, Error)
@@ -109,7 +113,7 @@ async def test_a_stream_that_is_killed_after_its_answer_is_an_error(
     assert died.error.facts["signal"] == 9
 
 
-async def test_a_policy_that_nobody_enforces_is_refused(declare: Path, workspace: Path) -> None:
+async def test_a_policy_that_cannot_be_enforced_is_refused(declare: Path, workspace: Path) -> None:
     with pytest.raises(PolicyNotEnforceable, match="cannot restrict"):
         await corral.run("lines", "hi", cwd=workspace, policy="edits")
     assert (await corral.run("lines", "hi", cwd=workspace, policy="edits", strict=False)).ok
@@ -136,7 +140,7 @@ async def test_a_file_in_the_current_directory_declares_nothing(
         ('command = "x \'y"', "not a command line"),
     ],
 )
-def test_a_table_that_cannot_be_is_told(
+def test_an_invalid_table_is_an_error(
     table: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "corral.toml").write_text(f"[agents.mine]\n{table}\n")
@@ -193,12 +197,12 @@ def test_a_registry_on_disk_lists_agents(
         ("acp:elsewhere", "lists no agent"),
     ],
 )
-def test_what_a_registry_cannot_start_is_told(name: str, said: str, registry: Path) -> None:
+def test_an_entry_that_cannot_be_started_is_an_error(name: str, said: str, registry: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         config.find_agent(name)
 
 
-def test_a_registry_that_is_missing_or_broken_is_told(
+def test_a_missing_or_broken_registry_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_ACP_REGISTRY", str(tmp_path / "none.json"))

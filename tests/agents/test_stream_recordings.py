@@ -98,7 +98,7 @@ EVERY = [(name, tape) for name, tapes in TAPES.items() for tape in tapes.names]
 
 
 @pytest.mark.parametrize("agent", LEAST)
-def test_there_are_recordings(agent: str) -> None:
+def test_recordings_exist(agent: str) -> None:
     assert len(TAPES[agent].names) >= LEAST[agent]
     assert set(CODE[agent]) | set(DENIED[agent]) <= set(TAPES[agent].names)
 
@@ -110,14 +110,14 @@ def test_a_recording_becomes_these_events(agent: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
-def test_how_it_ended_and_what_was_refused_is_told_rightly(agent: str, name: str) -> None:
+def test_the_end_and_the_denied_calls_are_reported_correctly(agent: str, name: str) -> None:
     ended = TAPES[agent].done(name)
     assert (ended.error.code if ended.error else None) == CODE[agent].get(name)
     assert [refusal.name for refusal in ended.denied] == DENIED[agent].get(name, [])
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
-def test_where_the_chunks_are_cut_changes_nothing(agent: str, name: str) -> None:
+def test_chunk_boundaries_do_not_matter(agent: str, name: str) -> None:
     assert as_lines(TAPES[agent](name, 7)) == as_lines(TAPES[agent](name))
 
 

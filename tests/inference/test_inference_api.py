@@ -54,7 +54,7 @@ REFUSED: list[tuple[dict[str, Any], type[errors.CorralError], str]] = [
 
 
 @pytest.mark.parametrize(("given", "kind", "said"), REFUSED)
-async def test_what_cannot_be_is_refused_before_anything_is_sent(
+async def test_invalid_requests_are_refused_before_anything_is_sent(
     given: dict[str, Any], kind: type[errors.CorralError], said: str
 ) -> None:
     async with scripted([say("never")]) as (server, client):
@@ -73,7 +73,7 @@ async def test_a_missing_key_names_its_variable() -> None:
     assert "GEMINI_API_KEY" in str(caught.value)
 
 
-async def test_from_env_knows_the_vendors_whose_key_is_there(
+async def test_from_env_finds_the_vendors_whose_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
@@ -86,7 +86,9 @@ async def test_from_env_knows_the_vendors_whose_key_is_there(
 
 @pytest.mark.parametrize(("rounds", "asked", "ran"), [(0, 1, 0), (1, 2, 1), (2, 3, 2)])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_tools_run_so_many_rounds(rounds: int, asked: int, ran: int, streamed: bool) -> None:
+async def test_tools_run_for_at_most_the_given_rounds(
+    rounds: int, asked: int, ran: int, streamed: bool
+) -> None:
     seen: list[int] = []
 
     def step(n: int) -> str:
@@ -135,7 +137,7 @@ async def test_tools_that_fail_are_error_results_in_order() -> None:
     assert "do not fit" in said[2]
 
 
-async def test_calls_of_a_passive_tool_are_the_callers() -> None:
+async def test_calls_of_a_tool_spec_are_left_to_the_caller() -> None:
     async with scripted([call("look", at="sky")]) as (server, client):
         answer = await models.generate(
             MODEL, "go", client=client, tools=[models.ToolSpec("look", "looks")]
@@ -314,7 +316,7 @@ async def test_a_gemini_stream_whose_last_event_has_no_blank_line_is_read(ending
         assert await asyncio.to_thread(by_oracle) == answer.text
 
 
-async def test_a_gemini_stream_that_is_cut_in_its_last_event_is_broken() -> None:
+async def test_a_gemini_stream_that_is_cut_inside_its_last_event_is_broken() -> None:
     body = gemini_event("Hel") + b"\n\n" + gemini_event("lo", finishReason="STOP")[:-9]
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
@@ -330,7 +332,7 @@ async def test_a_gemini_stream_that_is_cut_in_its_last_event_is_broken() -> None
             await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
 
 
-async def test_a_default_client_serves_calls_that_name_none() -> None:
+async def test_the_default_client_is_used_if_no_client_is_given() -> None:
     async with scripted([say("mine")]) as (_, client):
         models.set_default_client(client)
         try:

@@ -40,7 +40,7 @@ async def test_a_tool_that_never_returns_is_ended_by_the_timeout(streamed: bool)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_repairs_share_the_timeout_of_the_whole(streamed: bool) -> None:
+async def test_repairs_share_the_timeout_of_the_call(streamed: bool) -> None:
     # Each answer comes in time, all of them do not.
     script = [say("warm"), Turn(text="no", delay=0.7, repeat=3)]
     async with ModelServer(script) as server, client(server.url) as made:

@@ -68,7 +68,7 @@ async def test_a_value_of_any_kind_of_schema(schema: object, value: object) -> N
     assert config["responseSchema"]["properties"]["x"]["type"] == "INTEGER"
 
 
-async def test_a_list_is_asked_for_inside_an_object_and_shown_without_it() -> None:
+async def test_a_list_is_requested_inside_an_object_and_returned_without_it() -> None:
     script = [say('{"value": [1, 2]}'), say('{"value": [1, ', "2, ", "3]}")]
     async with ModelServer(script) as server, client(server) as made:
         assert (await models.generate_object(MODEL, list[int], "go", client=made)).object == [1, 2]
@@ -77,7 +77,7 @@ async def test_a_list_is_asked_for_inside_an_object_and_shown_without_it() -> No
         assert stream.object == [1, 2, 3]
 
 
-async def test_what_does_not_fit_is_repaired_in_the_same_conversation() -> None:
+async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_conversation() -> None:
     async with ModelServer([say('{"x": 1}'), say('{"x": 1, "y": 2}')]) as server:
         async with client(server) as made:
             answer = await models.generate_object(MODEL, Point, "go", client=made)
@@ -87,7 +87,7 @@ async def test_what_does_not_fit_is_repaired_in_the_same_conversation() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_after_the_last_repair_the_text_is_told(streamed: bool) -> None:
+async def test_after_the_last_repair_the_error_contains_the_text(streamed: bool) -> None:
     async with ModelServer([say("no"), say("still no")]) as server, client(server) as made:
         with pytest.raises(errors.NoObject) as caught:
             if streamed:
@@ -99,7 +99,7 @@ async def test_after_the_last_repair_the_text_is_told(streamed: bool) -> None:
     assert caught.value.provider == "gemini"
 
 
-async def test_a_filtered_answer_is_not_asked_for_again() -> None:
+async def test_a_filtered_answer_is_not_repaired() -> None:
     script = [Turn(text="{", finish="SAFETY"), say("never")]
     async with ModelServer(script) as server, client(server) as made:
         with pytest.raises(errors.NoObject, match="filtered"):

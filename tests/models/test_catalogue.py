@@ -78,11 +78,11 @@ def test_a_model_is_found_by_id_alias_and_snapshot(asked: str, found: str) -> No
         "anthropic:claude-sonnet-4-5-2025",
     ],
 )
-def test_a_relative_is_never_taken_for_the_model(asked: str) -> None:
+def test_a_model_with_a_similar_name_is_not_taken_for_the_model(asked: str) -> None:
     assert catalogue.lookup(asked) is None
 
 
-def test_the_shipped_figures_are_whole_and_plausible() -> None:
+def test_the_shipped_catalogue_is_complete_and_plausible() -> None:
     entries = list(catalogue.all_entries())
     assert len(entries) > 30
     assert catalogue.shipped().checked
@@ -99,7 +99,7 @@ def test_the_shipped_figures_are_whole_and_plausible() -> None:
             assert prices.cache_write is None or prices.cache_write > prices.input, entry.id
 
 
-def test_every_vendor_of_the_catalogue_is_one_we_can_ask() -> None:
+def test_every_vendor_of_the_catalogue_is_known() -> None:
     names = {provider.name for provider in registry.all_providers()}
     assert {entry.id.partition(":")[0] for entry in catalogue.all_entries()} <= names
 
@@ -115,7 +115,9 @@ def test_reasoning_is_part_of_the_output_and_not_paid_twice() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "price"), [(1_000, 1), (1_001, 2), (2_000, 2), (2_001, 4)])
-def test_a_tier_prices_the_whole_request_once_its_input_is_above(tokens: int, price: int) -> None:
+def test_a_tier_applies_to_the_complete_request_above_its_input_limit(
+    tokens: int, price: int
+) -> None:
     paid = usd(KNOWN, "x:pro", input=tokens, output=10)
     assert paid == pytest.approx((tokens * price + 10 * price * 10) / 1e6)
 
@@ -125,7 +127,7 @@ def test_the_cached_tokens_count_towards_the_tier() -> None:
     assert paid == pytest.approx((100 * 2 + 1_400 * 0.2) / 1e6)
 
 
-def test_a_computed_cost_says_so() -> None:
+def test_a_computed_cost_is_marked_as_computed() -> None:
     assert catalogue.cost("gemini:gemini-2.5-pro", used(input=200_000, output=0)) == Cost(
         usd=0.25, source="computed"
     )
@@ -149,11 +151,11 @@ def test_a_computed_cost_says_so() -> None:
         ("x:pro", used(input=3_000, output=1, cache_write=1)),
     ],
 )
-def test_a_cost_is_unknown_where_a_price_or_a_count_is_missing(model: str, usage: Usage) -> None:
+def test_a_cost_is_unknown_if_a_price_or_a_count_is_missing(model: str, usage: Usage) -> None:
     assert KNOWN.cost(model, usage) == Cost()
 
 
-def test_nothing_used_costs_nothing_which_is_known() -> None:
+def test_zero_tokens_have_a_known_cost_of_zero() -> None:
     assert KNOWN.cost("x:pro", used(input=0, output=0)) == Cost(usd=0, source="computed")
 
 
@@ -174,14 +176,14 @@ def test_nothing_used_costs_nothing_which_is_known() -> None:
         ("x:pro", "somebody-else", None),
     ],
 )
-def test_the_model_that_answered_is_the_one_that_is_paid(
+def test_the_model_that_answered_decides_the_price(
     asked: str, answered: str, price: int | None
 ) -> None:
     paid = KNOWN.cost(asked, used(input=1_000, output=0), answered).usd
     assert paid == (None if price is None else pytest.approx(price / 1e3))
 
 
-def test_ones_own_figures_lie_over_the_shipped_ones_field_by_field() -> None:
+def test_own_entries_are_merged_over_shipped_ones_field_by_field() -> None:
     own = KNOWN.merged(
         {
             "checked": date(2026, 5, 1),
@@ -196,7 +198,7 @@ def test_ones_own_figures_lie_over_the_shipped_ones_field_by_field() -> None:
     assert KNOWN.lookup("x:plain") == Entry(id="x:plain", window=10)
 
 
-def test_ones_own_prices_take_the_place_of_all_the_others_of_that_model() -> None:
+def test_own_prices_replace_all_prices_of_that_model() -> None:
     own = KNOWN.merged({"models": {"x:best": {"prices": {"input": 0, "output": 1}}}})
     assert usd(own, "x:pro", input=5_000, output=1_000_000) == 1
     assert own.cost("x:pro", used(input=10, output=0, cache_read=5)) == Cost()
@@ -237,7 +239,9 @@ def bad(**fields: Any) -> dict[str, Any]:
         ({"modles": {}}, ["`modles`", "Known keys: checked"]),
     ],
 )
-def test_what_is_wrong_in_ones_own_figures_is_named(table: dict[str, Any], says: list[str]) -> None:
+def test_an_error_in_own_entries_names_model_and_field(
+    table: dict[str, Any], says: list[str]
+) -> None:
     with pytest.raises(ConfigError) as caught:
         KNOWN.merged(table, "mine.toml")
     assert all(text in str(caught.value) for text in ["mine.toml", *says]), str(caught.value)
@@ -248,7 +252,7 @@ def test_two_models_cannot_share_an_alias() -> None:
         Catalogue([Entry(id="x:a", aliases=("x:c",)), Entry(id="x:b", aliases=("x:c",))])
 
 
-def test_the_figures_are_read_only_when_somebody_asks() -> None:
+def test_the_catalogue_is_read_only_when_it_is_used() -> None:
     code = (
         "import sys, corral.models.catalogue as c; assert 'tomllib' not in sys.modules;"
         "c.all_entries()"

@@ -19,7 +19,7 @@ VENDORS = [
 
 
 @pytest.mark.parametrize(("model", "keys"), VENDORS, ids=["gemini", "anthropic", "openai"])
-async def test_the_real_vendor_answers_whole_and_streamed(
+async def test_the_real_vendor_answers_with_and_without_streaming(
     model: str, keys: tuple[str, ...]
 ) -> None:
     if ENVIRON.get("CORRAL_LIVE") != "1":

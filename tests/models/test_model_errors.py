@@ -57,7 +57,7 @@ streamed_or_not = pytest.mark.parametrize("streamed", [False, True], ids=["whole
         (529, errors.ServerFailed, True),
     ],
 )
-async def test_a_status_is_its_error(
+async def test_a_status_becomes_its_error(
     status: int, kind: type[CorralError], retryable: bool, streamed: bool
 ) -> None:
     async with ModelServer([fail(status)]) as server:
@@ -82,7 +82,7 @@ async def test_a_status_is_its_error(
     ],
     ids=["html", "empty", "no-end", "cut", "closed", "late", "blocked"],
 )
-async def test_an_answer_that_is_none_is_an_error_with_its_facts(
+async def test_a_missing_answer_is_an_error_with_its_facts(
     turn: Turn, kind: type[CorralError], streamed: bool
 ) -> None:
     async with ModelServer([turn]) as server:
@@ -94,7 +94,9 @@ async def test_an_answer_that_is_none_is_an_error_with_its_facts(
 
 @streamed_or_not
 @pytest.mark.parametrize("turn", [Turn(hang=True), Turn(text=("a", "b"), hang="after")])
-async def test_silence_ends_with_the_read_timeout(turn: Turn, streamed: bool) -> None:
+async def test_a_server_that_sends_nothing_ends_with_the_read_timeout(
+    turn: Turn, streamed: bool
+) -> None:
     async with ModelServer([turn]) as server:
         error = await failure(server.url, streamed, read_timeout=0.2)
     assert type(error) is errors.IdleTimeout
@@ -114,7 +116,7 @@ async def test_silence_ends_with_the_read_timeout(turn: Turn, streamed: bool) ->
         ("nonsense", errors.ConfigError, "nonsense"),
     ],
 )
-async def test_an_address_that_leads_nowhere_is_named(
+async def test_an_unreachable_address_is_named(
     url: str, kind: type[CorralError], named: str, streamed: bool
 ) -> None:
     error = await failure(url, streamed)
@@ -124,7 +126,7 @@ async def test_an_address_that_leads_nowhere_is_named(
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @streamed_or_not
-async def test_what_may_pass_is_tried_again(status: int, streamed: bool) -> None:
+async def test_transient_errors_are_retried(status: int, streamed: bool) -> None:
     script = [fail(status, retry_after=0, times=2), say("at last")]
     async with ModelServer(script) as server, client(server.url, max_retries=2) as made:
         if streamed:
@@ -146,7 +148,7 @@ async def test_what_may_pass_is_tried_again(status: int, streamed: bool) -> None
     ],
 )
 @streamed_or_not
-async def test_what_will_not_pass_soon_is_raised_at_once(turn: Turn, streamed: bool) -> None:
+async def test_lasting_errors_are_not_retried(turn: Turn, streamed: bool) -> None:
     async with ModelServer([turn, say("never")]) as server:
         await failure(server.url, streamed, max_retries=2)
         assert len(server.requests) == 1
@@ -177,7 +179,7 @@ async def raw(reply: bytes, seen: list[bytes] | None = None) -> AsyncGenerator[s
 
 
 @streamed_or_not
-async def test_a_length_that_lies_is_a_broken_answer(streamed: bool) -> None:
+async def test_a_wrong_content_length_is_a_broken_response(streamed: bool) -> None:
     async with raw(answer(200, '{"candidates": []}', length=500)) as url:
         error = await failure(url, streamed)
     assert type(error) is errors.StreamBroken
@@ -185,7 +187,7 @@ async def test_a_length_that_lies_is_a_broken_answer(streamed: bool) -> None:
 
 
 @streamed_or_not
-async def test_a_redirect_is_not_followed_and_the_key_stays_here(streamed: bool) -> None:
+async def test_a_redirect_is_not_followed_and_the_key_is_not_sent(streamed: bool) -> None:
     elsewhere: list[bytes] = []
     async with (
         raw(answer(200, "{}"), elsewhere) as target,
@@ -200,14 +202,14 @@ async def test_a_redirect_is_not_followed_and_the_key_stays_here(streamed: bool)
 
 @streamed_or_not
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_key_that_the_server_repeats_is_struck_out(streamed: bool, late: bool) -> None:
+async def test_a_key_that_the_server_repeats_is_redacted(streamed: bool, late: bool) -> None:
     turn = Turn(status=400, message=f"the key {KEY} is bad", late=late)
     async with ModelServer([turn]) as server:
         error = await failure(server.url, streamed)
     assert "the key … is bad" in error.message
 
 
-async def test_a_key_that_is_too_short_for_a_secret_leaves_messages_as_they_are() -> None:
+async def test_a_key_that_is_too_short_is_not_redacted() -> None:
     async with ModelServer([Turn(status=400, message="an example")]) as server:
         short = models.Client(
             keys={"gemini": "x"}, base_urls={"gemini": server.url}, environ={}, max_retries=0
@@ -217,7 +219,7 @@ async def test_a_key_that_is_too_short_for_a_secret_leaves_messages_as_they_are(
                 await models.generate(MODEL, "go", client=made)
 
 
-async def test_the_key_travels_in_its_header_alone() -> None:
+async def test_the_key_is_sent_only_in_its_header() -> None:
     async with ModelServer([say("a"), say("b")]) as server, client(server.url) as made:
         await models.generate(MODEL, "hi", client=made)
         await models.stream(MODEL, "hi", client=made).collect()
@@ -226,7 +228,7 @@ async def test_the_key_travels_in_its_header_alone() -> None:
             assert [n for n, value in request.headers.items() if KEY in value] == ["x-goog-api-key"]
 
 
-async def test_a_break_after_data_is_told_as_an_event_and_then_raised() -> None:
+async def test_a_broken_stream_after_data_gives_an_event_and_then_raises() -> None:
     turn = Turn(text=("one", "two"), cut=1, chunk_delay=0.05)
     async with ModelServer([turn, say("never")]) as server:
         async with client(server.url, max_retries=2) as made:

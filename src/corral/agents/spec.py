@@ -90,7 +90,7 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
     reach: Reach = "workspace"
     """How far the tools of an allowed ``read`` or ``write`` go. The attack kit tests every row
     that says ``workspace``."""
-    races: Literal["held", "open"] = "held"
+    races: Literal["closed", "open"] = "closed"
     """Whether a ``write`` stays in the workspace while another process swaps a link in its path."""
 
 

@@ -199,10 +199,10 @@ class GenerationStream:
                     break
                 for result in self._loop.results:
                     yield _tool_done(result)
-            whole = self.generation = self._loop.generation
+            generation = self.generation = self._loop.generation
             for result in self._loop.results:
                 yield _tool_done(result)
-            yield Finish(whole.finish_reason, whole.usage, whole.response)
+            yield Finish(generation.finish_reason, generation.usage, generation.response)
         finally:
             self.close()
 

@@ -62,8 +62,8 @@ class ObjectTarget:
             raise ConfigError("response_format and a schema both given")
         json: dict[str, Json] = self._schema.json
         if self._wrapped:
-            shared = {k: held for k, held in json.items() if k in ("$defs", "definitions")}
-            inner: dict[str, Json] = {k: held for k, held in json.items() if k not in shared}
+            shared = {k: value for k, value in json.items() if k in ("$defs", "definitions")}
+            inner: dict[str, Json] = {k: value for k, value in json.items() if k not in shared}
             properties: dict[str, Json] = {"value": inner}
             json = {"type": "object", "properties": properties, "required": ["value"], **shared}
         name = slug(self._schema.name, limit=48, allowed="_", fill="_", default="result")

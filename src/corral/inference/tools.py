@@ -84,9 +84,9 @@ def _without_closed_objects(schema: Json) -> Json:
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _without_closed_objects(held)
-        for key, held in schema.items()
-        if not (key == "additionalProperties" and held is False)
+        key: _without_closed_objects(value)
+        for key, value in schema.items()
+        if not (key == "additionalProperties" and value is False)
     }
 
 

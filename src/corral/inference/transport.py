@@ -173,8 +173,8 @@ class ResponseReader:
         """Read a last event without a blank line after it, for vendors whose own client does so.
         A truncated event is not read."""
         if self._sent.provider.wire.last_event_may_be_open:
-            whole = [data for data in self._sse.take_rest() if _is_json(data)]
-            self._translate(whole, self._sent.parts)
+            complete = [data for data in self._sse.take_rest() if _is_json(data)]
+            self._translate(complete, self._sent.parts)
 
     def take_remaining(self) -> list[StreamEvent]:
         """The events that were read before an error in the same batch."""

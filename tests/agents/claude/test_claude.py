@@ -55,7 +55,7 @@ def rules(started: Launch) -> dict[str, list[str]]:
     return json.loads(started.files["settings.json"])["permissions"]  # type: ignore[no-any-return]
 
 
-def test_both_names_of_the_program_and_its_bridge_are_found() -> None:
+def test_both_names_of_the_program_and_its_acp_agent_are_found() -> None:
     assert registry.find("claude-code") is AGENT
     assert registry.find("claude-acp").transport.kind == "acp"
 
@@ -71,7 +71,7 @@ def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() 
     assert "CLAUDE_CODE_DISABLE_CLAUDE_MDS" not in trusting.env
 
 
-def test_its_temporary_files_stay_in_the_session_and_it_asks_nobody_about_an_address() -> None:
+def test_its_temporary_files_stay_in_the_session_and_no_service_is_asked_about_a_url() -> None:
     started = launch(env={**KEY, "ANTHROPIC_BASE_URL": "http://host"})
     assert {started.env["TMPDIR"], started.env["CLAUDE_CODE_TMPDIR"]} == {"/state/tmp"}
     assert json.loads(started.files["settings.json"])["skipWebFetchPreflight"] is True
@@ -107,7 +107,7 @@ def test_options_become_flags() -> None:
     assert started.env["CLAUDE_CODE_MAX_RETRIES"] == "3"
 
 
-def test_a_system_prompt_is_added_or_replaces() -> None:
+def test_a_system_prompt_is_appended_or_replaces_the_original() -> None:
     added = launch(system_prompt="Be brief.")
     assert value(added, "--append-system-prompt-file") == "/state/home/system.md"
     assert added.files["system.md"] == "Be brief."
@@ -139,7 +139,7 @@ def test_without_credentials_nothing_is_started() -> None:
         (Policy(deny_tools=("Task",)), {"Bash"}, {"Task", "Agent"}, NONE, NONE),
     ],
 )
-def test_a_policy_is_what_is_offered_hidden_allowed_and_asked(
+def test_a_policy_becomes_offered_hidden_allowed_and_asked_tools(
     policy: Policy, offered: set[str], hidden: set[str], allowed: set[str], asked: set[str]
 ) -> None:
     started = launch(policy=policy)
@@ -154,7 +154,7 @@ def test_a_policy_is_what_is_offered_hidden_allowed_and_asked(
     assert not free & set(rules(started)["ask"])
 
 
-def test_what_asks_is_not_offered_where_nobody_answers() -> None:
+def test_tools_that_would_ask_are_not_offered_if_nobody_can_answer() -> None:
     server = McpServer("notes", command=("notes",))
     for peer in (False, True):
         started = launch(interactive=False, mcp_servers=[server], peer=peer)
@@ -172,7 +172,7 @@ def test_what_asks_is_not_offered_where_nobody_answers() -> None:
     assert "Bash" in rules(ruled)["ask"]
 
 
-def test_protected_names_are_fenced_unless_commands_may_write_them_anyway() -> None:
+def test_protected_names_are_denied_unless_commands_may_write_them_anyway() -> None:
     for policy in (Policy(), Policy.edits(), Policy(read="deny", write="allow")):
         denied = rules(launch(policy=policy))["deny"]
         assert {"Edit(**/.git)", "Edit(**/.git/**)", "Edit(**/.claude/**)"} <= set(denied)
@@ -190,7 +190,7 @@ def test_permissions_are_never_skipped() -> None:
         assert "skip-permissions" not in " ".join(launch(policy=policy).argv)
 
 
-def test_tool_servers_follow_the_policy() -> None:
+def test_mcp_servers_follow_the_policy() -> None:
     server = McpServer("notes", command=("notes",))
     asked = launch(mcp_servers=[server])
     assert "mcp__notes" in rules(asked)["ask"]
@@ -201,14 +201,14 @@ def test_tool_servers_follow_the_policy() -> None:
     assert "mcp__corral" in (value(own, "--allowedTools") or "")
 
 
-def test_a_misspelt_tool_is_refused_with_the_nearest() -> None:
+def test_a_misspelled_tool_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(errors.PolicyError, match="did you mean 'Bash'"):
         launch(policy=Policy(deny_tools=("bash",)))
     with pytest.raises(errors.PolicyError, match="would do nothing"):
         launch(policy=Policy(deny_tools=("run_shell_command",)))
 
 
-def test_the_report_says_how_each_part_is_kept() -> None:
+def test_the_report_says_how_each_capability_is_enforced() -> None:
     def report(policy: Policy, *, interactive: bool = True) -> dict[str, str]:
         compiled = AGENT.compile(policy, RunOptions(agent=AGENT.name, interactive=interactive))
         return {row.capability: f"{row.verdict} {row.enforcement}" for row in compiled.report}
@@ -262,7 +262,7 @@ def test_a_failure_has_its_own_class(
         ({"stderr": "Something else"}, errors.ProcessFailed),
     ],
 )
-def test_an_end_without_a_word_is_explained_by_what_there_is(
+def test_an_exit_without_a_message_is_explained_by_code_and_stderr(
     more: dict[str, Any], error: type[errors.CorralError]
 ) -> None:
     assert type(AGENT.explain(ending(None, **more))) is error

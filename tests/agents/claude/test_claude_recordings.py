@@ -120,7 +120,7 @@ def frames(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FOLDER / f"{name}.ndjson").read_bytes().splitlines()]
 
 
-def test_there_are_recordings() -> None:
+def test_recordings_exist() -> None:
     assert len(NAMES) > 60
     assert set(CODE) | set(DENIED) <= set(NAMES)
 
@@ -133,12 +133,12 @@ def test_a_recording_becomes_these_events(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 @pytest.mark.parametrize("name", ["partial", "e429"])
-def test_where_the_output_is_cut_changes_nothing(name: str, size: int) -> None:
+def test_boundaries_of_the_output_do_not_matter(name: str, size: int) -> None:
     assert play(name, size) == play(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_and_what_was_refused_is_told_rightly(name: str) -> None:
+def test_the_end_and_the_denied_calls_are_reported_correctly(name: str) -> None:
     done = done_of(name)
     assert (done.error.code if done.error else None) == CODE.get(name)
     assert [refusal.name for refusal in done.denied] == DENIED.get(name, [])
@@ -159,19 +159,19 @@ def test_a_failure_is_raised_as_its_own_class_with_something_to_do(name: str) ->
     assert raised.value.hint or name in ("e400", "sigterm", "sigterm-tool")
 
 
-def test_words_that_came_in_pieces_are_not_told_again_whole() -> None:
+def test_text_that_came_in_deltas_is_not_repeated() -> None:
     events = play("partial")
     assert [e.delta for e in events if isinstance(e, Text)] == ["The answer i", "s 4."]
     thought = [e.delta for e in events if isinstance(e, Thinking)]
     assert thought == ["Let me think", " about it. T", "wo plus two."]
 
 
-def test_an_api_error_is_no_answer_although_it_comes_as_one() -> None:
+def test_an_api_error_that_comes_as_an_answer_is_an_error() -> None:
     assert not [e for e in play("e429") if isinstance(e, Text)]
     assert frames("e429")[-1]["subtype"] == "success"
 
 
-def test_retries_are_told_as_warnings() -> None:
+def test_retries_are_reported_as_warnings() -> None:
     told = [e for e in play("e429") if isinstance(e, Error) and e.code == "retrying"]
     assert told
     assert all(e.recoverable and e.level == "warning" and "429" in e.message for e in told)
@@ -183,24 +183,24 @@ def test_usage_counts_the_cache_as_input() -> None:
     assert (usage.cache_read, usage.cache_write, usage.coverage) == (200, 100, "complete")
 
 
-def test_a_resumed_run_tells_what_it_cost_itself() -> None:
+def test_a_resumed_run_reports_only_its_own_cost() -> None:
     assert frames("resume-fork")[-1]["total_cost_usd"] == pytest.approx(3 * 0.006596)
     assert done_of("resume-fork").cost.usd == pytest.approx(0.006596)
     assert done_of("resume-fork").usage == done_of("resume1").usage
 
 
-def test_the_model_really_used_is_told() -> None:
+def test_the_reported_model_is_the_one_that_answered() -> None:
     assert done_of("plain").model == "claude-opus-5-5"
 
 
-def test_an_edit_is_told_with_its_lines_and_a_shells_files_too() -> None:
+def test_file_changes_of_edits_and_of_commands_are_reported() -> None:
     (edit,) = [e for e in play("readedit") if isinstance(e, FileChange)]
     assert (edit.kind, edit.lines_added, edit.lines_removed) == ("modified", 1, 1)
     (made,) = [e for e in play("shell-auto") if isinstance(e, FileChange)]
     assert (made.path, made.kind) == ("/workspace/by-shell.txt", "created")
 
 
-def test_structured_output_is_the_final_text_and_its_lack_is_told() -> None:
+def test_structured_output_is_the_final_text_and_missing_output_is_an_error() -> None:
     assert json.loads(result_from_events(play("json")).final_text) == {"name": "fake", "count": 3}
     warned = [e.code for e in play("badjson") if isinstance(e, Error)]
     assert warned == ["schema_not_met"]
@@ -211,6 +211,6 @@ def test_tools_cut_off_by_a_signal_are_closed_as_cancelled() -> None:
     assert [(r.name, r.status) for r in results] == [("Bash", "cancelled")]
 
 
-def test_a_tool_server_that_did_not_come_up_is_warned_of() -> None:
+def test_an_mcp_server_that_did_not_start_gives_a_warning() -> None:
     warned = [e for e in play("mcp-dead") if isinstance(e, Error)]
     assert [e.code for e in warned] == ["mcp_failed"]

@@ -83,7 +83,7 @@ def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
     return {row.capability: (row.verdict, row.enforcement) for row in rows}
 
 
-def test_it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin() -> None:
+def test_it_uses_the_private_home_and_reads_the_prompt_from_a_closed_stdin() -> None:
     started = launch(model="gpt-5.5")
     assert started.argv[:3] == ("/opt/codex", "exec", "--json")
     assert started.argv[-1] == "-"
@@ -96,7 +96,7 @@ def test_it_lives_in_the_private_home_and_reads_the_prompt_from_a_closed_stdin()
     assert {"plugins", "unbounded_connection_retries"} <= disabled(started)
 
 
-def test_it_calls_nobody_but_the_model_and_runs_no_git_of_its_own() -> None:
+def test_it_contacts_only_the_model_and_runs_no_git() -> None:
     started = launch()
     told = settings(started)
     assert told["analytics"]["enabled"] is False
@@ -153,13 +153,13 @@ def test_commands_do_not_run_the_users_profile() -> None:
     assert "shell_snapshot" in disabled(started)
 
 
-def test_a_session_is_resumed_behind_all_flags() -> None:
+def test_the_resume_argument_comes_after_all_flags() -> None:
     started = launch(resume="some-id", policy="edits")
     assert started.argv[-3:] == ("resume", "some-id", "-")
     assert "--sandbox" in started.argv[:-3]
 
 
-def test_what_is_too_long_for_an_argument_is_refused() -> None:
+def test_a_setting_that_is_too_long_for_an_argument_is_refused() -> None:
     with pytest.raises(errors.ConfigError, match="developer_instructions is longer than an arg"):
         launch(system_prompt="ü" * 65_000)
     launch(replace_system_prompt="ü" * 65_000)  # goes by a file
@@ -177,13 +177,13 @@ def test_no_secret_is_written_into_an_argument_or_a_file() -> None:
     assert {"OPENAI_API_KEY", "CODEX_API_KEY", "TOKEN", name} <= set(hidden)
 
 
-def test_two_servers_cannot_have_two_values_of_one_name() -> None:
+def test_two_servers_cannot_need_different_values_of_one_variable() -> None:
     other = {"name": "other", "command": ["x"], "env": {"TOKEN": "another"}}
     with pytest.raises(errors.ConfigError, match="TOKEN"):
         launch(mcp_servers=[NOTES, other], policy="all")
 
 
-def test_the_model_is_where_the_environment_says_and_tried_as_often_as_asked() -> None:
+def test_the_environment_sets_the_base_url_and_the_options_the_retries() -> None:
     provider = settings(launch(retries=2))["model_providers"]["corral"]
     assert provider["base_url"] == "http://host/v1"
     assert (provider["request_max_retries"], provider["stream_max_retries"]) == (2, 2)
@@ -193,7 +193,7 @@ def test_the_model_is_where_the_environment_says_and_tried_as_often_as_asked() -
     assert "env_key" not in keyless["model_providers"]["corral"]
 
 
-def test_a_login_is_used_where_there_is_no_key_and_without_either_nothing_is_started() -> None:
+def test_a_login_is_used_if_there_is_no_key_and_without_both_nothing_is_started() -> None:
     linked = launch(env={}, at={"credentials": (".codex/auth.json",)})
     assert "model_provider" not in settings(linked)
     assert "auth.json" in linked.notes[0]
@@ -201,7 +201,7 @@ def test_a_login_is_used_where_there_is_no_key_and_without_either_nothing_is_sta
         launch(env={})
 
 
-def test_options_become_codexs_own() -> None:
+def test_options_become_settings_of_codex() -> None:
     odd = 'a "b"\n\\ \x7f é'
     started = launch(
         system_prompt=odd,
@@ -225,7 +225,7 @@ def test_options_become_codexs_own() -> None:
         launch(system_prompt="x" * 130_000)
 
 
-def test_a_repository_is_read_only_where_it_is_trusted() -> None:
+def test_instructions_of_a_repository_are_read_only_if_it_is_trusted() -> None:
     told = settings(launch())
     assert (told["project_doc_max_bytes"], told["skills"]["include_instructions"]) == (0, False)
     trusted = settings(launch(inherit="project"))
@@ -270,7 +270,7 @@ def test_a_repository_is_read_only_where_it_is_trusted() -> None:
         (Policy.full(), "danger-full-access", None, "live", True),
     ],
 )
-def test_a_policy_is_a_sandbox_and_the_tools_that_are_offered(
+def test_a_policy_becomes_a_sandbox_and_a_list_of_offered_tools(
     policy: Policy, box: str, network: bool | None, search: str, shell: bool
 ) -> None:
     started = launch(policy=policy)
@@ -283,13 +283,13 @@ def test_a_policy_is_a_sandbox_and_the_tools_that_are_offered(
         assert told["sandbox_workspace_write"]["exclude_slash_tmp"] is True
 
 
-def test_writable_folders_are_opened_with_the_workspace_alone() -> None:
+def test_writable_folders_are_opened_only_together_with_the_workspace() -> None:
     policy = Policy(write="allow", writable=("/more",))
     assert "--add-dir=/more" in launch(policy=policy).argv
     assert "--add-dir=/more" not in launch(policy=Policy(writable=("/more",))).argv
 
 
-def test_native_says_nothing() -> None:
+def test_native_has_no_rules() -> None:
     started = launch(policy=Policy.native())
     assert sandbox(started) is None
     assert "web_search" not in settings(started)
@@ -312,11 +312,13 @@ def test_native_says_nothing() -> None:
         (Policy(write="allow", deny_tools=("apply_patch",)), "write", ("deny", "native")),
     ],
 )
-def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[str, str]) -> None:
+def test_the_report_says_what_is_enforced(
+    policy: Policy, capability: str, row: tuple[str, str]
+) -> None:
     assert report(policy)[capability] == row
 
 
-def test_servers_are_approved_where_they_may_be_used_and_left_out_elsewhere() -> None:
+def test_allowed_servers_are_approved_and_others_are_left_out() -> None:
     given = [NOTES, OWN]
     assert "mcp_servers" not in settings(launch(mcp_servers=given, policy="reads"))
     own = settings(launch(mcp_servers=given, policy="edits"))["mcp_servers"]
@@ -334,7 +336,7 @@ def test_servers_are_approved_where_they_may_be_used_and_left_out_elsewhere() ->
     assert "default_tools_approval_mode" not in native["notes"]
 
 
-def test_a_name_that_is_no_tool_is_refused() -> None:
+def test_an_unknown_tool_name_is_refused() -> None:
     run = RunOptions.build(AGENT.name)
     for names, why in ((("exec_comand",), "did you mean"), (("nonsense",), "would do nothing")):
         with pytest.raises(errors.PolicyError, match=why):
@@ -344,7 +346,7 @@ def test_a_name_that_is_no_tool_is_refused() -> None:
     AGENT.compile(Policy(deny_tools=("nonsense",)), RunOptions.build(AGENT.name, {"strict": False}))
 
 
-def test_only_a_strict_schema_is_given_to_codex() -> None:
+def test_only_a_strict_schema_is_passed_to_codex() -> None:
     assert AGENT.native_schema is not None
     strict: dict[str, Any] = {
         "type": "object",
@@ -369,7 +371,7 @@ def test_only_a_strict_schema_is_given_to_codex() -> None:
         ("something nobody knows", errors.ProcessFailed),
     ],
 )
-def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
+def test_the_text_of_an_error_decides_its_class(message: str, kind: type[Exception]) -> None:
     assert type(explained(finish=TurnEnd(ok=False, message=message))) is kind
 
 
@@ -393,7 +395,7 @@ def test_an_end_is_a_success_only_with_an_answer_and_a_clean_exit() -> None:
         ("Error: required MCP servers failed to initialize: x", errors.ToolFailed),
     ],
 )
-def test_an_end_without_a_turn_is_told_by_stderr(stderr: str, kind: type[Exception]) -> None:
+def test_an_exit_without_a_turn_is_explained_by_stderr(stderr: str, kind: type[Exception]) -> None:
     assert type(explained(code=1, stderr=stderr)) is kind
 
 
@@ -423,7 +425,7 @@ def explained(
         ("apply_patch verification failed: invalid patch", "apply_patch", "error"),
     ],
 )
-def test_a_refusal_is_read_from_stderr(line: str, name: str, status: str) -> None:
+def test_a_denial_is_read_from_stderr(line: str, name: str, status: str) -> None:
     assert AGENT.read_stderr is not None
     head = "2026-11-15T00:03:51.608351Z ERROR codex_core::tools::router: error="
     told: Any = AGENT.read_stderr(head + line)
@@ -447,7 +449,7 @@ def test_the_program_is_the_one_made_for_this_machine(
     assert programs.locate(AGENT, str(program)).version == "0.166.0"
 
 
-def test_a_call_that_the_hook_blocks_is_told_as_a_refusal() -> None:
+def test_a_call_that_the_hook_blocks_is_reported_as_denied() -> None:
     assert AGENT.read_stderr is not None
     head = "2026-11-15T18:48:12.282554Z ERROR codex_core::tools::router: error="
     why = "refused by policy: protected (git obeys it): /w/.git/x"

@@ -61,7 +61,7 @@ def test_it_gets_its_settings_as_json_without_a_secret() -> None:
     assert any("title" in note for note in started.notes)
 
 
-def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
+def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
     for policy in ("reads", "edits", Policy()):
         started = launch(policy=policy)
         assert started.env["INITIAL_AGENT_MODE"] == "read-only"
@@ -98,7 +98,9 @@ def test_it_never_starts_in_the_mode_that_writes_in_silence() -> None:
         (Policy(mcp="deny"), "mcp", ("deny", "brokered")),
     ],
 )
-def test_the_report_says_what_holds(policy: Policy, capability: str, row: tuple[str, str]) -> None:
+def test_the_report_says_what_is_enforced(
+    policy: Policy, capability: str, row: tuple[str, str]
+) -> None:
     assert report(policy)[capability] == row
 
 
@@ -120,7 +122,7 @@ def test_a_server_that_may_not_be_used_is_refused() -> None:
     assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == ("deny", "brokered")
 
 
-def test_a_tool_of_a_server_is_known_by_its_input() -> None:
+def test_a_tool_of_an_mcp_server_is_recognized_by_its_input() -> None:
     call = OpenCall("c", QUIRKS)
     call.merge(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
     assert (call.tool_use().name, call.tool_use().kind) == ("mcp__corral__double", "mcp")
@@ -137,7 +139,7 @@ def test_a_tool_of_a_server_is_known_by_its_input() -> None:
         ("-32603", "Internal error", errors.ProcessFailed),
     ],
 )
-def test_what_it_says_of_an_error_is_told_as_its_kind(
+def test_the_text_of_a_reported_error_decides_its_class(
     kind: str, message: str, expected: type[Exception]
 ) -> None:
     finish = TurnEnd(ok=False, kind=kind, message=message)
@@ -174,7 +176,7 @@ def test_the_process_obeys_the_same_settings_as_its_sessions() -> None:
         assert "GIT_DIR" in written["shell_environment_policy"]["exclude"]
 
 
-def test_images_are_judged_by_a_hook_and_patches_by_who_answers() -> None:
+def test_images_are_judged_by_a_hook_and_patches_by_permission_requests() -> None:
     told = config(launch(policy="edits"))
     (hook,) = told["hooks"]["PreToolUse"]
     assert hook["matcher"] == "^(view_image)$"

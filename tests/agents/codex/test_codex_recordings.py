@@ -101,7 +101,7 @@ def done_of(name: str) -> Done:
     return done
 
 
-def test_there_are_recordings() -> None:
+def test_recordings_exist() -> None:
     assert len(NAMES) > 40
     assert set(CODE) | set(DENIED) <= set(NAMES)
 
@@ -113,7 +113,7 @@ def test_a_recording_becomes_these_events(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_and_what_was_refused_is_told(name: str) -> None:
+def test_the_end_and_the_denied_calls_are_reported(name: str) -> None:
     done = done_of(name)
     assert (done.error.code if done.error else None) == CODE.get(name)
     if name in CODE and name not in ("SIGTERM-group-tool", "connrefused", "hang", "sigint-tool"):
@@ -129,11 +129,11 @@ def test_no_line_of_the_real_codex_is_unknown(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 64])
 @pytest.mark.parametrize("name", ["parallel", "mcp-default", "e401"])
-def test_where_the_output_is_cut_changes_nothing(name: str, size: int) -> None:
+def test_boundaries_of_the_output_do_not_matter(name: str, size: int) -> None:
     assert play(name, size) == play(name)
 
 
-def test_an_error_line_is_never_the_end_and_the_last_word_is_told_once() -> None:
+def test_an_error_line_does_not_end_the_turn_and_the_last_message_comes_once() -> None:
     told = [event for event in play("e401") if isinstance(event, Error)]
     assert [(e.code, e.recoverable) for e in told] == [
         ("retrying", True),
@@ -143,14 +143,14 @@ def test_an_error_line_is_never_the_end_and_the_last_word_is_told_once() -> None
     ]
 
 
-def test_a_file_is_said_to_be_made_or_changed_as_codex_says() -> None:
+def test_a_file_change_has_the_kind_that_codex_reports() -> None:
     kinds = {
         n: [e.kind for e in play(n) if isinstance(e, FileChange)] for n in ("edit", "write-ww")
     }
     assert kinds == {"edit": ["modified"], "write-ww": ["created"]}
 
 
-def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
+def test_a_call_that_is_reported_only_at_its_end_is_still_a_call() -> None:
     transport = stream_transport(AGENT)
     stream = NdjsonStream(transport.frames, transport.translator())
     line = {"id": "i", "type": "command_execution", "command": "x", "status": "failed"}
@@ -161,7 +161,7 @@ def test_a_call_that_is_told_only_when_it_ends_is_a_call_all_the_same() -> None:
     assert (use.call_id, use.kind, result.status) == ("i", "execute", "error")
 
 
-def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
+def test_unknown_frames_are_passed_on_unchanged() -> None:
     transport = stream_transport(AGENT)
     stream = NdjsonStream(transport.frames, transport.translator())
     odd = [
@@ -173,7 +173,7 @@ def test_what_nobody_knows_is_passed_on_as_it_came() -> None:
     assert [type(item) for item in items] == [Unknown, Unknown]
 
 
-def test_a_plan_is_a_plan() -> None:
+def test_a_plan_update_becomes_a_plan_event() -> None:
     transport = stream_transport(AGENT)
     stream = NdjsonStream(transport.frames, transport.translator())
     todo = {"id": "t", "type": "todo_list", "items": [{"text": "a", "completed": True}]}
@@ -183,6 +183,6 @@ def test_a_plan_is_a_plan() -> None:
     )
 
 
-def test_answers_are_messages_of_their_own() -> None:
+def test_responses_are_separate_messages() -> None:
     told = [e.message_id for e in play("parallel") if isinstance(e, Text)]
     assert told == ["item_0", "item_3"]

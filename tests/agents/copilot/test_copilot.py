@@ -62,7 +62,7 @@ def rows(agent: AgentSpec, policy: Policy) -> dict[str, PolicyRow]:
     }
 
 
-def test_a_mode_that_asks_nothing_is_refused_unless_all_is_allowed() -> None:
+def test_a_mode_that_never_asks_is_refused_unless_everything_is_allowed() -> None:
     """Seen: in autopilot the real program writes outside the workspace without a question."""
     address = "https://agentclientprotocol.com/protocol/session-modes#"
     for mode in ("agent", "plan", f"{address}agent", f"{address}plan"):
@@ -74,7 +74,7 @@ def test_a_mode_that_asks_nothing_is_refused_unless_all_is_allowed() -> None:
         assert launch(PEER, policy="all", session_mode=mode)
 
 
-def test_the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts() -> None:
+def test_the_prompt_is_sent_on_stdin_and_the_session_id_is_known_before_the_start() -> None:
     started = launch(prompt="--yolo\n/help", system_prompt="Be kind.")
     assert started.stdin == b"Be kind.\n\n--yolo\n/help"
     assert "--yolo" not in started.argv
@@ -86,7 +86,7 @@ def test_the_prompt_goes_in_on_stdin_and_the_session_is_named_before_it_starts()
     assert started.report == "/state/tmp/usage.json"
 
 
-def test_it_speaks_to_the_provider_and_nobody_else_and_loads_nothing_of_the_repository() -> None:
+def test_it_contacts_only_the_provider_and_loads_nothing_of_the_repository() -> None:
     for agent in (ALONE, PEER):
         started = launch(agent)
         assert started.env["COPILOT_OFFLINE"] == "true"
@@ -113,7 +113,7 @@ def test_no_secret_is_written_or_seen_by_its_shell() -> None:
         assert "CORRAL_MCP_SECRET" not in secret
 
 
-def test_what_cannot_work_is_refused_before_it_starts() -> None:
+def test_unsupported_options_are_refused_before_the_start() -> None:
     with pytest.raises(errors.AuthenticationFailed, match="no credentials"):
         launch(env={})
     with pytest.raises(errors.ConfigError, match="shorter than 8"):
@@ -187,7 +187,7 @@ ALL = hidden(WRITE, SHELL, WEB)
         (Policy(allow_tools=()), [KEPT, "--available-tools=none"], None),
     ],
 )
-def test_what_is_not_allowed_is_not_offered_and_writes_come_to_us(
+def test_what_is_not_allowed_is_not_offered_and_writes_ask_us(
     policy: Policy, alone: list[str], peer: list[str] | None
 ) -> None:
     assert flags(ALONE, policy, mcp_servers=[SERVER]) == alone
@@ -200,7 +200,7 @@ def asking(policy: Policy, *, strict: bool = True) -> CompiledPolicy:
     return PEER.compile(policy, replace(run, interactive=True))
 
 
-def test_with_somebody_to_ask_writes_are_asked_and_commands_only_where_nothing_is_enforced() -> (
+def test_if_somebody_can_answer_it_asks_about_writes_and_about_commands_only_if_not_strict() -> (
     None
 ):
     asked = asking(Policy())
@@ -217,7 +217,7 @@ def test_with_somebody_to_ask_writes_are_asked_and_commands_only_where_nothing_i
 
 
 @pytest.mark.parametrize(("capability", "flag"), [("read", "read"), ("mcp", "notes")])
-def test_what_it_does_not_ask_about_is_denied_also_with_somebody_to_ask(
+def test_what_it_does_not_ask_about_is_denied_even_if_somebody_can_answer(
     capability: str, flag: str
 ) -> None:
     """It reads in the workspace unasked, and runs tools that say that they only read."""
@@ -240,7 +240,7 @@ def test_writable_folders_are_named() -> None:
     assert added == ["--add-dir=/work/repo/more", "--add-dir=/abs"]
 
 
-def test_shell_rules_come_to_us_or_are_told_as_what_they_are() -> None:
+def test_shell_rules_become_permission_requests_or_flags() -> None:
     policy = Policy(shell_rules=("deny git push *", "allow git status"))
     assert flags(ALONE, policy)[-3:-1] == [
         "--deny-tool=shell(git push:*)",
@@ -253,7 +253,7 @@ def test_shell_rules_come_to_us_or_are_told_as_what_they_are() -> None:
     assert rows(PEER, Policy(shell_rules=("allow git *",)))["shell"].enforcement == "advisory"
 
 
-def test_the_report_says_what_becomes_of_a_question() -> None:
+def test_the_report_says_what_ask_becomes() -> None:
     for agent in (ALONE, PEER):
         row = rows(agent, Policy())["write"]
         assert (row.verdict, row.enforcement) == ("deny", "native")
@@ -267,7 +267,7 @@ def test_the_report_says_what_becomes_of_a_question() -> None:
     assert rows(ALONE, free)["network"].enforcement == "impossible"
 
 
-def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
+def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:
     with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
         flags(ALONE, Policy(deny_tools=("bassh",)))
 
@@ -291,13 +291,13 @@ def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
         (None, 1, errors.ProcessFailed),
     ],
 )
-def test_success_needs_the_last_word_and_a_clean_exit(
+def test_success_needs_a_result_and_a_clean_exit(
     finish: TurnEnd | None, code: int | None, kind: type[errors.CorralError] | None
 ) -> None:
     assert type(explained(finish, code)) is (kind or errors.AuthenticationFailed)
 
 
-def test_an_answer_is_a_success_and_nothing_is_none() -> None:
+def test_a_turn_with_an_answer_succeeds_and_one_without_fails() -> None:
     assert explained(TurnEnd(ok=True), 0) is None
     assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
     advice = "".join(f"\nTo resume by {way}: copilot --resume" for way in "abcdefg")

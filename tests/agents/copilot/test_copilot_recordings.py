@@ -33,16 +33,16 @@ def test_no_line_of_the_real_program_is_unknown_or_malformed(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_where_the_output_is_cut_changes_nothing(size: int) -> None:
+def test_boundaries_of_the_output_do_not_matter(size: int) -> None:
     assert played("parallel", size) == played("parallel")
 
 
-def test_text_that_came_in_pieces_is_told_once() -> None:
+def test_text_that_came_in_deltas_is_reported_once() -> None:
     answer = "".join(event.delta for event in played("plain") if isinstance(event, Text))
     assert answer == "Hello from the fake model. The answer is 42."
 
 
-def test_the_model_and_the_changes_are_told() -> None:
+def test_the_model_and_the_changes_are_reported() -> None:
     events = played("readedit")
     assert isinstance(events[0], Init)
     assert events[0].model == "fake-model"
@@ -51,20 +51,18 @@ def test_the_model_and_the_changes_are_told() -> None:
     assert changes == [("/workspace/existing.txt", "modified")]
 
 
-def test_a_command_that_failed_is_no_tool_that_failed_and_its_output_comes_as_it_is_written() -> (
-    None
-):
+def test_a_failed_command_is_not_a_failed_tool_and_its_output_is_streamed() -> None:
     events = played("shellfail")
     assert [event.delta for event in events if isinstance(event, ToolOutput)] == ["oops\n"]
     assert [event.status for event in events if isinstance(event, ToolResult)] == ["success"]
 
 
-def test_retries_are_told_each() -> None:
+def test_each_retry_is_reported() -> None:
     told = [event for event in played("e429") if isinstance(event, Error) and event.recoverable]
     assert [(event.code, event.level) for event in told] == [("retrying", "warning")] * 5
 
 
-def test_an_exit_of_zero_after_a_signal_is_no_success() -> None:
+def test_exit_code_0_after_a_signal_is_not_a_success() -> None:
     assert b'"exitCode":0' in (played.folder / "sigterm-group.ndjson").read_bytes()
     assert done("sigterm-group").status == "interrupted"
 
@@ -75,7 +73,7 @@ def lines(*frames: object) -> list[object]:
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 
-def test_what_a_sub_agent_says_is_no_part_of_the_answer() -> None:
+def test_text_of_a_sub_agent_is_not_part_of_the_answer() -> None:
     data = {"messageId": "m", "deltaContent": "aside", "parentToolCallId": "c"}
     frame = {"type": "assistant.message_delta", "data": data, "agentId": "a"}
     (item,) = lines(frame)
@@ -84,12 +82,12 @@ def test_what_a_sub_agent_says_is_no_part_of_the_answer() -> None:
     assert result_from_events([item]).text == ""
 
 
-def test_a_message_without_pieces_is_told_whole() -> None:
+def test_a_message_without_deltas_is_reported_completely() -> None:
     data = {"messageId": "m", "content": "whole", "model": "x"}
     assert lines({"type": "assistant.message", "data": data}) == ["whole"]
 
 
-def test_a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came() -> None:
+def test_a_line_of_an_unknown_kind_is_passed_on_unchanged() -> None:
     frame: Json = {"type": "session.novelty", "data": {"x": 1}}
     assert lines(frame) == [Unknown(frame)]
 

@@ -54,7 +54,7 @@ def api(code: int, message: str, **more: object) -> str:
     return f"[API Error: {json.dumps({'error': {'code': code, 'message': message, **more}})}]"
 
 
-def test_success_is_a_result_that_says_so_and_a_clean_exit() -> None:
+def test_success_needs_a_successful_result_and_a_clean_exit() -> None:
     assert explain(0, TurnEnd(ok=True)) is None
 
 
@@ -65,7 +65,7 @@ def test_a_clean_exit_without_a_result_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize("code", [1, 41, 53, 173])
-def test_a_bad_exit_after_a_good_result_is_an_error(code: int) -> None:
+def test_an_error_exit_after_a_successful_result_is_an_error(code: int) -> None:
     error = explain(code, TurnEnd(ok=True))
     assert type(error) is errors.ProcessFailed
     assert str(code) in str(error)
@@ -108,21 +108,21 @@ def test_an_exit_without_a_result_is_explained_by_its_code_and_stderr(
 
 
 @pytest.mark.parametrize("code", [1, 41, 42, 44, 52, 53, 54, 55, 126, 127, 145, 173, 247, 7])
-def test_an_exit_in_silence_still_has_a_message(code: int) -> None:
+def test_an_exit_without_output_still_has_a_message(code: int) -> None:
     error = explain(code, stderr=IGNORED_STDERR)
     assert error is not None
     assert error.message.strip()
 
 
 @pytest.mark.parametrize("code", [41, 44, 54, 55, 127, 145])
-def test_what_the_caller_can_mend_comes_with_a_hint(code: int) -> None:
+def test_errors_that_the_caller_can_fix_have_a_hint(code: int) -> None:
     error = explain(code)
     assert error is not None
     assert error.hint
 
 
 @pytest.mark.parametrize(("signal", "hint"), [(9, True), (15, False), (11, False)])
-def test_a_signal_is_told_whatever_the_code(signal: int, hint: bool) -> None:
+def test_a_signal_is_reported_whatever_the_exit_code_is(signal: int, hint: bool) -> None:
     error = explain(None, signal=signal)
     assert type(error) is errors.KilledBySignal
     assert str(signal) in error.message
@@ -169,7 +169,7 @@ WITH_RESULT: list[tuple[int, str, type[CorralError]]] = [
 
 
 @pytest.mark.parametrize(("code", "message", "kind"), WITH_RESULT)
-def test_an_error_result_is_explained_by_what_it_says(
+def test_an_error_result_is_explained_by_its_message(
     code: int, message: str, kind: type[CorralError]
 ) -> None:
     error = explained(code, message)
@@ -187,7 +187,7 @@ def test_an_error_result_is_explained_by_what_it_says(
         ("FatalInputError", 42, errors.InputRejected),
     ],
 )
-def test_the_clis_own_name_for_it_decides_first(
+def test_the_clis_own_error_name_decides_first(
     kind: str, code: int, expected: type[CorralError]
 ) -> None:
     assert type(explained(code, "[API Error: said]", kind)) is expected
@@ -200,7 +200,7 @@ def test_the_turn_limit_that_was_set_is_named() -> None:
     assert "limit of 3" in error.message
 
 
-def test_a_model_that_is_not_there_is_named() -> None:
+def test_an_unknown_model_is_named_in_the_error() -> None:
     finish = TurnEnd(ok=False, message=api(404, "no such thing"))
     error = explain(1, finish, run=RunOptions(agent="gemini-cli", model="gemini-9"))
     assert error is not None
@@ -219,7 +219,9 @@ def test_a_model_that_is_not_there_is_named() -> None:
         ("retry in .s", None),
     ],
 )
-def test_how_long_to_wait_is_read_where_it_is_told(text: str, seconds: float | None) -> None:
+def test_the_retry_delay_is_read_from_where_it_is_reported(
+    text: str, seconds: float | None
+) -> None:
     error = explained(173, f"[API Error: {text}]")
     assert type(error) is errors.RateLimited
     assert error.retry_after == seconds
@@ -253,7 +255,7 @@ def test_an_api_error_of_any_shape_is_explained(body: object) -> None:
     kind=st.none() | st.sampled_from(["unknown", "FatalInputError", "x"]),
     stderr=st.text(),
 )
-def test_whatever_it_says_is_explained(
+def test_any_error_text_is_explained(
     code: int | None, message: str | None, kind: str | None, stderr: str
 ) -> None:
     for finish in (None, TurnEnd(ok=False, message=message, kind=kind)):
@@ -273,5 +275,5 @@ def test_the_message_of_a_retry_is_short_and_without_its_stack() -> None:
 @pytest.mark.parametrize(
     "line", ["", "Attempt 2 failed: m. Max attempts reached", "  Attempt 1 failed", "Warning: x"]
 )
-def test_other_lines_of_stderr_are_no_events(line: str) -> None:
+def test_other_lines_of_stderr_are_not_events(line: str) -> None:
     assert read_stderr(line) is None

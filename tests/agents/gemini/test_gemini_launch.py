@@ -127,7 +127,7 @@ def text_sent(started: Launch) -> str:
 
 
 @pytest.mark.parametrize("prompt", [p for p in PROMPTS if "{" not in p])
-def test_the_prompt_arrives_as_it_stands(prompt: str) -> None:
+def test_the_prompt_is_sent_unchanged(prompt: str) -> None:
     assert text_sent(launch(prompt)) == prompt
 
 
@@ -146,11 +146,11 @@ def test_the_cli_finds_nothing_to_act_on_in_the_prompt(prompt: str) -> None:
 
 @no_deadline
 @given(prompt=st.text(alphabet="/@{}!args\\ \n.x\"'é\x7f", min_size=1))
-def test_any_prompt_is_harmless(prompt: str) -> None:
+def test_any_prompt_is_sent_as_plain_text(prompt: str) -> None:
     test_the_cli_finds_nothing_to_act_on_in_the_prompt(prompt)
 
 
-def test_a_prompt_with_marks_and_files_is_sent_with_escapes_and_says_so() -> None:
+def test_a_prompt_with_template_syntax_and_files_is_escaped_with_a_note() -> None:
     started = launch("see @a and {{args}}")
     assert started.stdin == b"see \\@a and {{args}}"
     assert any("\\@" in note for note in started.notes)
@@ -165,7 +165,7 @@ def test_a_system_prompt_is_put_before_the_prompt() -> None:
     assert launch("hello", system_prompt="Be kind.").stdin == b"Be kind.\n\nhello"
 
 
-def test_a_system_prompt_that_replaces_is_a_file_of_our_own() -> None:
+def test_a_replacing_system_prompt_is_a_private_file() -> None:
     started = launch(replace_system_prompt="Only this.")
     assert started.files["system.md"] == "Only this."
     assert started.env["GEMINI_SYSTEM_MD"] == "/state/sessions/s-1/home/system.md"
@@ -178,12 +178,12 @@ def test_images_are_named_to_the_cli_by_their_copies() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["{{args}}", "!{ls}", "@{x}"])
-def test_images_with_a_prompt_that_would_be_acted_on_are_refused(prompt: str) -> None:
+def test_images_with_a_prompt_in_template_syntax_are_refused(prompt: str) -> None:
     with pytest.raises(ConfigError, match="with images the prompt may not contain"):
         launch(prompt, images=["a.png"])
 
 
-def test_secrets_of_tool_servers_are_in_the_environment_and_in_no_file() -> None:
+def test_secrets_of_mcp_servers_are_in_the_environment_and_in_no_file() -> None:
     started = launch(**LAUNCHES["mcp"])
     everything = json.dumps([started.argv, started.files, started.notes])
     assert "canary" not in everything
@@ -202,7 +202,7 @@ def test_no_key_is_in_any_file_or_argument() -> None:
     assert "canary" not in json.dumps([started.argv, started.files, started.notes, started.env])
 
 
-def test_only_our_tool_servers_are_let_in() -> None:
+def test_only_our_mcp_servers_are_allowed() -> None:
     started = launch(**LAUNCHES["mcp"])
     words = started.argv
     named = [words[at + 1] for at, word in enumerate(words) if word == "--allowed-mcp-server-names"]
@@ -221,7 +221,7 @@ def test_only_our_tool_servers_are_let_in() -> None:
         ({"inherit": "project"}, True),
     ],
 )
-def test_the_folder_is_trusted_only_where_it_must_be(options: Any, trusted: bool) -> None:
+def test_the_folder_is_trusted_only_if_an_option_needs_it(options: Any, trusted: bool) -> None:
     started = launch(**options)
     assert started.env["GEMINI_CLI_TRUST_WORKSPACE"] == str(trusted).lower()
     assert any("trusted" in note for note in started.notes) is trusted
@@ -235,7 +235,7 @@ def test_the_folder_is_trusted_only_where_it_must_be(options: Any, trusted: bool
         {"inherit": "user"},
     ],
 )
-def test_a_repository_with_settings_of_its_own_is_not_trusted_unasked(options: Any) -> None:
+def test_a_repository_with_settings_of_its_own_is_not_trusted_by_default(options: Any) -> None:
     at = place(project_files=("/work/repo/.gemini",))
     with pytest.raises(UntrustedFolder, match=r"/work/repo/\.gemini") as raised:
         launch(at=at, **options)
@@ -264,7 +264,7 @@ OAUTH = (".gemini/oauth_creds.json",)
         ({"GOOGLE_GEMINI_BASE_URL": "http://x"}, (), "gateway"),
     ],
 )
-def test_how_to_pay_is_chosen_from_what_is_there_and_said(
+def test_the_credentials_are_chosen_and_noted(
     env: dict[str, str], credentials: tuple[str, ...], method: str
 ) -> None:
     started = launch(at=place(env=env, credentials=credentials))
@@ -297,14 +297,14 @@ def test_the_cli_does_not_start_itself_again_and_keeps_to_its_private_home() -> 
     assert env["TMPDIR"] == "/state/sessions/s-1/tmp"
 
 
-def test_retries_and_turns_are_told_in_the_settings() -> None:
+def test_retries_and_turns_are_in_the_settings() -> None:
     settings = settings_of(launch(retries=2, max_turns=7))
     assert settings["general"]["maxAttempts"] == 2
     assert settings["model"]["maxSessionTurns"] == 7
     assert settings_of(launch())["model"]["maxSessionTurns"] == -1
 
 
-def test_nobody_is_told_of_the_run() -> None:
+def test_no_telemetry_is_sent() -> None:
     settings = settings_of(launch())
     assert settings["privacy"] == {"usageStatisticsEnabled": False}
     assert settings["telemetry"] == {"enabled": False}
@@ -321,14 +321,14 @@ def test_a_folder_with_a_comma_is_refused() -> None:
         launch(include_directories=["a,b"])
 
 
-def test_the_policy_is_passed_twice_so_that_nothing_stands_above_it() -> None:
+def test_the_policy_is_also_passed_as_admin_policy() -> None:
     argv = launch(policy="edits").argv
     file = "/state/sessions/s-1/home/policy.toml"
     assert argv[argv.index("--policy") + 1] == argv[argv.index("--admin-policy") + 1] == file
     assert "policy.toml" in launch(policy="edits").files
 
 
-def test_yolo_is_never_said_to_the_cli() -> None:
+def test_the_mode_yolo_is_never_used() -> None:
     for options in LAUNCHES.values():
         given = {name: value for name, value in options.items() if name != "resume"}
         words = launch(**given).argv
@@ -337,7 +337,7 @@ def test_yolo_is_never_said_to_the_cli() -> None:
 
 
 @pytest.mark.parametrize("mode", ["autoEdit", "yolo"])
-def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -> None:
+def test_a_mode_in_which_the_cli_bypasses_the_policy_is_refused(mode: str) -> None:
     run = RunOptions(agent="gemini-acp", session_mode=mode, policy=Policy.edits())
     agent = registry.find("gemini-acp")
     with pytest.raises(ConfigError, match="would bypass the policy"):
@@ -346,7 +346,7 @@ def test_a_mode_in_which_the_cli_does_not_ask_the_policy_is_refused(mode: str) -
     assert launch_of(agent, msgspec.structs.replace(run, policy=Policy.native()), place())
 
 
-def test_no_tool_server_of_the_user_is_trusted() -> None:
+def test_no_mcp_server_of_the_user_is_trusted() -> None:
     """The tools of a trusted server run without a question."""
     theirs: dict[str, Any] = {"mcpServers": {"theirs": {"command": "x", "trust": True}}}
     run = RunOptions(agent="gemini-acp", inherit="user")

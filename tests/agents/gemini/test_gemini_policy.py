@@ -107,7 +107,7 @@ def runs(policy: Policy, command: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_rules_of_a_policy_are_these(name: str) -> None:
+def test_a_policy_compiles_to_its_golden_rules(name: str) -> None:
     check_golden(GOLDENS / f"policy_{name}.toml", compiled(POLICIES[name]).files["policy.toml"])
 
 
@@ -152,7 +152,7 @@ def test_a_glob_pattern_cannot_name_a_folder_outside(pattern: str, verdict: str)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_what_no_rule_grants_is_denied(name: str) -> None:
+def test_what_no_rule_allows_is_denied(name: str) -> None:
     rules = rules_of(POLICIES[name])
     assert engine(rules, "a_tool_of_the_next_version", {}) == "deny"
     (base,) = [rule for rule in rules if rule["toolName"] == "*"]
@@ -166,7 +166,7 @@ def test_the_mode_never_grants_anything(name: str) -> None:
     assert flags == ("--approval-mode", "plan" if name == "plan" else "default")
 
 
-def test_native_says_nothing_and_writes_no_rules() -> None:
+def test_native_has_no_rules_and_no_rule_file() -> None:
     assert compiled(Policy.native()).files == {}
     assert compiled(Policy.native()).flags == ("--approval-mode", "default")
 
@@ -190,7 +190,7 @@ def test_every_known_tool_belongs_to_one_group() -> None:
     assert sorted(grouped) == sorted(KINDS)
 
 
-def test_mcp_tools_are_granted_by_mcp_alone() -> None:
+def test_mcp_tools_are_allowed_only_by_mcp() -> None:
     assert engine(rules_of(Policy(mcp="allow")), "mcp_server_tool", {}) == "allow"
     assert engine(rules_of(Policy(mcp="allow")), "write_file", {}) == "deny"
 
@@ -209,13 +209,13 @@ def test_a_denied_tool_is_denied_in_any_policy() -> None:
     assert {engine(rules, name, ARGUMENTS) for name in KINDS} == {"deny"}
 
 
-def test_a_tool_name_that_is_nearly_one_is_refused() -> None:
+def test_a_similar_tool_name_is_refused() -> None:
     for where in ("allow_tools", "deny_tools"):
         with pytest.raises(PolicyError, match="no tool 'write_files'; did you mean 'write_file'"):
             compiled(policy_from_table({where: ["write_files"]}, "a file"))
 
 
-def test_denying_what_the_agent_has_not_is_refused_rather_than_dropped() -> None:
+def test_denying_an_unknown_tool_is_refused() -> None:
     with pytest.raises(PolicyError, match="denying it would do nothing"):
         compiled(Policy(deny_tools=("Bash",)))
     with pytest.raises(PolicyError, match="names, not patterns"):
@@ -264,7 +264,7 @@ def test_other_files_are_written_where_writing_is_allowed(path: str) -> None:
         ("/work/repo/%2e%2e/other/a.txt", "deny"),
     ],
 )
-def test_a_folder_to_read_is_not_one_to_write(path: str, verdict: str) -> None:
+def test_a_readable_folder_is_not_writable(path: str, verdict: str) -> None:
     policy = msgspec.structs.replace(Policy.edits(), writable=("../more",))
     rules = rules_of(policy, include_directories=("/work/other",))
     assert engine(rules, "write_file", {"file_path": path, "content": "x"}) == verdict
@@ -322,7 +322,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("command", HOSTILE)
-def test_an_allow_rule_lets_no_second_command_through(command: str) -> None:
+def test_an_allow_rule_does_not_allow_a_second_command(command: str) -> None:
     assert runs(POLICIES["shell_rules"], command) == "deny"
 
 
@@ -338,11 +338,11 @@ def test_an_allow_rule_lets_no_second_command_through(command: str) -> None:
         {'x"\0,\0"command': "git status"},
     ],
 )
-def test_another_argument_cannot_stand_in_for_the_command(more: dict[str, Any]) -> None:
+def test_another_argument_cannot_be_taken_for_the_command(more: dict[str, Any]) -> None:
     assert runs(POLICIES["shell_rules"], "rm -rf /", **more) == "deny"
 
 
-def test_the_first_shell_rule_wins_and_stands_above_the_capability() -> None:
+def test_the_first_shell_rule_wins_over_others_and_over_the_capability() -> None:
     rules = ("deny git push *", "allow git *", "deny git log")
     for shell in ("allow", "deny", None):
         policy = Policy(shell=shell, shell_rules=rules)
@@ -367,7 +367,9 @@ PATTERN = st.text(alphabet=MARKS, min_size=1, max_size=8).filter(str.strip)
 
 @no_deadline
 @given(pattern=PLAIN, command=st.builds("{}{}".format, st.sampled_from(["a", "b", ""]), TEXT))
-def test_what_an_allow_rule_lets_run_the_policy_allows_too(pattern: str, command: str) -> None:
+def test_a_command_that_an_allow_rule_accepts_is_allowed_by_the_policy(
+    pattern: str, command: str
+) -> None:
     """The compiled rule may be stricter than ``decide``; it may never be laxer."""
     policy = Policy(shell="deny", shell_rules=(f"allow {pattern}",))
     assume(allow_regex(parse_rule(f"allow {pattern}")[1]) is not None)
@@ -408,7 +410,7 @@ def test_a_shell_rule_that_the_cli_would_drop_is_refused(pattern: str, verb: str
 
 
 @pytest.mark.parametrize("rule", ["deny f (a* b c", f"deny {'x' * 2100}"])
-def test_deny_rules_that_the_cli_drops_are_refused_before_it_starts(rule: str) -> None:
+def test_deny_rules_that_the_cli_would_ignore_are_refused_before_it_starts(rule: str) -> None:
     with pytest.raises(PolicyError, match="would not take the shell rule"):
         compiled(Policy(shell_rules=(rule,)))
 
@@ -416,7 +418,7 @@ def test_deny_rules_that_the_cli_drops_are_refused_before_it_starts(rule: str) -
 @pytest.mark.parametrize(
     "rule", ["allow f(a+b) *", "allow printf *", "allow *", f"allow {'x' * 2100}"]
 )
-def test_allow_rules_that_cannot_be_expressed_deny_and_are_named(rule: str) -> None:
+def test_allow_rules_that_cannot_be_expressed_are_denied_and_named(rule: str) -> None:
     policy = Policy(shell_rules=(rule, "allow ls"))
     assert runs(policy, rule.removeprefix("allow ").replace("*", "x")) == "deny"
     assert runs(policy, "ls") == "allow"
@@ -435,13 +437,13 @@ def test_every_capability_is_enforced_by_the_cli_itself() -> None:
         assert {enforcement for _, enforcement in rows.values()} == {"native"}, name
 
 
-def test_ask_is_reported_as_deny_with_nobody_to_ask() -> None:
+def test_ask_is_reported_as_deny_if_nobody_can_answer() -> None:
     rows = {row.capability: row for row in compiled(Policy()).report}
     assert rows["write"].verdict == "ask"
     assert "ask→deny" in rows["write"].note
 
 
-def test_no_network_beside_a_free_shell_is_impossible() -> None:
+def test_denying_the_network_with_a_free_shell_is_impossible() -> None:
     assert report(Policy(shell="allow", network="deny"))["network"] == ("deny", "impossible")
     assert report(Policy(allow_tools=("run_shell_command",), network="deny"))["network"] == (
         "deny",
@@ -451,7 +453,7 @@ def test_no_network_beside_a_free_shell_is_impossible() -> None:
     assert report(Policy(shell="deny", network="deny"))["network"] == ("deny", "native")
 
 
-def test_the_report_needs_no_place() -> None:
+def test_the_report_needs_no_launch_context() -> None:
     assert compiled(Policy.full(), None).report == compiled(Policy.full()).report
 
 
@@ -500,7 +502,7 @@ def ruled(policy: Policy, tool: str, *, interactive: bool) -> str:
 
 @no_deadline
 @given(policy=ANY_POLICY, tool=st.sampled_from(sorted(CALLS)), interactive=st.booleans())
-def test_a_peer_never_does_unasked_what_the_policy_does_not_allow(
+def test_the_persistent_cli_never_does_what_the_policy_does_not_allow_without_asking(
     policy: Policy, tool: str, interactive: bool
 ) -> None:
     decision = engine(asking_rules(policy, interactive=interactive), tool, CALLS[tool])
@@ -523,7 +525,7 @@ def test_the_headless_cli_does_nothing_that_the_policy_does_not_allow(
 
 @no_deadline
 @given(policy=ANY_POLICY, interactive=st.booleans())
-def test_a_question_about_the_shell_is_one_that_the_cli_does_not_answer_itself(
+def test_the_cli_does_not_answer_permission_requests_for_the_shell_itself(
     policy: Policy, interactive: bool
 ) -> None:
     """Without ``argsPattern`` it would run commands that it believes to be harmless."""
@@ -537,7 +539,7 @@ def test_a_question_about_the_shell_is_one_that_the_cli_does_not_answer_itself(
         assert taken(rule.get("argsPattern", ""))
 
 
-def test_with_nobody_to_ask_a_peer_is_offered_what_the_headless_cli_is() -> None:
+def test_if_nobody_can_answer_both_agents_are_offered_the_same_tools() -> None:
     for policy in (Policy(), Policy.read_only(), Policy(network="ask", mcp="ask")):
         rules = asking_rules(policy, interactive=False)
         assert {rule["decision"] for rule in rules} == {"allow", "deny"}
@@ -545,7 +547,7 @@ def test_with_nobody_to_ask_a_peer_is_offered_what_the_headless_cli_is() -> None
         assert offered == {*READ, *HARMLESS}
 
 
-def test_the_report_of_a_peer_says_who_decides() -> None:
+def test_the_report_of_the_persistent_cli_says_who_decides() -> None:
     def rows(policy: Policy, *, interactive: bool) -> dict[str, tuple[str, str]]:
         report = asking(policy, interactive=interactive).report
         return {row.capability: (row.verdict, row.enforcement) for row in report}
@@ -595,7 +597,7 @@ def test_protected_names_are_not_written_at_any_depth_in_any_case(name: str) -> 
     "path",
     ["gitignore", ".gitignore", "sub/a.git/x", "x.git", "/work/repo/.github/workflows/a.yml"],
 )
-def test_names_that_only_look_protected_are_written(path: str) -> None:
+def test_names_that_are_similar_to_protected_ones_can_be_written(path: str) -> None:
     assert writes(path) == "allow"
 
 
@@ -616,7 +618,7 @@ def test_names_that_only_look_protected_are_written(path: str) -> None:
         "/work/repo",
     ],
 )
-def test_paths_that_the_tool_may_read_differently_are_not_written(path: str) -> None:
+def test_paths_that_the_tool_may_interpret_differently_are_not_written(path: str) -> None:
     assert writes(path) == "deny"
 
 
@@ -646,19 +648,19 @@ def test_names_of_links_that_lead_out_are_not_written(path: str, verdict: str) -
     assert writes(path, links=Links(found)) == verdict
 
 
-def test_a_thousand_links_are_rules_that_the_cli_takes() -> None:
+def test_a_thousand_links_become_rules_that_the_cli_accepts() -> None:
     links = Links(tuple(Link(f"/work/repo/link-{n}", "/else", readable=False) for n in range(1000)))
     assert all(taken(rule.get("argsPattern", "")) for rule in editing_rules(links))
     assert writes("link-999/x", links=links) == "deny"
 
 
-def test_a_workspace_whose_links_are_not_all_known_is_not_written() -> None:
+def test_writing_is_refused_if_not_all_links_of_the_workspace_are_known() -> None:
     with pytest.raises(PolicyNotEnforceable, match="too many files") as raised:
         writes("x", links=Links(complete=False))
     assert "gemini-acp" in (raised.value.hint or "")
 
 
-def test_a_relative_program_is_allowed_in_the_workspace_folder_alone() -> None:
+def test_a_relative_program_is_allowed_only_in_the_workspace_folder() -> None:
     policy = Policy(shell_rules=("allow ./check *", "allow pytest *"))
     assert runs(policy, "./check all") == "allow"
     assert runs(policy, "./check all", dir_path="sub") == "deny"
@@ -699,7 +701,7 @@ SHAPES = [
 
 
 @pytest.mark.gemini_cli
-def test_the_clis_own_engine_accepts_no_command_that_the_rules_do_not(tmp_path: Path) -> None:
+def test_the_clis_own_engine_allows_only_commands_that_the_rules_allow(tmp_path: Path) -> None:
     """20,000 generated commands, judged by JavaScript as the CLI judges them."""
     chosen = random.Random(10)
     lines: list[tuple[int, str]] = []

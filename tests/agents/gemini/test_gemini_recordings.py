@@ -141,7 +141,7 @@ def done_of(name: str) -> Done:
     return done
 
 
-def test_there_are_recordings() -> None:
+def test_recordings_exist() -> None:
     assert len(NAMES) > 70
     assert set(STATUS) | set(CODE) | set(DENIED) <= set(NAMES)
 
@@ -154,12 +154,12 @@ def test_a_recording_becomes_these_events(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 @pytest.mark.parametrize("name", ["unicode", "parallel", "slash_memory_show", "err400key"])
-def test_where_the_output_is_cut_changes_nothing(name: str, size: int) -> None:
+def test_boundaries_of_the_output_do_not_matter(name: str, size: int) -> None:
     assert play(name, size) == play(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_how_it_ended_is_told_rightly(name: str) -> None:
+def test_the_end_is_reported_correctly(name: str) -> None:
     done = done_of(name)
     assert done.status == STATUS.get(name, "success")
     if name in CODE:
@@ -168,7 +168,7 @@ def test_how_it_ended_is_told_rightly(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_refused_is_listed_and_nothing_else(name: str) -> None:
+def test_exactly_the_denied_calls_are_listed(name: str) -> None:
     assert [refusal.name for refusal in done_of(name).denied] == DENIED.get(name, [])
 
 
@@ -191,7 +191,7 @@ def test_the_prompt_is_never_answer_text(name: str) -> None:
     assert answered == said
 
 
-def test_a_line_that_is_not_json_is_a_log_in_its_place() -> None:
+def test_a_line_that_is_not_json_becomes_a_log_event_in_order() -> None:
     kinds = [type(event) for event in play("slash_memory_show")]
     assert kinds[:3] == [Init, Log, Text]
 
@@ -211,25 +211,25 @@ def test_counters_that_were_never_sent_are_unknown_and_not_zero() -> None:
     assert done_of("no_usage").usage.total is None
 
 
-def test_the_model_really_used_is_told_not_the_router_beside_it() -> None:
+def test_the_reported_model_is_the_one_that_answered_not_the_router() -> None:
     assert done_of("model_auto").model not in (None, "auto", "gemini-3.5-flash-lite")
     assert done_of("model_flash-lite").model == "gemini-3.5-flash-lite"
 
 
-def test_an_answer_that_began_again_is_warned_of_once() -> None:
+def test_a_repeated_answer_gives_one_warning() -> None:
     warned = [e for e in play("no_finish") if isinstance(e, Error) and e.code == "text_repeated"]
     assert len(warned) == 1
     for name in set(NAMES) - {"no_finish"}:
         assert not [e for e in play(name) if isinstance(e, Error) and e.code == "text_repeated"]
 
 
-def test_retries_in_silence_are_told_from_stderr() -> None:
+def test_retries_that_are_only_on_stderr_are_reported() -> None:
     told = [e for e in play("err429_then_ok") if isinstance(e, Error)]
     assert [(e.code, e.recoverable, e.level) for e in told] == [("retrying", True, "warning")]
     assert told[0].message == "Attempt 1 failed with status 429. Retrying with backoff..."
 
 
-def test_a_wait_that_the_api_asks_for_is_told_in_seconds() -> None:
+def test_the_delay_that_the_api_requests_is_in_seconds() -> None:
     error = done_of("err429_retryinfo_max2").error
     assert error is not None
     assert error.facts["retry_after"] == 2.0

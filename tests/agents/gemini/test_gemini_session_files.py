@@ -12,7 +12,7 @@ def name(minute: str, short: str = ID[:8]) -> str:
     return f"session-2027-01-15T{minute}-{short}.jsonl"
 
 
-def test_one_of_this_minute_becomes_older_and_replaces_none() -> None:
+def test_a_file_of_this_minute_gets_an_earlier_free_name() -> None:
     names = [name("11-58"), name("11-59"), name("12-00")]
     assert rename_to_earlier(names, ID, NOON) == {name("12-00"): name("11-57")}
     ahead = [name("12-00"), name("12-05")]  # the clock was set back
@@ -22,5 +22,5 @@ def test_one_of_this_minute_becomes_older_and_replaces_none() -> None:
     }
 
 
-def test_others_stay_what_they_are() -> None:
+def test_files_of_other_minutes_are_not_renamed() -> None:
     assert rename_to_earlier([name("11-59"), name("12-00", "0f6ffda6")], ID, NOON) == {}

@@ -22,7 +22,7 @@ def counted(lines: bytes) -> Usage:
     return finish.usage
 
 
-def test_what_is_in_the_total_alone_is_reasoning() -> None:
+def test_tokens_that_are_only_in_the_total_are_reasoning() -> None:
     assert counted(RESULT) == Usage(
         input=60, output=40, reasoning=30, cache_read=5, coverage="complete"
     )

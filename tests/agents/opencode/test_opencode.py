@@ -51,7 +51,7 @@ def rules(policy: Policy, **options: Any) -> dict[str, Any]:
     return config(launch(policy=policy, **options))["permission"]  # type: ignore[no-any-return]
 
 
-def test_it_lives_in_the_private_home_and_works_in_the_folder_of_the_run() -> None:
+def test_it_uses_the_private_home_and_works_in_the_folder_of_the_run() -> None:
     started = launch(model="custom/m")
     assert started.argv == ("/opt/opencode", "acp", "--pure")
     assert started.env["PWD"] == "/work/repo"
@@ -74,13 +74,13 @@ def test_no_secret_is_written_into_the_configuration() -> None:
     assert provider["models"] == {"m": {}}
 
 
-def test_the_makers_own_models_are_off_unless_they_are_asked_for() -> None:
+def test_the_hosted_models_are_off_unless_they_are_requested() -> None:
     assert config(launch())["disabled_providers"] == ["opencode"]
     assert "disabled_providers" not in config(launch(env={}, model="opencode/big-pickle"))
     assert "disabled_providers" not in config(launch(env={"OPENCODE_API_KEY": "canary-key"}))
 
 
-def test_the_list_of_all_models_is_read_where_one_of_it_may_be_used() -> None:
+def test_the_list_of_all_models_is_read_only_if_one_of_them_may_be_used() -> None:
     alone = launch(model="custom/m")
     assert alone.files["models.json"] == "{}"
     assert alone.env["OPENCODE_MODELS_PATH"] == "/state/home/models.json"
@@ -90,7 +90,7 @@ def test_the_list_of_all_models_is_read_where_one_of_it_may_be_used() -> None:
         assert "OPENCODE_MODELS_PATH" not in started.env
 
 
-def test_a_model_is_named_with_its_provider() -> None:
+def test_a_model_name_needs_its_provider() -> None:
     for name in ("gpt", "/gpt", "gpt/"):
         with pytest.raises(errors.ConfigError, match="by its provider"):
             launch(model=name)
@@ -139,7 +139,7 @@ def test_a_link_that_would_be_sent_to_the_model_is_refused() -> None:
     launch(at={"links": Links((other,))})
 
 
-def test_files_are_asked_for_and_what_is_denied_or_would_ask_nobody_is_not_offered() -> None:
+def test_files_ask_for_permission_and_denied_tools_are_not_offered() -> None:
     for policy in (Policy(), Policy.read_only()):
         made = rules(policy)
         assert next(iter(made)) == "*"
@@ -155,7 +155,7 @@ def test_files_are_asked_for_and_what_is_denied_or_would_ask_nobody_is_not_offer
     assert rules(Policy.edits())["edit"] == "ask"
 
 
-def test_full_leaves_no_question_and_native_says_nothing() -> None:
+def test_full_asks_nothing_and_native_has_no_rules() -> None:
     full = rules(Policy.full())
     assert full.pop("read") == {"*": "allow", "*proc/*environ": "deny"}
     assert full == {"*": "allow"}
@@ -163,7 +163,7 @@ def test_full_leaves_no_question_and_native_says_nothing() -> None:
     assert config(launch(policy=Policy.plan()))["default_agent"] == "plan"
 
 
-def test_rules_and_lists_bring_the_question_to_us() -> None:
+def test_with_rules_and_lists_it_asks_us() -> None:
     assert rules(Policy(shell="allow", shell_rules=("deny rm *",)))["bash"] == "ask"
     assert rules(Policy(network="allow", deny_tools=("webfetch",)))["webfetch"] == "deny"
     assert rules(Policy(write="allow", deny_tools=("write",)))["edit"] == "ask"
@@ -201,7 +201,7 @@ def test_writable_folders_are_open_and_no_other() -> None:
         ("ask", "ask", "ask"),
     ],
 )
-def test_a_question_that_the_shells_verdict_would_answer_wrongly_is_not_put(
+def test_a_tool_whose_request_would_be_answered_by_the_shells_verdict_is_not_offered(
     mcp: Any, shell: Any, rule: str
 ) -> None:
     server = {"name": "notes", "command": ["notes"]}
@@ -210,12 +210,12 @@ def test_a_question_that_the_shells_verdict_would_answer_wrongly_is_not_put(
     assert rules(policy, mcp_servers=[server])["notes_*"] == rule.replace("ask", "deny")
 
 
-def test_a_tool_that_is_nearly_one_of_its_own_is_refused() -> None:
+def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:
     with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
         AGENT.compile(Policy(deny_tools=("bassh",)), RunOptions.build(AGENT.name))
 
 
-def test_the_report_says_what_no_rule_can_hold() -> None:
+def test_the_report_says_what_cannot_be_enforced() -> None:
     policy = Policy(shell="allow", network="deny")
     report = {
         row.capability: row for row in AGENT.compile(policy, RunOptions.build(AGENT.name)).report
@@ -241,13 +241,13 @@ def test_the_report_says_what_no_rule_can_hold() -> None:
         ("Internal error: OpenCode service failure", errors.ProcessFailed),
     ],
 )
-def test_the_text_of_an_error_tells_its_kind(message: str, kind: type[Exception]) -> None:
+def test_the_text_of_an_error_decides_its_class(message: str, kind: type[Exception]) -> None:
     told = explained(finish=TurnEnd(ok=False, kind="-32603", message=message))
     assert type(told) is kind
     assert not str(told).startswith("Internal error: ")
 
 
-def test_an_end_without_a_word_is_told_by_its_code() -> None:
+def test_an_exit_without_a_message_is_explained_by_its_code() -> None:
     assert explained(finish=TurnEnd(ok=True)) is None
     assert type(explained(signal=9)) is errors.KilledBySignal
     assert type(explained(code=127)) is errors.BrokenInstall
@@ -288,7 +288,7 @@ def test_the_program_is_the_one_made_for_this_machine(
     assert "npm install -g opencode-ai" in str(e.value.hint)
 
 
-def test_a_shell_that_is_denied_is_not_offered_for_its_rules_do_not_see_every_line() -> None:
+def test_a_denied_shell_is_not_offered_because_rules_do_not_see_every_line() -> None:
     assert rules(Policy.read_only())["bash"] == "deny"
     assert rules(Policy(deny_tools=("bash",)))["bash"] == "deny"
     assert "bash" not in rules(Policy(allow_tools=("read",)))

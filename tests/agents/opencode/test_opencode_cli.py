@@ -59,7 +59,7 @@ def rows(policy: Policy) -> dict[str, PolicyRow]:
     }
 
 
-def test_the_prompt_goes_in_on_stdin_and_the_folder_is_named_twice() -> None:
+def test_the_prompt_is_sent_on_stdin_and_the_folder_is_named_twice() -> None:
     started = launch('--help "x"\n/init', thinking=False)
     run = ("/opt/opencode", "run", "--format", "json", "--dir", "/work/repo", "--pure")
     assert started.argv == run
@@ -107,7 +107,7 @@ def test_no_secret_is_written_into_the_configuration() -> None:
         (Policy(mcp="allow"), (INSIDE, "deny", "deny", "deny", "allow", "deny")),
     ],
 )
-def test_what_is_not_allowed_is_denied_for_a_question_would_end_the_run(
+def test_what_is_not_allowed_is_denied_because_a_permission_request_ends_the_run(
     policy: Policy, expected: tuple[Any, ...]
 ) -> None:
     made = rules(policy, mcp_servers=[{"name": "notes", "command": ["notes"]}])
@@ -131,7 +131,7 @@ def decided(rules: dict[str, str], path: str) -> str:
     return found[-1]
 
 
-def test_files_are_the_workspaces_without_protected_names_and_links_that_lead_out() -> None:
+def test_file_rules_allow_the_workspace_without_protected_names_and_links_that_lead_out() -> None:
     links = Links(
         (
             Link("/work/repo/sub/out", "/srv", readable=False),
@@ -162,7 +162,7 @@ def test_files_are_the_workspaces_without_protected_names_and_links_that_lead_ou
     assert (near["glob"], near["grep"]) == ("allow", "allow")
 
 
-def test_patches_are_refused_for_no_rule_sees_where_they_move_a_file_to() -> None:
+def test_patches_are_refused_because_no_rule_sees_where_they_move_a_file() -> None:
     options: dict[str, Any] = {"model": "openai/gpt-5.5", "env": KEY}
     for policy in (Policy.edits(), Policy(allow_tools=("edit", "write"))):
         with pytest.raises(errors.PolicyNotEnforceable, match="patch moves a file"):
@@ -178,7 +178,7 @@ def test_a_workspace_below_a_protected_name_can_be_edited() -> None:
     assert decided(made, "home/me/.claude/worktrees/a/.claude/settings.json") == "deny"
 
 
-def test_what_rules_alone_cannot_hold_is_refused() -> None:
+def test_what_rules_alone_cannot_enforce_is_refused() -> None:
     odd: list[dict[str, Any]] = [{"links": Links((), complete=False)}, {"cwd": "/work/a*"}]
     for given in odd:
         with pytest.raises(errors.ConfigError) as raised:
@@ -209,7 +209,7 @@ def test_writable_folders_are_open_and_no_other() -> None:
     assert made == {"*": "deny", "/work/more": "allow", "/work/more/*": "allow"}
 
 
-def test_only_what_is_listed_may_be_used_and_a_denial_beats_it() -> None:
+def test_only_listed_tools_may_be_used_and_deny_wins() -> None:
     policy = Policy(allow_tools=("bash", "notes_keep", "read"), deny_tools=("read",))
     made = rules(policy, mcp_servers=[{"name": "notes", "command": ["notes"]}])
     assert {name: verb for name, verb in made.items() if verb == "allow"} == {
@@ -232,7 +232,7 @@ def test_the_first_shell_rule_that_matches_decides_and_strict_refuses_them_all()
         prepare(AGENT.name, {"policy": policy})
 
 
-def test_the_report_says_what_becomes_of_a_question_and_what_no_rule_can_hold() -> None:
+def test_the_report_says_what_ask_becomes_and_what_cannot_be_enforced() -> None:
     asked = rows(Policy())["write"]
     assert (asked.verdict, asked.enforcement) == ("deny", "native")
     assert "ask→deny" in asked.note
@@ -250,7 +250,7 @@ def test_the_report_says_what_becomes_of_a_question_and_what_no_rule_can_hold() 
         {"permission_mode": "auto"},
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(option: dict[str, Any]) -> None:
+def test_unsupported_options_are_refused_by_name(option: dict[str, Any]) -> None:
     (name,) = option
     with pytest.raises(errors.ConfigError, match=f"opencode-cli has no option '{name}'"):
         prepare(AGENT.name, option)
@@ -276,7 +276,7 @@ def test_success_needs_the_last_step_and_a_clean_exit(
     assert type(explained(finish, code)) is kind
 
 
-def test_an_answer_is_a_success_and_nothing_is_none() -> None:
+def test_a_turn_with_an_answer_succeeds_and_one_without_fails() -> None:
     assert explained(TurnEnd(ok=True), 0) is None
     assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
     assert type(explained(TurnEnd(ok=True), None)) is errors.KilledBySignal

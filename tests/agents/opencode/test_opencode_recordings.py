@@ -23,7 +23,7 @@ def test_no_line_of_the_real_program_is_unknown_or_malformed(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_where_the_output_is_cut_changes_nothing(size: int) -> None:
+def test_boundaries_of_the_output_do_not_matter(size: int) -> None:
     assert played("mcp-default", size) == played("mcp-default")
 
 
@@ -48,17 +48,17 @@ def test_usage_and_cost_are_the_sum_of_the_steps() -> None:
     assert one.cost.source == "reported"
 
 
-def test_thoughts_come_where_they_were_asked_for() -> None:
+def test_thinking_is_reported_if_it_was_requested() -> None:
     (thought,) = [event for event in played("think-flag") if isinstance(event, Thinking)]
     assert thought.delta == "Let me think about it. Two plus two."
 
 
-def test_a_rule_that_refuses_is_not_told_back_in_full() -> None:
+def test_the_error_of_a_denial_does_not_repeat_the_rules() -> None:
     (refusal,) = done("outside-deny").denied
     assert "external_directory" not in (refusal.reason or "")
 
 
-def test_a_command_that_failed_is_no_tool_that_failed() -> None:
+def test_a_failed_command_is_not_a_failed_tool() -> None:
     (result,) = [event for event in played("shellfail") if isinstance(event, ToolResult)]
     assert (result.status, result.output) == ("success", "oops\n")
 
@@ -69,7 +69,7 @@ def lines(*frames: object) -> list[object]:
     return list(stream.receive(b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)))
 
 
-def test_a_list_of_things_to_do_is_a_plan() -> None:
+def test_a_todo_list_is_a_plan() -> None:
     todos = [{"content": "first", "status": "pending", "priority": "high"}, "odd", {"id": 1}]
     state = {"status": "completed", "input": {"todos": todos}, "output": "[]"}
     part = {"tool": "todowrite", "callID": "c", "state": state}
@@ -80,6 +80,6 @@ def test_a_list_of_things_to_do_is_a_plan() -> None:
     ]
 
 
-def test_a_line_of_a_kind_that_nobody_knows_is_passed_on_as_it_came() -> None:
+def test_a_line_of_an_unknown_kind_is_passed_on_unchanged() -> None:
     frame: Json = {"type": "novelty", "sessionID": "ses_1"}
     assert lines(frame) == [Unknown(frame)]

@@ -78,7 +78,7 @@ def mode(started: Launch) -> str:
         (Policy.plan(), "plan"),
     ],
 )
-def test_the_mode_is_always_set_for_its_own_writes_in_silence(
+def test_the_mode_is_always_set_because_the_default_writes_without_asking(
     policy: Policy, wanted: str, peer: bool
 ) -> None:
     assert mode(launch(policy=policy, peer=peer)) == wanted
@@ -98,7 +98,7 @@ def test_the_mode_is_always_set_for_its_own_writes_in_silence(
         (Policy(deny_tools=("glob",)), NONE, {"glob"}),
     ],
 )
-def test_what_is_denied_is_not_offered_and_the_rest_comes_to_us(
+def test_denied_tools_are_not_offered_and_the_others_ask_us(
     policy: Policy, hidden: set[str], asked: set[str]
 ) -> None:
     started = launch(policy=policy)
@@ -109,7 +109,7 @@ def test_what_is_denied_is_not_offered_and_the_rest_comes_to_us(
     assert {"agent", "skill", "send_message"} <= excluded(started)
 
 
-def test_with_somebody_to_ask_what_asks_is_offered_and_every_call_of_it_comes_to_us() -> None:
+def test_if_somebody_can_answer_tools_that_ask_are_offered_and_each_call_asks() -> None:
     run = replace(RunOptions.build("qwen-cli", {"policy": Policy(read="ask")}), interactive=True)
     compiled = ALONE.compile(run.policy, run)
     asked = set(json.loads(compiled.files["settings.json"])["permissions"]["ask"])
@@ -134,7 +134,7 @@ def test_with_somebody_to_ask_what_asks_is_offered_and_every_call_of_it_comes_to
         (Policy(allow_tools=("mcp__a__b",)), "mcp", "allow", "brokered"),
     ],
 )
-def test_the_report_tells_how_it_is_kept(
+def test_the_report_says_how_the_policy_is_enforced(
     policy: Policy, capability: str, verdict: str, enforcement: str
 ) -> None:
     rows = {
@@ -144,7 +144,7 @@ def test_the_report_tells_how_it_is_kept(
     assert (row.verdict, row.enforcement) == (verdict, enforcement)
 
 
-def test_a_tool_name_that_is_nearly_one_is_an_error() -> None:
+def test_a_similar_tool_name_is_an_error() -> None:
     with pytest.raises(errors.PolicyError, match="write_file"):
         launch(policy=Policy(deny_tools=("writefile",)))
     with pytest.raises(errors.PolicyError, match="do nothing"):
@@ -167,7 +167,7 @@ def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() 
     assert value(launch(inherit="user"), "--extensions") is None
 
 
-def test_tool_servers_need_trust_and_are_refused_where_that_would_obey_the_repository() -> None:
+def test_mcp_servers_need_trust_and_are_refused_if_the_repository_has_settings() -> None:
     started = launch(mcp_servers=[NOTES], policy=Policy(mcp="allow"))
     told = settings(started)
     assert told["security"]["folderTrust"]["enabled"] is False
@@ -180,14 +180,14 @@ def test_tool_servers_need_trust_and_are_refused_where_that_would_obey_the_repos
         launch(mcp_servers=[NOTES], project_files=("/work/repo/.qwen",))
 
 
-def test_what_a_dot_env_could_set_is_set_already() -> None:
+def test_variables_that_a_dot_env_could_set_are_already_set() -> None:
     assert launch().env["OPENAI_BASE_URL"] == "https://api.openai.com/v1"
     mine = launch(env={**KEY, "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
     assert mine.env["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
     assert (mine.env["QWEN_TLS_INSECURE"], mine.env["NODE_TLS_REJECT_UNAUTHORIZED"]) == ("0", "1")
 
 
-def test_the_key_that_is_there_chooses_the_service() -> None:
+def test_the_key_that_is_set_chooses_the_service() -> None:
     both = launch(env={**KEY, "ANTHROPIC_API_KEY": "canary-other"})
     assert value(both, "--auth-type") == "openai"
     assert both.hidden_env == {"ANTHROPIC_API_KEY"}
@@ -213,7 +213,7 @@ async def test_the_key_of_the_other_service_does_not_reach_the_program(
 
 
 @pytest.mark.parametrize("prompt", ["/help me", "mail me@example.com", "see @seed.txt"])
-def test_a_prompt_it_would_act_on_travels_as_a_command(prompt: str) -> None:
+def test_a_prompt_with_special_syntax_is_sent_as_a_command(prompt: str) -> None:
     started = launch(prompt=prompt)
     name = started.stdin.decode().removeprefix("/")
     assert json.dumps(prompt) in started.files[f".qwen/commands/{name}.toml"]
@@ -243,7 +243,7 @@ def test_options_become_flags_and_settings() -> None:
 
 
 @pytest.mark.parametrize("option", ["images", "max_budget_usd", "output_schema", "retries"])
-def test_what_it_cannot_do_alone_is_not_claimed(option: str) -> None:
+def test_the_headless_agent_does_not_claim_unsupported_options(option: str) -> None:
     assert option not in ALONE.supports
 
 
@@ -275,11 +275,13 @@ def ended(
         ("something else", errors.ProcessFailed),
     ],
 )
-def test_what_the_service_said_is_one_error(said: str, kind: type[errors.CorralError]) -> None:
+def test_the_text_of_the_service_becomes_one_error(
+    said: str, kind: type[errors.CorralError]
+) -> None:
     assert type(ended(TurnEnd(ok=False, message=said), code=1)) is kind
 
 
-def test_how_it_ended_without_a_result_is_told() -> None:
+def test_an_end_without_a_result_is_explained() -> None:
     assert ended(TurnEnd(ok=True)) is None
     assert type(ended(None, code=53)) is errors.TurnLimit
     assert type(ended(None, code=1, stderr="No saved session found with ID x")) is errors.ResumeLost
@@ -299,6 +301,6 @@ async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:
             )
 
 
-def test_a_probe_is_told_where_it_is() -> None:
+def test_a_probe_gets_its_working_directory() -> None:
     assert ALONE.probe is not None
     assert ALONE.probe.in_folder("/here").write[1]["file_path"] == "/here/probe.txt"

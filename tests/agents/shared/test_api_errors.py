@@ -45,7 +45,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_http_402_is_one_error_with_one_advice(name: str) -> None:
+def test_http_402_is_the_same_error_with_the_same_hint_everywhere(name: str) -> None:
     kind, message, code = SAID.get(name, ("error", "402 Pay.", 1))
     error = explained(name, TurnEnd(ok=False, kind=kind, message=message), code)
     assert type(error) is errors.QuotaSpent, error
@@ -62,7 +62,7 @@ def test_an_authentication_failure_on_stderr_has_the_usual_advice(name: str, sai
     assert "Set " in error.hint
 
 
-def test_other_ends_are_no_authentication_failures() -> None:
+def test_other_exits_are_not_authentication_failures() -> None:
     assert unauthenticated("TypeError: x is not a function\n  at line 4010", "hint") is None
     assert unauthenticated("", "hint") is None
 

@@ -39,7 +39,7 @@ def of_kind(name: str, kind: ToolKind) -> list[str]:
 
 @pytest.mark.parametrize("mode", [None, "default", "auto_edit", "yolo"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_list_with_the_shell_or_web_tools_is_a_policy_that_holds(
+def test_a_list_with_the_shell_or_web_tools_is_a_coherent_policy(
     name: str, mode: str | None
 ) -> None:
     shell, web = of_kind(name, "execute")[:1], of_kind(name, "fetch")
@@ -48,7 +48,7 @@ def test_a_list_with_the_shell_or_web_tools_is_a_policy_that_holds(
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_denied_network_beside_a_listed_shell_is_refused_only_when_said_so(name: str) -> None:
+def test_a_denied_network_with_a_listed_shell_is_refused_only_if_it_is_explicit(name: str) -> None:
     shell = of_kind(name, "execute")[:1]
     said = Policy(network="deny", allow_tools=tuple(shell))
     found = compiled(name, policy=said)
@@ -80,13 +80,13 @@ def test_another_agents_tool_is_an_error_with_the_agents_own_names(name: str, wh
     assert any(repr(tool) in str(raised.value) for tool in shell), raised.value
 
 
-def test_strict_false_leaves_names_of_other_agents_out_but_no_slips() -> None:
+def test_strict_false_ignores_names_of_other_agents_but_not_misspellings() -> None:
     assert compiled("claude-cli", policy=Policy(allow_tools=("web_fetch_x",)), strict=False) == []
     with pytest.raises(PolicyError, match="'WebFetch'"):
         compiled("claude-cli", policy=Policy(allow_tools=("WebFetsh",)), strict=False)
 
 
-def test_tools_of_servers_are_known_by_their_servers() -> None:
+def test_tools_of_mcp_servers_are_recognized_by_the_server_name() -> None:
     server = {"name": "notes", "command": ["notes"]}
     for name, tool in (("opencode-acp", "notes_keep"), ("copilot-acp", "notes-keep")):
         policy = Policy(allow_tools=(tool, tool.replace("notes", "corral")))

@@ -213,7 +213,7 @@ def test_an_effort_is_sent_to_an_adaptive_model_as_the_sdk_sends_it() -> None:
 # --- the history --------------------------------------------------------------------------
 
 
-def test_system_and_developer_messages_leave_the_history() -> None:
+def test_system_and_developer_messages_are_not_in_the_history() -> None:
     made = body(Message.system("One."), "Hi", Message("developer", (Text("Two."), Text(" "))))
     assert [block["text"] for block in made["system"]] == ["One.", "Two."]
     assert [message["role"] for message in made["messages"]] == ["user"]
@@ -242,7 +242,7 @@ def test_blank_texts_are_left_out_and_a_last_answer_ends_without_blanks() -> Non
 
 
 @pytest.mark.parametrize("provider", [None, "anthropic", "gemini"])
-def test_only_its_own_signed_thoughts_go_back(provider: str | None) -> None:
+def test_only_its_own_signed_thinking_is_sent_back(provider: str | None) -> None:
     said = Message(
         "assistant",
         (Thinking("a", "sig"), Thinking("b"), RedactedThinking("xx"), Text("c")),
@@ -253,7 +253,7 @@ def test_only_its_own_signed_thoughts_go_back(provider: str | None) -> None:
     assert kinds == [*own, "text"]
 
 
-def test_ids_of_other_vendors_are_made_fit_on_both_sides() -> None:
+def test_ids_of_other_vendors_are_converted_in_calls_and_results() -> None:
     made = body(
         "Hi", Message.assistant(ToolCall("f.x:0", "f")), Message.tool(ToolResult("f.x:0", "1"))
     )
@@ -261,12 +261,12 @@ def test_ids_of_other_vendors_are_made_fit_on_both_sides() -> None:
     assert made["messages"][2]["content"][0]["tool_use_id"] == "f_x_0"
 
 
-def test_a_call_that_was_no_json_has_an_empty_input() -> None:
+def test_a_call_that_was_not_json_has_an_empty_input() -> None:
     made = body("Hi", Message.assistant(ToolCall("a", "f", raw="{oops")), "Go on")
     assert made["messages"][1]["content"][0]["input"] == {}
 
 
-def test_a_data_url_is_taken_apart() -> None:
+def test_a_data_url_is_split_into_type_and_data() -> None:
     made = body(Message.user(Image("data:image/gif;base64,AAAA")))
     assert made["messages"][0]["content"][0]["source"] == {
         "type": "base64",
@@ -284,7 +284,7 @@ def test_a_data_url_is_taken_apart() -> None:
         Document(b"PK", "application/zip"),
     ],
 )
-def test_media_that_it_cannot_take_are_the_callers_error(part: Image | Audio | Document) -> None:
+def test_unsupported_media_are_the_callers_error(part: Image | Audio | Document) -> None:
     with pytest.raises(errors.MediaInvalid) as raised:
         encoded(Message.user(part))
     assert raised.value.hint
@@ -313,7 +313,7 @@ def test_media_that_it_cannot_take_are_the_callers_error(part: Image | Audio | D
         ("claude-fable-5", "xhigh", {"type": "adaptive", "display": "summarized"}, "xhigh"),
     ],
 )
-def test_the_effort_is_told_in_the_words_that_the_model_takes(
+def test_the_effort_has_the_format_of_the_model(
     model: str, effort: str, thinking: Json, output: str | None
 ) -> None:
     made = body(model=model, reasoning_effort=effort)
@@ -339,7 +339,7 @@ def test_an_effort_that_is_left_out_or_changed_is_a_warning() -> None:
         (MODEL, 5000, "minimal", 5000),
     ],
 )
-def test_the_limit_is_always_told_and_over_the_budget(
+def test_the_output_limit_is_always_sent_and_above_the_thinking_budget(
     model: str, given: int | None, effort: str | None, told: int
 ) -> None:
     made = encoded(model=model, max_tokens=given, reasoning_effort=effort)
@@ -357,7 +357,7 @@ def test_the_limit_is_always_told_and_over_the_budget(
         (NEW, None, {}),
     ],
 )
-def test_sampling_is_left_out_where_it_would_be_refused(
+def test_sampling_is_left_out_if_it_would_be_rejected(
     model: str, effort: str | None, kept: dict[str, float]
 ) -> None:
     made = encoded(model=model, temperature=0.5, top_p=0.9, reasoning_effort=effort)
@@ -406,7 +406,7 @@ def test_a_tool_is_forced_only_on_a_model_that_does_not_think() -> None:
     assert quiet == ({"type": "auto"}, {"type": "between_tools"}, 1)
 
 
-def test_what_changes_least_is_cached_unless_told_otherwise() -> None:
+def test_the_most_stable_blocks_are_cached_by_default() -> None:
     marked: dict[str, Any] = {"type": "ephemeral"}
     request = (Message.system("a", "b"), "Hi", Message.assistant("yes"), Message.user("x", "y"))
     made = body(*request, tools=(WEATHER, WEATHER), provider_options={})
@@ -472,7 +472,7 @@ def test_a_schema_is_a_tool_that_the_model_must_call() -> None:
     assert len(both["tools"]) == 2
 
 
-def test_a_schema_of_no_object_is_wrapped_with_its_definitions_at_the_root() -> None:
+def test_a_schema_that_is_not_an_object_is_wrapped_with_its_definitions_at_the_root() -> None:
     (tool,) = body(response_format=shaped(NAMES))["tools"]
     assert tool["input_schema"] == {
         "type": "object",
@@ -483,7 +483,7 @@ def test_a_schema_of_no_object_is_wrapped_with_its_definitions_at_the_root() -> 
 
 
 @pytest.mark.parametrize(("model", "effort"), [(MODEL, "low"), (NEW, None), (NEWEST, None)])
-def test_a_model_that_thinks_is_asked_in_words_to_hand_in_the_answer(
+def test_a_thinking_model_gets_an_instruction_to_call_the_tool(
     model: str, effort: str | None
 ) -> None:
     made = encoded(model=model, reasoning_effort=effort, response_format=shaped(PERSON))
@@ -492,7 +492,7 @@ def test_a_model_that_thinks_is_asked_in_words_to_hand_in_the_answer(
     assert not made.warnings
 
 
-def test_any_json_is_asked_for_in_words() -> None:
+def test_json_without_a_schema_is_requested_in_the_instructions() -> None:
     made = body(Message.system("Be brief."), response_format=ResponseFormat("json"))
     assert [block["text"] for block in made["system"]] == ["Be brief.", "Answer with JSON only."]
     assert "tools" not in made

@@ -210,7 +210,7 @@ def by_sdk(recording: bytes) -> anthropic.types.Message:
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_the_sdk_and_we_read_the_same_from_a_stream(name: str) -> None:
+def test_a_stream_is_read_in_the_same_way_as_by_the_sdk(name: str) -> None:
     ours, theirs = streamed(RECORDINGS[name]), by_sdk(RECORDINGS[name])
     seen: list[tuple[str, ...]] = []
     calls: list[tuple[str, str, object]] = []
@@ -245,13 +245,13 @@ def test_the_sdk_and_we_read_the_same_from_a_stream(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDINGS if name[:10] != "max_tokens"])
-def test_an_answer_is_the_same_streamed_and_whole(name: str) -> None:
+def test_an_answer_is_the_same_streamed_and_not_streamed(name: str) -> None:
     recording = RECORDINGS[name]
     assert read(by_sdk(recording).to_json().encode()) == streamed(recording)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(name: str) -> None:
+def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(name: str) -> None:
     recording = RECORDINGS[name]
     whole = streamed(recording)
     for size in (1, 2, 3, 7, 64, 1000):
@@ -263,7 +263,7 @@ def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(name: str) -> None:
             continue
 
 
-def test_usage_counts_what_the_cache_took_part_in() -> None:
+def test_usage_includes_cached_tokens() -> None:
     assert streamed(RECORDINGS["parallel calls in pieces"]).usage == Usage(
         input=1502, output=89, reasoning=7, cache_read=1000, cache_write=30, coverage="complete"
     )
@@ -282,18 +282,18 @@ def test_usage_counts_what_the_cache_took_part_in() -> None:
         ("something_new", "other"),
     ],
 )
-def test_the_reason_of_the_end(raw: str, reason: str) -> None:
+def test_the_finish_reason_is_read(raw: str, reason: str) -> None:
     answer = streamed(stream(start(), text(0, "x"), end(raw)))
     assert (answer.finish_reason.reason, answer.finish_reason.raw) == (reason, raw)
 
 
-def test_calls_are_the_reason_unless_they_were_cut_short() -> None:
+def test_the_finish_reason_is_tool_calls_unless_the_calls_are_truncated() -> None:
     calls = use(0, "t", "f", "{}")
     assert streamed(stream(start(), calls, end("tool_use"))).finish_reason.reason == "tool_calls"
     assert streamed(stream(start(), calls, end("max_tokens"))).finish_reason.reason == "length"
 
 
-def test_a_refusal_says_why() -> None:
+def test_a_denial_has_its_reason() -> None:
     assert streamed(RECORDINGS["a refusal"]).warnings == ("No.",)
 
 
@@ -327,7 +327,7 @@ def test_a_signature_survives_a_round_of_tools() -> None:
         ("corral_value", ['{"other": 1}'], '{"other":1}'),
     ],
 )  # fmt: skip
-def test_what_is_handed_in_to_a_schemas_tool_is_the_text(
+def test_the_arguments_of_the_schema_tool_are_the_text(
     tool: str, pieces: list[str], told: str
 ) -> None:
     answer = streamed(stream(start(), use(0, "t", tool, *pieces), end("tool_use")))
@@ -341,14 +341,14 @@ def test_what_is_handed_in_to_a_schemas_tool_is_the_text(
     assert read(json.dumps(whole).encode()) == answer
 
 
-def test_an_answer_is_handed_on_while_it_is_handed_in() -> None:
+def test_an_answer_is_streamed_while_the_tool_call_is_read() -> None:
     pieces = ('{"value": [', "1,", " 2]", "}")
     parts = told(stream(start(), use(0, "t", "corral_value", *pieces)))
     deltas = [event.text for event in parts.events if isinstance(event, TextDelta)]
     assert deltas == ["[", "1,", "2]"]
 
 
-def test_other_calls_beside_a_schemas_tool_are_calls() -> None:
+def test_other_calls_besides_the_schema_tool_are_tool_calls() -> None:
     answer = streamed(
         stream(start(), use(0, "a", "f", "{}"), use(1, "b", "corral_result", "{}"), end("tool_use"))
     )
@@ -359,7 +359,7 @@ def test_other_calls_beside_a_schemas_tool_are_calls() -> None:
 # --- what is new, odd or broken -----------------------------------------------------------
 
 
-def test_what_is_new_to_us_is_passed_on_and_fails_nothing() -> None:
+def test_unknown_events_are_passed_on_without_an_error() -> None:
     odd: list[Event] = [
         {"type": "weather_report", "delta": "sunny", "message": 3},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "n": 1}},
@@ -384,7 +384,7 @@ def test_what_is_new_to_us_is_passed_on_and_fails_nothing() -> None:
     assert parts.response().message.content == (Text("x"),)
 
 
-def test_an_input_that_comes_with_its_block_counts_unless_pieces_follow() -> None:
+def test_an_input_in_the_block_counts_unless_deltas_follow() -> None:
     given = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
     piece = {"type": "input_json_delta", "partial_json": '{"b": 2}'}
     assert streamed(stream(start(), block(0, given), end("tool_use"))).tool_calls == (
@@ -395,7 +395,7 @@ def test_an_input_that_comes_with_its_block_counts_unless_pieces_follow() -> Non
     )
 
 
-def test_a_block_that_is_never_closed_is_closed_by_the_next_and_by_the_end() -> None:
+def test_an_unclosed_block_is_closed_by_the_next_block_and_by_the_end() -> None:
     events = [*thinking(0, "one", "a")[:-1], *use(1, "t", "f", "{}")[:-1]]
     events += [*thinking(2, "two", "b")[:-1], *end("tool_use")]
     assert streamed(stream(start(), events)).message.content == (
@@ -406,7 +406,7 @@ def test_a_block_that_is_never_closed_is_closed_by_the_next_and_by_the_end() -> 
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_a_broken_stream(garbage: bytes) -> None:
+def test_malformed_data_is_a_broken_stream(garbage: bytes) -> None:
     for data in (garbage, b'{"type":' + garbage, b'{"type":"message_start","message":' + garbage):
         with suppress(StreamBroken):
             WIRE.translator(PROVIDER)([data], ResponseBuilder("anthropic", MODEL))
@@ -429,7 +429,7 @@ def test_garbage_is_a_broken_stream(garbage: bytes) -> None:
         b'{"type":"ping","new":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_event_of_the_api_is_a_broken_stream(data: bytes) -> None:
+def test_data_that_is_not_an_event_of_the_api_is_a_broken_stream(data: bytes) -> None:
     with pytest.raises(StreamBroken, match="Anthropic"):
         WIRE.translator(PROVIDER)([data], ResponseBuilder("anthropic", MODEL))
 
@@ -455,7 +455,7 @@ def test_what_is_no_event_of_the_api_is_a_broken_stream(data: bytes) -> None:
         ("something_new", "?", errors.ServerFailed, True),
     ],
 )
-def test_an_error_in_a_stream_and_in_a_body_is_what_it_says(
+def test_an_error_in_a_stream_and_in_a_body_becomes_its_own_class(
     kind: str, message: str, error: type[CorralError], retryable: bool
 ) -> None:
     failed = {"type": "error", "error": {"type": kind, "message": message}}
@@ -499,7 +499,7 @@ def failure(
         (418, "something_new", "tea", errors.InvalidRequest),
     ],
 )  # fmt: skip
-def test_a_status_and_its_body_are_the_right_error(
+def test_a_status_with_its_body_becomes_the_right_error(
     status: int, kind: str, message: str, error: type[CorralError]
 ) -> None:
     raised = failure(status, kind, message)
@@ -509,13 +509,13 @@ def test_a_status_and_its_body_are_the_right_error(
     assert raised.retryable is (error in (errors.ServerFailed, errors.RateLimited))
 
 
-def test_a_spent_months_budget_is_not_waited_for_and_a_rate_limit_is() -> None:
+def test_a_spent_quota_is_not_retried_and_a_rate_limit_is() -> None:
     spent = failure(429, "rate_limit_error", "x", {"error_code": "enforced_spend_limit_reached"})
     assert isinstance(spent, errors.QuotaSpent)
     assert failure(429, "rate_limit_error", "x", retry_after="7").retry_after == 7
 
 
-def test_the_limits_are_told_in_headers_of_their_own() -> None:
+def test_rate_limits_are_read_from_headers() -> None:
     assert WIRE.rate_limit_headers["requests_remaining"] == "anthropic-ratelimit-requests-remaining"
     assert WIRE.rate_limit_headers["tokens_reset"] == "anthropic-ratelimit-tokens-reset"
     assert len(WIRE.rate_limit_headers) == 6

@@ -130,7 +130,7 @@ def test_a_conversation_with_tools_is_sent_as_the_sdk_sends_it() -> None:
     assert ours.warnings == ()
 
 
-def test_requests_are_of_the_vendors_own_types_and_of_nothing_else() -> None:
+def test_requests_have_exactly_the_vendors_types() -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
     more = {**OPTIONS, "reasoning_effort": "low", "response_format": ResponseFormat("json")}
     for options in (OPTIONS, more):
@@ -157,16 +157,16 @@ def test_a_call_without_text_and_one_of_another_vendor() -> None:
     ]
 
 
-def test_thoughts_alone_are_no_message() -> None:
+def test_thinking_alone_is_not_a_message() -> None:
     assert entries("Hi", Message.assistant(Thinking("Hm."))) == [{"role": "user", "content": "Hi"}]
 
 
-def test_results_follow_the_calls_and_what_is_shown_with_them_comes_after() -> None:
+def test_tool_results_follow_the_calls_and_other_parts_come_after() -> None:
     mixed = Message("user", (Text("See:"), ToolResult("c1", "a"), ToolResult("c2", "b")))
     assert [entry["role"] for entry in entries(mixed)] == ["tool", "tool", "user"]
 
 
-def test_usage_is_asked_for_only_in_a_stream() -> None:
+def test_usage_is_requested_only_in_a_stream() -> None:
     assert not {"stream", "stream_options"} & body().keys()
     assert body(streamed=True)["stream_options"] == {"include_usage": True}
     assert "stream_options" not in body(streamed=True, to="mistral")
@@ -195,7 +195,9 @@ def test_tool_choice(choice: Any, sent: Any) -> None:
         ("ollama", "system", "max_tokens"),
     ],
 )
-def test_instructions_and_the_limit_by_their_local_names(to: str, role: str, limit: str) -> None:
+def test_instructions_and_the_limit_have_the_fields_of_the_vendor(
+    to: str, role: str, limit: str
+) -> None:
     whole = body(Message.system("Hm."), "Hi", to=to, max_tokens=9)
     assert whole["messages"][0] == {"role": role, "content": "Hm."}
     assert whole[limit] == 9
@@ -210,12 +212,12 @@ def test_instructions_and_the_limit_by_their_local_names(to: str, role: str, lim
         ("deepseek", "none", {"thinking": {"type": "disabled"}}),
     ],
 )
-def test_effort_by_its_local_name(to: str, effort: Any, sent: dict[str, Any]) -> None:
+def test_the_effort_has_the_field_of_the_vendor(to: str, effort: Any, sent: dict[str, Any]) -> None:
     plain = body(to=to)
     assert body(to=to, reasoning_effort=effort) == {**plain, **sent}
 
 
-def test_what_a_vendor_cannot_take_is_left_out_with_a_warning() -> None:
+def test_what_a_vendor_does_not_support_is_left_out_with_a_warning() -> None:
     base = registry.find_provider("chat")
     provider = Provider(
         name="x", title="X", wire=base.wire, base_url="", traits=Traits(reasoning_field=None)
@@ -225,14 +227,14 @@ def test_what_a_vendor_cannot_take_is_left_out_with_a_warning() -> None:
     assert {warning.split()[0] for warning in made.warnings} == {"metadata", "reasoning_effort"}
 
 
-def test_temperature_is_left_out_only_where_the_names_are_openais() -> None:
+def test_temperature_is_left_out_only_for_openai_model_names() -> None:
     made = encoded(to="openai-chat", model="o3", temperature=0.0)
     assert "temperature" not in made.body
     assert made.warnings
     assert body(to="openrouter", model="openai/o3", temperature=0.0)["temperature"] == 0.0
 
 
-def test_without_schemas_the_schema_is_put_into_words() -> None:
+def test_without_schema_support_the_schema_is_in_the_instructions() -> None:
     form = ResponseFormat("json_schema", CLOSED)
     made = encoded("Hi", Message.system("Be brief."), to="deepseek", response_format=form)
     assert made.body["response_format"] == {"type": "json_object"}
@@ -242,7 +244,7 @@ def test_without_schemas_the_schema_is_put_into_words() -> None:
     assert "schema" in made.warnings[0]
 
 
-def test_json_without_a_schema_is_asked_for_as_the_server_knows_it() -> None:
+def test_json_without_a_schema_is_requested_in_the_format_of_the_server() -> None:
     form = ResponseFormat("json")
     asked = body("A city?", response_format=form)
     assert asked["response_format"] == {"type": "json_object"}
@@ -254,7 +256,7 @@ def test_json_without_a_schema_is_asked_for_as_the_server_knows_it() -> None:
     assert local["json_schema"]["schema"] == {"type": "object"}
 
 
-def test_thoughts_go_back_with_their_calls_where_the_vendor_wants_them() -> None:
+def test_reasoning_is_sent_back_with_its_calls_if_the_vendor_requires_it() -> None:
     stream = sse(
         chunk({"reasoning_content": "I need the weather."}),
         chunk(piece_of(0, "{}", id="call_1", name="weather")),
@@ -270,7 +272,7 @@ def test_thoughts_go_back_with_their_calls_where_the_vendor_wants_them() -> None
     assert entries(said, to="deepseek") == [{"role": "assistant", "content": "Hi"}]
 
 
-def test_ids_are_shortened_alike_for_a_call_and_its_result() -> None:
+def test_ids_are_shortened_in_the_same_way_for_a_call_and_its_result() -> None:
     call = Message.assistant(ToolCall("call_PTLP8xhu3uwZk4l3", "f"), ToolCall("abcDEF123", "f"))
     result = Message.tool(ToolResult("call_PTLP8xhu3uwZk4l3", "a"), ToolResult("abcDEF123", "b"))
     asked, *answers = entries(call, result, to="mistral")
@@ -319,7 +321,7 @@ def test_a_vendor_is_found_by_its_name(name: str, url: str, key: str) -> None:
         ("vllm", "http://localhost:8000/v1"),
     ],
 )
-def test_a_server_of_ones_own_asks_for_no_key(name: str, url: str) -> None:
+def test_a_local_server_needs_no_key(name: str, url: str) -> None:
     provider = registry.find_provider(name)
     assert (provider.base_url, provider.key_optional) == (url, True)
     assert provider.base_url_env == (f"{name.upper()}_BASE_URL",)

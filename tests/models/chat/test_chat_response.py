@@ -75,7 +75,7 @@ def every(name: str) -> pytest.MarkDecorator:
 
 
 @every("answer")
-def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> None:
+def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
     for data in SseDecoder().receive(answer.stream)[:-1]:
         ChatCompletionChunk.model_validate_json(data)
     ChatCompletion.model_validate_json(answer.whole)
@@ -109,7 +109,7 @@ def by_sdk(stream: bytes) -> tuple[Any, ...]:
 
 
 @every("answer")
-def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
+def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
     ours = parse_stream(PROVIDER, answer.stream)
     assert (
         ours.id,
@@ -123,12 +123,12 @@ def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
 
 
 @every("answer")
-def test_streamed_and_whole_answers_are_equal(answer: Answer) -> None:
+def test_streamed_and_complete_responses_are_equal(answer: Answer) -> None:
     assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
 
 
 @every("answer")
-def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(answer: Answer) -> None:
+def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(answer: Answer) -> None:
     """After its reason to stop an answer is whole; only the usage may still be missing."""
     *cut, unused, used, whole = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
@@ -162,23 +162,23 @@ def test_chunks_may_be_cut_anywhere(data: st.DataObject) -> None:
         ("of the future", "other"),
     ],
 )
-def test_why_an_answer_ended(raw: str, reason: Any) -> None:
+def test_the_finish_reason_of_a_response(raw: str, reason: Any) -> None:
     assert parse_stream(PROVIDER, streamed(finish=raw)).finish_reason == FinishReason(reason, raw)
 
 
-def test_a_refusal_is_told_as_text_and_as_the_reason() -> None:
+def test_a_refusal_is_in_the_text_and_in_the_finish_reason() -> None:
     whole = parse_stream(PROVIDER, ANSWERS["refusal"].stream)
     assert whole.text == "I can't help."
     assert whole.finish_reason == FinishReason("content_filter", "refusal")
 
 
-def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
+def test_usage_counts_cached_and_reasoning_tokens_once() -> None:
     assert parse_stream(PROVIDER, ANSWERS["text"].stream).usage == Usage(
         input=81, output=1035, reasoning=832, cache_read=64, coverage="complete"
     )
 
 
-def test_the_pieces_of_interleaved_calls_are_told_apart() -> None:
+def test_deltas_of_interleaved_calls_are_kept_apart() -> None:
     answer = ParsedStream(PROVIDER, [ANSWERS["parallel calls"].stream])
     pieces = [(e.part, e.arguments) for e in answer.events if isinstance(e, ToolCallDelta)]
     assert pieces == [(1, '{"n"'), (2, '{"n":2'), (1, ":1}"), (2, "}")]
@@ -226,7 +226,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("deltas", CALLS.values(), ids=CALLS.keys())
-def test_calls_as_servers_send_them(deltas: list[dict[str, Any]]) -> None:
+def test_tool_calls_of_different_servers_are_read(deltas: list[dict[str, Any]]) -> None:
     whole = parse_stream(PROVIDER, streamed(*deltas))
     assert whole.tool_calls == (
         ToolCall("call_1", "f", {"n": 1}),
@@ -235,20 +235,20 @@ def test_calls_as_servers_send_them(deltas: list[dict[str, Any]]) -> None:
     assert whole.finish_reason == FinishReason("tool_calls", "stop")
 
 
-def test_a_call_without_an_id_gets_one_that_is_new() -> None:
+def test_a_call_without_an_id_gets_a_new_id() -> None:
     stream = streamed({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]})
     (call,) = ParsedStream(PROVIDER, [stream], used=["call_1"]).response.tool_calls
     assert call.id not in ("", "f", "call_1")
 
 
-def test_the_old_way_of_a_single_function_is_understood() -> None:
+def test_the_old_function_call_field_is_read() -> None:
     pieces = {"name": "f", "arguments": ""}, {"arguments": '{"n":'}, {"arguments": "1}"}
     deltas = [{"function_call": piece} for piece in pieces]
     whole = parse_stream(PROVIDER, streamed(*deltas, finish="function_call"))
     assert [(call.name, call.arguments) for call in whole.tool_calls] == [("f", {"n": 1})]
 
 
-def test_a_piece_of_a_call_that_never_began_is_only_an_event() -> None:
+def test_a_delta_of_a_call_that_was_not_started_is_only_an_event() -> None:
     answer = ParsedStream(PROVIDER, [streamed(piece_of(3, "{}"), {"content": "Hi"})])
     assert answer.response.message.content == (Text("Hi"),)
     assert any(isinstance(event, ProviderEvent) for event in answer.events)
@@ -264,7 +264,7 @@ def test_a_piece_of_a_call_that_never_began_is_only_an_event() -> None:
         [{"content": [{"type": "thinking", "thinking": "Hm."}]}],
     ],
 )
-def test_thoughts_under_any_of_their_names(deltas: list[dict[str, Any]]) -> None:
+def test_reasoning_is_read_from_any_of_its_fields(deltas: list[dict[str, Any]]) -> None:
     answer = [*deltas, {"content": [{"type": "text", "text": "Yes"}]}]
     assert parse_stream(PROVIDER, streamed(*answer)).message.content == (
         Thinking("Hm."),
@@ -276,7 +276,7 @@ def ended(*chunks: dict[str, Any] | str) -> Response:
     return parse_stream(PROVIDER, sse(chunk({"content": "Hi"}), *chunks))
 
 
-def test_an_answer_is_complete_with_a_reason_or_a_done() -> None:
+def test_an_answer_is_complete_after_a_finish_reason_or_done() -> None:
     assert ended(chunk(finish="stop")).finish_reason == FinishReason("stop", "stop")
     assert ended("[DONE]").finish_reason == FinishReason("other")
     assert ended(chunk(finish="length"), "[DONE]").finish_reason == FinishReason("length", "length")
@@ -296,7 +296,7 @@ def test_an_answer_is_complete_with_a_reason_or_a_done() -> None:
         [chunk(finish="stop"), {"usage": CHAT_USAGE}],
     ],
 )
-def test_usage_wherever_it_is_told(chunks: list[dict[str, Any]]) -> None:
+def test_usage_is_read_from_any_of_its_fields(chunks: list[dict[str, Any]]) -> None:
     usage = ended(*chunks, "[DONE]").usage
     assert (usage.input, usage.output, usage.reasoning) == (81, 1035, 832)
 
@@ -323,7 +323,7 @@ def test_usage_wherever_it_is_told(chunks: list[dict[str, Any]]) -> None:
         ),
     ],
 )  # fmt: skip
-def test_usage_as_servers_count_it(told_usage: dict[str, Any], usage: Usage) -> None:
+def test_usage_of_different_servers_is_read(told_usage: dict[str, Any], usage: Usage) -> None:
     assert ended(chunk(finish="stop", usage=told_usage)).usage == usage
 
 
@@ -357,7 +357,7 @@ def test_an_error_inside_the_stream_is_that_error(
             list(client.chat.completions.create(model="m", messages=[], stream=True))
 
 
-def test_other_choices_and_odd_chunks_are_passed_over() -> None:
+def test_other_choices_and_unusual_chunks_are_ignored() -> None:
     other = chunk()
     other["choices"] = [{"index": 1, "delta": {"content": "no"}, "finish_reason": "length"}]
     odd: tuple[dict[str, Any], ...]
@@ -372,7 +372,7 @@ def test_other_choices_and_odd_chunks_are_passed_over() -> None:
     ["", "nonsense", "[]", "7", "null", '{"choices":7}', '{"choices":[{"delta":{"content":7}}]}',
      '{"choices":', "[" * 100_000],
 )  # fmt: skip
-def test_garbage_is_a_broken_stream(data: str) -> None:
+def test_malformed_data_is_a_broken_stream(data: str) -> None:
     if data:
         with pytest.raises(StreamBroken):
             parse_stream(PROVIDER, sse(data) + ANSWERS["text"].stream)

@@ -25,14 +25,14 @@ QUOTA = "You exceeded your current quota, please check your plan and billing det
         (Turn(status=400, error_status="RESOURCE_EXHAUSTED"), errors.RateLimited),
     ],
 )
-async def test_what_the_vendor_says_tells_more_than_its_status(
+async def test_the_vendors_error_code_wins_over_the_status(
     turn: Turn, kind: type[CorralError]
 ) -> None:
     async with ModelServer([turn]) as server:
         assert type(await failure(server.url, False)) is kind
 
 
-async def test_a_wrong_key_is_told_as_one_though_the_status_is_400() -> None:
+async def test_a_wrong_key_with_status_400_is_a_failed_authentication() -> None:
     async with ModelServer(key="another") as server:
         error = await failure(server.url, False)
     assert type(error) is errors.AuthenticationFailed
@@ -42,7 +42,7 @@ async def test_a_wrong_key_is_told_as_one_though_the_status_is_400() -> None:
 
 
 @pytest.mark.parametrize("code", ['"abc"', "[]", "{}", "1e99"])
-async def test_an_error_that_only_looks_like_the_vendors_is_still_its_status(code: str) -> None:
+async def test_an_error_in_another_format_is_chosen_by_its_status(code: str) -> None:
     body = f'{{"error": {{"code": {code}, "message": 7}}}}'
     async with raw(answer(502, body)) as url:
         error = await failure(url, False)
@@ -52,7 +52,9 @@ async def test_an_error_that_only_looks_like_the_vendors_is_still_its_status(cod
 
 @streamed_or_not
 @pytest.mark.parametrize("malformed", ["json", b"\xff\xfe\x00garbage"])
-async def test_what_is_no_json_is_a_broken_answer(malformed: str | bytes, streamed: bool) -> None:
+async def test_a_response_that_is_not_json_is_broken(
+    malformed: str | bytes, streamed: bool
+) -> None:
     async with ModelServer([Turn(malformed=malformed, text="x")]) as server:
         error = await failure(server.url, streamed)
     assert type(error) is errors.StreamBroken

@@ -38,13 +38,13 @@ async def test_text_of_the_user_and_of_the_model() -> None:
     ]
 
 
-async def test_instructions_are_taken_out_of_the_history() -> None:
+async def test_instructions_are_not_part_of_the_history() -> None:
     body = await sent(Message.system("one"), USER, Message("developer", (Text("two"),)))
     assert body["systemInstruction"] == {"parts": [{"text": "one"}, {"text": "two"}]}
     assert [entry["role"] for entry in body["contents"]] == ["user"]
 
 
-async def test_messages_of_one_role_in_a_row_are_one_entry() -> None:
+async def test_consecutive_messages_of_one_role_are_one_entry() -> None:
     body = await sent(USER, Message.user("there"), Message.assistant("a"), Message.assistant("b"))
     assert [(e["role"], len(e["parts"])) for e in body["contents"]] == [("user", 2), ("model", 2)]
 
@@ -61,7 +61,7 @@ CALLED = Message("assistant", (ToolCall("c1", "look", {"at": "sky"}),), "gemini"
         (ToolResult("c1", "no eyes", is_error=True), {"error": "no eyes"}),
     ],
 )
-async def test_a_result_goes_back_under_the_name_of_its_call(
+async def test_a_result_is_sent_with_the_name_of_its_call(
     result: ToolResult, response: dict[str, Any]
 ) -> None:
     body = await sent(USER, CALLED, Message.tool(result))
@@ -83,7 +83,7 @@ SIGNED = (
 RESULT = Message.tool(ToolResult("c1", "done"))
 
 
-async def test_own_signatures_and_ids_go_back_on_their_parts() -> None:
+async def test_own_signatures_and_ids_are_sent_back_on_their_parts() -> None:
     body = await sent(USER, Message("assistant", SIGNED, "gemini"), RESULT, model="gemini-3-pro")
     assert body["contents"][1]["parts"] == [
         {"text": "hm", "thought": True, "thoughtSignature": "t-sig"},
@@ -97,7 +97,7 @@ async def test_own_signatures_and_ids_go_back_on_their_parts() -> None:
 
 
 @pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3-pro"])
-async def test_nothing_of_another_vendors_marks_is_sent(model: str) -> None:
+async def test_signatures_of_another_vendor_are_left_out(model: str) -> None:
     body = await sent(USER, Message("assistant", SIGNED, "anthropic"), RESULT, model=model)
     said = str(body["contents"])
     for mark in ("t-sig", "x-sig", "c-sig", "item-1", "hm"):
@@ -105,7 +105,7 @@ async def test_nothing_of_another_vendors_marks_is_sent(model: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "gemini", None])
-async def test_the_first_unsigned_call_is_excused_where_a_signature_is_demanded(
+async def test_the_first_unsigned_call_gets_a_placeholder_signature(
     provider: str | None,
 ) -> None:
     calls = (ToolCall("c1", "f"), ToolCall("c2", "f"))
@@ -186,13 +186,13 @@ async def test_effort_is_a_level_or_a_budget(model: str, effort: str, config: An
     assert body["warnings"] == ()
 
 
-async def test_a_model_that_does_not_think_is_not_asked_to() -> None:
+async def test_a_model_without_thinking_gets_no_effort() -> None:
     body = await sent(USER, model="gemini-2.0-flash", reasoning_effort="high")
     assert "generationConfig" not in body
     assert "does not support it" in body["warnings"][0]
 
 
-async def test_options_of_the_vendor_are_merged_as_they_are() -> None:
+async def test_options_of_the_vendor_are_merged_unchanged() -> None:
     options: dict[str, Any] = {
         "gemini": {"generationConfig": {"seed": 7}, "safetySettings": []},
         "openai": {"x": 1},
@@ -203,7 +203,7 @@ async def test_options_of_the_vendor_are_merged_as_they_are() -> None:
     assert "x" not in body
 
 
-async def test_media_go_inline_or_by_their_address(tmp_path: Path) -> None:
+async def test_media_are_sent_inline_or_as_a_url(tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
     picture.write_bytes(PNG)
     body = await sent(

@@ -25,7 +25,7 @@ async def both(turn: Turn) -> models.Response:
     return streamed.response
 
 
-async def test_thoughts_text_and_calls_are_parts_of_their_own() -> None:
+async def test_thinking_text_and_calls_are_separate_parts() -> None:
     calls = [Call("f", {"a": 1}, "i"), Call("f", {"a": 2}, "j")]
     response = await both(Turn(thoughts=("h", "m"), text=("a", "b"), calls=calls, signature="s"))
     assert response.message.content == (
@@ -51,7 +51,7 @@ async def test_thoughts_text_and_calls_are_parts_of_their_own() -> None:
         ("SOMETHING_NEW", "other"),
     ],
 )
-async def test_an_end_has_its_reason_and_the_vendors_word(raw: str, reason: str) -> None:
+async def test_the_finish_reason_has_the_vendors_own_name(raw: str, reason: str) -> None:
     finish = (await both(Turn(text="x", finish=raw))).finish_reason
     assert (finish.reason, finish.raw) == (reason, raw)
 
@@ -59,19 +59,19 @@ async def test_an_end_has_its_reason_and_the_vendors_word(raw: str, reason: str)
 @pytest.mark.parametrize(
     ("raw", "reason"), [("MAX_TOKENS", "length"), ("SAFETY", "content_filter")]
 )
-async def test_cut_short_or_filtered_wins_over_calls(raw: str, reason: str) -> None:
+async def test_truncated_or_filtered_wins_over_tool_calls(raw: str, reason: str) -> None:
     response = await both(Turn(calls=[Call("f", {}, "i")], finish=raw))
     assert response.finish_reason.reason == reason
     assert len(response.tool_calls) == 1
 
 
-async def test_a_refused_prompt_says_why() -> None:
+async def test_a_refused_prompt_has_its_reason() -> None:
     with pytest.raises(errors.ContentRefused, match="too rude") as caught:
         await both(Turn(block_reason="SAFETY", message="too rude"))
     assert caught.value.provider_code == "SAFETY"
 
 
-async def test_what_is_not_counted_is_unknown_and_not_zero() -> None:
+async def test_missing_counts_are_unknown_and_not_zero() -> None:
     told = {"input": 10, "output": 4, "thoughts": 3, "cached": 2, "tool": 5}
     assert (await both(Turn(text="x", usage=told))).usage == Usage(
         input=15, output=7, reasoning=3, cache_read=2, coverage="complete"
@@ -81,6 +81,6 @@ async def test_what_is_not_counted_is_unknown_and_not_zero() -> None:
     assert (await both(Turn(text="x", usage=False))).usage == Usage()
 
 
-async def test_calls_without_ids_are_given_some_that_are_no_names() -> None:
+async def test_calls_without_ids_get_ids_that_are_not_their_names() -> None:
     ids = [call.id for call in (await both(Turn(calls=[Call("f"), Call("f")]))).tool_calls]
     assert len({*ids, "f"}) == 3

@@ -50,7 +50,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "converted"), CASES)
-def test_what_is_taken_is_said_in_its_words(
+def test_supported_keywords_are_converted(
     schema: dict[str, Any], converted: dict[str, Any]
 ) -> None:
     assert to_gemini_schema(schema) == (converted, [])
@@ -60,20 +60,20 @@ def test_what_is_taken_is_said_in_its_words(
     "key",
     ["additionalProperties", "$schema", "$id", "patternProperties", "not", "if", "then", "else"],
 )
-def test_what_is_refused_is_left_out_with_a_warning(key: str) -> None:
+def test_rejected_settings_are_left_out_with_a_warning(key: str) -> None:
     inner: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, key: {}}
     converted, warnings = to_gemini_schema({"type": "array", "items": inner})
     assert key not in str(converted)
     assert [key in warning for warning in warnings] == [True]
 
 
-def test_an_all_of_several_is_left_out_with_a_warning() -> None:
+def test_an_all_of_with_several_schemas_is_left_out_with_a_warning() -> None:
     converted, warnings = to_gemini_schema({"allOf": [{"type": "string"}, {"minLength": 1}]})
     assert converted == {}
     assert "allOf" in warnings[0]
 
 
-def test_a_property_may_be_called_like_a_keyword() -> None:
+def test_a_property_may_have_the_name_of_a_keyword() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"$id": {"type": "string"}}}
     assert to_gemini_schema(schema) == (
         {"type": "OBJECT", "properties": {"$id": {"type": "STRING"}}},
@@ -81,7 +81,7 @@ def test_a_property_may_be_called_like_a_keyword() -> None:
     )
 
 
-def test_a_type_within_itself_becomes_any_object_there() -> None:
+def test_a_recursive_type_becomes_any_object() -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
     converted, warnings = to_gemini_schema({"$ref": "#/$defs/Node", "$defs": {"Node": node}})
     assert converted == {"type": "OBJECT", "properties": {"next": {"type": "OBJECT"}}}
@@ -89,7 +89,7 @@ def test_a_type_within_itself_becomes_any_object_there() -> None:
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/Gone", "https://example.org/s", "#/a/b/c", ""])
-def test_a_reference_to_nothing_becomes_any_object(reference: str) -> None:
+def test_an_unresolved_reference_becomes_any_object(reference: str) -> None:
     converted, warnings = to_gemini_schema({"$ref": reference})
     assert converted == {"type": "OBJECT"}
     assert "dangling $ref" in warnings[0]
@@ -102,7 +102,7 @@ def test_two_references_to_one_another_end() -> None:
     assert warnings
 
 
-def test_a_list_of_anything_still_says_that_it_has_items() -> None:
+def test_a_list_of_anything_still_has_items() -> None:
     assert to_gemini_schema({"type": "array"})[0] == {"type": "ARRAY", "items": {}}
 
 

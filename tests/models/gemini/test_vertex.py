@@ -77,7 +77,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
     thread.join(10)
 
 
-async def test_the_token_opens_the_path_of_project_and_place(
+async def test_the_path_has_project_and_location_and_the_token_is_sent(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ModelServer([say("one"), say("two")]) as server:
@@ -96,7 +96,7 @@ async def test_the_token_opens_the_path_of_project_and_place(
     assert tokens.asked == 1  # the token is kept while it is good
 
 
-async def test_a_token_that_is_refused_is_a_failed_authentication(
+async def test_a_rejected_token_is_a_failed_authentication(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens.status = 400
@@ -117,13 +117,13 @@ async def test_a_token_that_is_refused_is_a_failed_authentication(
         ("global", "https://aiplatform.googleapis.com"),
     ],
 )
-def test_the_host_is_that_of_the_place(place: str, host: str) -> None:
+def test_the_host_depends_on_the_location(place: str, host: str) -> None:
     found = access(registry.find_provider("vertex"), {**PLACE, "GOOGLE_CLOUD_LOCATION": place})
     assert found.base_url == host
 
 
 @pytest.mark.parametrize("missing", list(PLACE))
-def test_a_place_that_is_not_told_is_asked_for_by_its_variable(missing: str) -> None:
+def test_a_missing_location_names_its_variable(missing: str) -> None:
     told = {name: value for name, value in PLACE.items() if name != missing}
     with pytest.raises(errors.ConfigError, match=missing):
         access(registry.find_provider("vertex"), told)

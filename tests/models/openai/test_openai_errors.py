@@ -58,7 +58,7 @@ def told(message: str = "No.", **more: Any) -> dict[str, Any]:
         (503, told(code="invalid_api_key"), errors.ServerFailed, openai.InternalServerError),
     ],
 )  # fmt: skip
-def test_an_error_is_told_by_its_status_and_its_code(
+def test_an_error_is_chosen_by_status_and_code(
     status: int, body: Any, error: type[CorralError], theirs: type[openai.APIStatusError]
 ) -> None:
     ours = failed(status, body)
@@ -88,18 +88,18 @@ def test_an_error_is_told_by_its_status_and_its_code(
         ({"error": None}, '"error": null'),
     ],
 )  # fmt: skip
-def test_bodies_as_servers_write_them(body: Any, words: str) -> None:
+def test_error_bodies_of_different_servers_are_read(body: Any, words: str) -> None:
     assert words in failed(400, body).message
 
 
-def test_the_delay_is_taken_from_the_headers_first() -> None:
+def test_the_delay_in_the_headers_wins() -> None:
     body = told("Please try again in 20s.", code="rate_limit_exceeded")
     assert failed(429, body).retry_after == 20
     assert failed(429, body, retry_after="3").retry_after == 3
     assert failed(429, body, retry_after_ms="150").retry_after == 0.15
 
 
-def test_what_is_left_is_told_in_headers_for_every_field() -> None:
+def test_remaining_limits_are_read_from_headers() -> None:
     for wire in (PROVIDER.wire, spec.WIRE):
         assert wire.rate_limit_headers.keys() == {*RateLimit.__struct_fields__}
         assert wire.rate_limit_headers["tokens_remaining"] == "x-ratelimit-remaining-tokens"

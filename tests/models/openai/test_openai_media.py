@@ -90,7 +90,7 @@ def test_media_in_chat_completions(part: Media, sent: Any) -> None:
     assert shown(CHAT, part) == [sent]
 
 
-def test_chat_completions_read_a_text_out_to_the_model() -> None:
+def test_chat_completions_send_a_text_document_as_text() -> None:
     assert shown(CHAT, Document("ü".encode(), "text/markdown")) == "ü"
     assert shown(CHAT, Document(b"{}", "application/json", "a.json")) == "a.json:\n\n{}"
 
@@ -109,7 +109,7 @@ REFUSED: list[tuple[Provider, Media, str]] = [
 
 
 @pytest.mark.parametrize(("provider", "part", "role"), REFUSED)
-def test_media_it_cannot_take_are_refused_with_a_hint(
+def test_unsupported_media_are_refused_with_a_hint(
     provider: Provider, part: Media, role: str
 ) -> None:
     with pytest.raises(MediaInvalid) as caught:

@@ -181,12 +181,12 @@ TYPED: dict[str, Message] = {
 
 
 @pytest.mark.parametrize("message", TYPED.values(), ids=TYPED.keys())
-def test_items_are_of_the_vendors_own_types_and_of_nothing_else(message: Message) -> None:
+def test_items_have_exactly_the_vendors_types(message: Message) -> None:
     for item in items(message):
         item_of_sdk().validate_python(item, extra="forbid", strict=True)
 
 
-def test_options_are_of_the_vendors_own_types_and_of_nothing_else() -> None:
+def test_options_have_exactly_the_vendors_types() -> None:
     whole = body(
         model="gpt-4.1",
         tools=(WEATHER, ToolSpec("now")),
@@ -200,7 +200,7 @@ def test_options_are_of_the_vendors_own_types_and_of_nothing_else() -> None:
     request_of_sdk().validate_python(whole, extra="forbid")
 
 
-def test_instructions_leave_the_history_in_their_order() -> None:
+def test_instructions_are_moved_out_of_the_history_in_order() -> None:
     whole = body(Message.system("One."), "Hi", Message("developer", (Text("Two."),)))
     assert whole["instructions"] == "One.\n\nTwo."
     assert [item["role"] for item in whole["input"]] == ["user"]
@@ -225,7 +225,7 @@ def test_tool_choice(choice: Any, sent: Any) -> None:
     assert body(tool_choice=choice)["tool_choice"] == sent
 
 
-def test_encrypted_thoughts_survive_a_round_of_tools() -> None:
+def test_encrypted_reasoning_is_sent_back_after_tool_calls() -> None:
     answer = responded(
         thought(("First.",), ("Then.",), sealed="gAAA-sealed"),
         said("I look.", phase="commentary"),
@@ -256,7 +256,7 @@ def test_encrypted_thoughts_survive_a_round_of_tools() -> None:
     ]
 
 
-def test_another_vendors_marks_go_back_to_nobody() -> None:
+def test_signatures_of_another_vendor_are_not_sent() -> None:
     content = (
         Thinking("Hm.", "sig", "rs_1"),
         RedactedThinking("xyz"),
@@ -273,11 +273,11 @@ def test_another_vendors_marks_go_back_to_nobody() -> None:
     ]
 
 
-def test_a_signature_without_an_item_is_not_ours_to_return() -> None:
+def test_a_signature_without_an_item_is_not_sent_back() -> None:
     assert items(Message.assistant(Thinking("Hm.", "sig"), "Hi"))[0]["type"] == "message"
 
 
-def test_an_item_goes_by_its_id_only_with_the_thoughts_before_it() -> None:
+def test_an_item_is_sent_with_its_id_only_after_its_reasoning() -> None:
     bare = Message("assistant", (ToolCall("c", "f", item_id="fc_1"),), "openai")
     assert "id" not in items(bare)[0]
 
@@ -291,7 +291,7 @@ def test_texts_of_one_message_are_one_item_and_of_two_phases_two() -> None:
     ]
 
 
-def test_media_beside_results_are_shown_after_them() -> None:
+def test_media_come_after_tool_results() -> None:
     found = items(Message("tool", (ToolResult("c", "see:"), Image("https://a.test/b.png"))))
     assert [item["type"] for item in found] == ["function_call_output", "message"]
     assert found[1]["role"] == "user"
@@ -308,7 +308,7 @@ def test_media_beside_results_are_shown_after_them() -> None:
         (True, False, "true"),
     ],
 )
-def test_a_result_is_told_as_text(content: Any, error: bool, output: str) -> None:
+def test_a_result_is_sent_as_text(content: Any, error: bool, output: str) -> None:
     assert items(Message.tool(ToolResult("c", content, error)))[0]["output"] == output
 
 
@@ -326,7 +326,7 @@ def test_a_result_is_told_as_text(content: Any, error: bool, output: str) -> Non
         ("gpt-5.5", "xhigh", {"effort": "xhigh", "summary": "auto"}, True),
     ],
 )
-def test_thoughts_are_asked_for_where_there_are_some(
+def test_thinking_is_requested_if_the_model_supports_it(
     model: str, effort: Any, reasoning: Any, includes: bool
 ) -> None:
     whole = body(model=model, reasoning_effort=effort)
@@ -348,7 +348,7 @@ def test_thoughts_are_asked_for_where_there_are_some(
         ("unheard-of", "low", True),
     ],
 )
-def test_temperature_is_left_out_with_a_warning_where_it_is_known_to_be_refused(
+def test_temperature_is_left_out_with_a_warning_if_the_model_rejects_it(
     model: str, effort: Any, takes: bool
 ) -> None:
     made = encoded(model=model, reasoning_effort=effort, temperature=0.0, top_p=0.5)
@@ -362,7 +362,7 @@ def test_stop_is_left_out_with_a_warning() -> None:
     assert "stop" in made.warnings[0]
 
 
-def test_json_without_a_schema_is_asked_for_in_words_too() -> None:
+def test_json_without_a_schema_is_also_requested_in_the_instructions() -> None:
     asked = body("A city?", response_format=ResponseFormat("json"))
     assert asked["text"] == {"format": {"type": "json_object"}}
     assert "JSON" in asked["input"][0]["content"]

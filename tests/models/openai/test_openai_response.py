@@ -76,7 +76,7 @@ def events_of_sdk() -> TypeAdapter[Any]:
 
 
 @every("answer")
-def test_the_recorded_answers_are_of_the_vendors_own_types(answer: Answer) -> None:
+def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
     for data in SseDecoder().receive(answer.stream):
         events_of_sdk().validate_json(data)
     TypeAdapter(SdkResponse).validate_json(answer.whole)
@@ -131,7 +131,7 @@ def of_ours(whole: Response) -> tuple[Any, ...]:
 
 
 @every("answer")
-def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
+def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
     if b"response.incomplete" in answer.stream:
         theirs = SdkResponse.model_validate_json(answer.whole)  # its helper waits for a completion
     else:
@@ -140,12 +140,12 @@ def test_a_stream_gives_what_the_sdk_makes_of_it(answer: Answer) -> None:
 
 
 @every("answer")
-def test_streamed_and_whole_answers_are_equal(answer: Answer) -> None:
+def test_streamed_and_complete_responses_are_equal(answer: Answer) -> None:
     assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
 
 
 @every("answer")
-def test_a_stream_cut_anywhere_is_the_same_answer_or_broken(answer: Answer) -> None:
+def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(answer: Answer) -> None:
     *cut, whole = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
     assert whole == parse_stream(PROVIDER, answer.stream)
@@ -173,18 +173,18 @@ def finish_of(name: str) -> FinishReason:
         ("filtered", "content_filter", "content_filter"),
     ],
 )
-def test_why_an_answer_ended(name: str, reason: Any, raw: str) -> None:
+def test_the_finish_reason_of_a_response(name: str, reason: Any, raw: str) -> None:
     assert finish_of(name) == FinishReason(reason, raw)
 
 
-def test_a_refusal_told_only_in_pieces_is_one() -> None:
+def test_a_refusal_that_comes_only_in_deltas_is_recognized() -> None:
     piece = {"type": "response.refusal.delta", "output_index": 0, "delta": "No."}
     end = {"type": "response.completed", "response": response("completed", [])}
     whole = parse_stream(PROVIDER, sse(piece, end))
     assert (whole.text, whole.finish_reason.reason) == ("No.", "content_filter")
 
 
-def test_a_call_that_was_cut_short_is_no_call_to_run() -> None:
+def test_a_truncated_call_is_not_run() -> None:
     answer = responded(
         called("weather", '{"ci'),
         end="incomplete",
@@ -195,7 +195,7 @@ def test_a_call_that_was_cut_short_is_no_call_to_run() -> None:
     assert whole.tool_calls[0].raw == '{"ci'
 
 
-def test_text_and_thoughts_come_as_they_are_written() -> None:
+def test_text_and_thinking_are_streamed() -> None:
     answer = ParsedStream(PROVIDER, [ANSWERS["thoughts"].stream])
     kinds = [e for e in answer.events if isinstance(e, Start | TextDelta | ThinkingDelta)]
     assert kinds == [
@@ -213,7 +213,7 @@ def test_text_and_thoughts_come_as_they_are_written() -> None:
     )
 
 
-def test_the_pieces_of_parallel_calls_are_told_apart() -> None:
+def test_deltas_of_parallel_calls_are_kept_apart() -> None:
     answer = ParsedStream(PROVIDER, [ANSWERS["parallel calls"].stream])
     pieces = [(e.part, e.arguments) for e in answer.events if isinstance(e, ToolCallDelta)]
     assert pieces == [
@@ -230,13 +230,13 @@ def test_the_pieces_of_parallel_calls_are_told_apart() -> None:
     ]
 
 
-def test_usage_counts_the_cache_and_the_thoughts_once() -> None:
+def test_usage_counts_cached_and_reasoning_tokens_once() -> None:
     assert parse_stream(PROVIDER, ANSWERS["text"].stream).usage == Usage(
         input=81, output=1035, reasoning=832, cache_read=64, cache_write=0, coverage="complete"
     )
 
 
-def test_a_server_that_only_tells_whole_items_is_understood() -> None:
+def test_a_stream_with_only_complete_items_is_read() -> None:
     whole = ANSWERS["parallel calls"]
     kept = (b"response.output_item.done", b"response.completed", b"response.created")
     events = [d for d in SseDecoder().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
@@ -247,7 +247,7 @@ def test_a_server_that_only_tells_whole_items_is_understood() -> None:
     )
 
 
-def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> None:
+def test_a_call_without_a_start_has_the_arguments_of_its_end() -> None:
     whole = ANSWERS["parallel calls"]
     events = [
         data
@@ -259,7 +259,7 @@ def test_a_call_whose_beginning_was_not_sent_has_the_arguments_of_its_end() -> N
     assert parse_stream(PROVIDER, few).message == parse_stream(PROVIDER, whole.stream).message
 
 
-def test_a_server_that_numbers_no_items_is_understood() -> None:
+def test_a_stream_without_item_numbers_is_read() -> None:
     for name in ("text", "parallel calls", "thoughts"):
         events = [json.loads(data) for data in SseDecoder().receive(ANSWERS[name].stream)]
         bare = [{k: v for k, v in event.items() if k != "output_index"} for event in events]
@@ -324,7 +324,7 @@ def test_an_error_inside_the_stream_is_that_error(
             list(client.responses.create(model="m", input="hi", stream=True))
 
 
-def test_the_delay_that_an_error_tells_is_kept() -> None:
+def test_the_delay_in_an_error_message_is_read() -> None:
     for words, delay in (("1.5s", 1.5), ("20ms", 0.02), ("1m2s", 62.0), ("a while", None)):
         stream = sse(
             {"type": "error", "code": "rate_limit_exceeded", "message": f"try again in {words}"}
@@ -346,7 +346,7 @@ def test_the_delay_that_an_error_tells_is_kept() -> None:
         ("vector_store_timeout", errors.ServerFailed),
     ],
 )
-def test_an_answer_that_failed_is_its_error(code: str, error: type[CorralError]) -> None:
+def test_a_failed_response_becomes_its_error(code: str, error: type[CorralError]) -> None:
     answer = responded(said("Hi"), end="failed", error={"code": code, "message": "It failed."})
     for tell, data in ((parse_stream, answer.stream), (read, answer.whole)):
         with pytest.raises(error, match="It failed") as caught:
@@ -370,7 +370,7 @@ def test_an_answer_that_failed_is_its_error(code: str, error: type[CorralError])
         '{"type":"response.output_text.delta","delta":"\\ud800"}',
     ],
 )
-def test_garbage_is_a_broken_stream(data: str) -> None:
+def test_malformed_data_is_a_broken_stream(data: str) -> None:
     with pytest.raises(StreamBroken):
         parse_stream(PROVIDER, sse(data))
     with pytest.raises(StreamBroken):
@@ -378,7 +378,7 @@ def test_garbage_is_a_broken_stream(data: str) -> None:
         raise StreamBroken("JSON, but no answer")  # told as such by the parts
 
 
-def test_an_event_we_read_must_be_of_its_own_shape() -> None:
+def test_a_known_event_must_have_its_known_fields() -> None:
     odd = sse({"type": "response.output_text.delta", "delta": 7})
     with pytest.raises(StreamBroken):
         parse_stream(PROVIDER, odd + ANSWERS["text"].stream)
@@ -404,6 +404,6 @@ def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
             tell(PROVIDER, garbage)
 
 
-def test_a_response_that_is_still_at_work_is_no_answer() -> None:
+def test_a_response_in_progress_is_not_an_answer() -> None:
     with pytest.raises(StreamBroken):
         read(PROVIDER, json.dumps(response("queued", [])).encode())

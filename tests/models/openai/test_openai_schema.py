@@ -42,9 +42,7 @@ SCHEMAS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("schema", "strict"), SCHEMAS)
-def test_a_schema_is_strict_where_it_keeps_to_the_rules(
-    schema: dict[str, Any], strict: bool
-) -> None:
+def test_a_schema_that_follows_the_rules_is_strict(schema: dict[str, Any], strict: bool) -> None:
     assert is_strict(schema) == strict
     form = ResponseFormat("json_schema", schema)
     request = Request(model="m", messages=(Message.user("Hi"),), response_format=form)

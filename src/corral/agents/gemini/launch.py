@@ -110,7 +110,7 @@ def _launch(
     files: dict[str, str],
     note: str | None,
 ) -> Launch:
-    method, said = _auth(place)
+    method, auth_note = _auth(place)
     trusted = _trust(run, place)
     settings = _merged(_untrusting(place.user_settings), _settings(run, place, method))
     rules = _policy_files(place)
@@ -131,7 +131,7 @@ def _launch(
     if run.replace_system_prompt is not None:
         files["system.md"] = run.replace_system_prompt
         env["GEMINI_SYSTEM_MD"] = os.path.join(place.home, "system.md")
-    notes = [said, *place.compiled.notes]
+    notes = [auth_note, *place.compiled.notes]
     if trusted:
         notes.append("the folder is trusted: GEMINI.md in it is read")
     if note is not None:

@@ -206,8 +206,8 @@ def _schema_tool(form: ResponseFormat) -> JsonObject:
     if form.schema.get("type") == "object":
         return _tool(RESULT_TOOL, description, form.schema)
     # References start at the root of the schema: definitions must stay there.
-    inner = {name: held for name, held in form.schema.items() if name not in DEFINITIONS}
-    outer = {name: held for name, held in form.schema.items() if name in DEFINITIONS}
+    inner = {name: value for name, value in form.schema.items() if name not in DEFINITIONS}
+    outer = {name: value for name, value in form.schema.items() if name in DEFINITIONS}
     wrapped: JsonObject = {"properties": {"value": inner}, "required": ["value"], **outer}
     return _tool(VALUE_TOOL, description, wrapped)
 

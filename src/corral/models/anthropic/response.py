@@ -285,16 +285,16 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
         raise _invalid_response(provider, body, error) from error
     if isinstance(message, ErrorEvent):
         raise _error(provider, message.error, builder.model)
-    whole = decode_or_none(body)
+    decoded = decode_or_none(body)
     builder.start(message.id, message.model)
     answer = _ResponseReader(provider)
     for index, block in enumerate(message.content):
         answer.begin(block, index, builder)
         if block.type not in BLOCKS:
-            builder.add_provider_event(block.type, _value_at(whole, "content", index))
+            builder.add_provider_event(block.type, _value_at(decoded, "content", index))
         answer.end(builder)
     answer.finish(message, message.usage, builder)
-    return whole
+    return decoded
 
 
 def _value_at(found: Json, *steps: str | int) -> Json:

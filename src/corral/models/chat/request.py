@@ -31,11 +31,11 @@ _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
     traits = provider.traits
-    said = instructions(request)
-    form = _format(request, provider, traits, said, warnings)
+    instruction_texts = instructions(request)
+    form = _format(request, provider, traits, instruction_texts, warnings)
     messages: list[Json] = []
-    if said:
-        messages.append({"role": traits.system_role, "content": "\n\n".join(said)})
+    if instruction_texts:
+        messages.append({"role": traits.system_role, "content": "\n\n".join(instruction_texts)})
     for message in request.messages:
         if message.role not in ("system", "developer"):
             messages += _encode_message(message, provider, traits)
@@ -105,7 +105,7 @@ def _format(
     request: Request,
     provider: Provider,
     traits: Traits,
-    said: list[str],
+    instruction_texts: list[str],
     warnings: list[str],
 ) -> JsonObject | None:
     """The response format. What the server has no field for is added to the instructions."""
@@ -115,12 +115,14 @@ def _format(
     if form.type == "json_schema":
         if traits.json_schema:
             return _schema_format(form)
-        said.append(SCHEMA_INSTRUCTION + msgspec.json.encode(form.schema).decode())
+        instruction_texts.append(SCHEMA_INSTRUCTION + msgspec.json.encode(form.schema).decode())
         warnings.append(
             f"the schema is added to the instructions: {provider.title} does not support schemas"
         )
-    elif not mentions_json(request) and not any("json" in each.lower() for each in said):
-        said.append(JSON_INSTRUCTION)
+    elif not mentions_json(request) and not any(
+        "json" in each.lower() for each in instruction_texts
+    ):
+        instruction_texts.append(JSON_INSTRUCTION)
     if traits.json_object:
         return {"type": "json_object"}
     if traits.json_schema:

@@ -227,10 +227,10 @@ class _ResponseReader:
 
     def _without_choices(self, chunk: _Chunk, data: bytes, builder: ResponseBuilder) -> None:
         match decode_or_none(data):
-            case {"object": "error"} | {"type": "error"} as whole:
-                raise error_in_stream(self._provider, whole, builder.model)
-            case whole if chunk.usage is None and chunk.x_groq is None:
-                builder.add_provider_event("chunk", whole)
+            case {"object": "error"} | {"type": "error"} as decoded:
+                raise error_in_stream(self._provider, decoded, builder.model)
+            case decoded if chunk.usage is None and chunk.x_groq is None:
+                builder.add_provider_event("chunk", decoded)
             case _:
                 pass
 
@@ -239,10 +239,10 @@ class _ResponseReader:
             self._done(builder)
             return
         match decode_or_none(data):
-            case {"error": dict() | str() as told}:
-                raise error_in_stream(self._provider, told, builder.model)
-            case dict() as whole if "choices" not in whole:
-                builder.add_provider_event("chunk", whole)
+            case {"error": dict() | str() as error_body}:
+                raise error_in_stream(self._provider, error_body, builder.model)
+            case dict() as decoded if "choices" not in decoded:
+                builder.add_provider_event("chunk", decoded)
             case _:
                 sample = data[:200].decode("utf-8", "replace")
                 raise StreamBroken(

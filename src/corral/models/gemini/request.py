@@ -43,8 +43,8 @@ _VERSION = re.compile(r"gemini-(\d+(?:\.\d+)?)")
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
     body: JsonObject = {"contents": _contents(request, provider)}
-    if said := instructions(request):
-        body["systemInstruction"] = {"parts": [{"text": text} for text in said]}
+    if texts := instructions(request):
+        body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
     if request.tools:
         declared: list[Json] = []
         for tool in request.tools:

@@ -222,13 +222,13 @@ def _error(
     code: str | None = None
     for detail in error.details if isinstance(error.details, list) else []:
         match detail:
-            case {"retryDelay": str(told)} if told.endswith("s"):
+            case {"retryDelay": str(delay_text)} if delay_text.endswith("s"):
                 with suppress(ValueError):
-                    delay = float(told[:-1])
+                    delay = float(delay_text[:-1])
                     is_transient = True
             case {"violations": list(violations)}:
-                said = msgspec.json.encode(violations).decode()
-                spent = spent or "PerDay" in said
+                violations_text = msgspec.json.encode(violations).decode()
+                spent = spent or "PerDay" in violations_text
                 is_transient = True
             case {"reason": ("API_KEY_INVALID" | "API_KEY_SERVICE_BLOCKED") as code}:
                 name = "UNAUTHENTICATED"  # though the status is 400

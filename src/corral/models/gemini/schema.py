@@ -56,8 +56,8 @@ def _convert(schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...
     schema, inside = _resolve_references(schema, conversion, inside)
     out: JsonObject = {}
 
-    def below(held: Json) -> JsonObject:
-        return _convert(held, conversion, inside) if isinstance(held, dict) else {}
+    def below(value: Json) -> JsonObject:
+        return _convert(value, conversion, inside) if isinstance(value, dict) else {}
 
     # The description first: enum values that are not strings are appended to it.
     for key, value in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
@@ -111,7 +111,7 @@ def _resolve_references(
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema, inside
-        beside = {key: held for key, held in schema.items() if key != "$ref"}
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = _find_target(reference, conversion.root)
         deep = reference in inside or conversion.left <= 0
         conversion.left -= 1
@@ -131,8 +131,8 @@ def _find_target(reference: str, root: JsonObject) -> JsonObject | None:
     return found if isinstance(found, dict) else None
 
 
-def _type(held: Json) -> JsonObject:
-    names = [str(name) for name in held] if isinstance(held, list) else [str(held)]
+def _type(value: Json) -> JsonObject:
+    names = [str(name) for name in value] if isinstance(value, list) else [str(value)]
     known = [name.upper() for name in names if name in TYPES]
     nullable: JsonObject = {"nullable": True} if "null" in names else {}
     if len(known) == 1:
@@ -148,8 +148,8 @@ def _add_alternatives(out: JsonObject, choices: list[JsonObject]) -> None:
     if {"nullable": True} in choices:
         out["nullable"] = True
     if len(real) == 1:
-        for key, held in real[0].items():
-            out.setdefault(key, held)
+        for key, value in real[0].items():
+            out.setdefault(key, value)
     elif real:
         out["anyOf"] = [*real]
 
@@ -168,5 +168,5 @@ def _add_enum(out: JsonObject, values: list[Json]) -> None:
             out.setdefault("type", "STRING")
             return
     listed = ", ".join(msgspec.json.encode(value).decode() for value in values)
-    said = out.get("description")
-    out["description"] = f"{said} (one of: {listed})" if said else f"One of: {listed}"
+    described = out.get("description")
+    out["description"] = f"{described} (one of: {listed})" if described else f"One of: {listed}"

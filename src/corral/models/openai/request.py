@@ -40,8 +40,8 @@ _NEVER_SAMPLED = re.compile(r"(?:^|[/:])(?:o\d|gpt-5(?![.\d])|codex-)")
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     warnings: list[str] = []
     body: JsonObject = {"model": request.model, "input": _input(request, provider), "store": False}
-    if said := instructions(request):
-        body["instructions"] = "\n\n".join(said)
+    if texts := instructions(request):
+        body["instructions"] = "\n\n".join(texts)
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     if request.tool_choice is not None:

@@ -272,19 +272,19 @@ class _ResponseReader:
 
     def _handle_unknown(self, kind: str, data: bytes, builder: ResponseBuilder) -> None:
         """Events without a unified form; and errors, in one of two formats."""
-        whole = decode_or_none(data)
-        if isinstance(whole, dict) and (kind == "error" or (not kind and whole.get("error"))):
-            raise error_in_stream(self._provider, whole.get("error") or whole, builder.model)
-        builder.add_provider_event(kind or "unknown", whole)
+        decoded = decode_or_none(data)
+        if isinstance(decoded, dict) and (kind == "error" or (not kind and decoded.get("error"))):
+            raise error_in_stream(self._provider, decoded.get("error") or decoded, builder.model)
+        builder.add_provider_event(kind or "unknown", decoded)
 
     def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
             return  # some servers send it at the end of every stream
         match decode_or_none(data):
-            case {"type": str(kind)} as whole if not _is_read(kind):
-                builder.add_provider_event(kind, whole)
-            case {"error": dict() | str() as told}:
-                raise error_in_stream(self._provider, told, builder.model)
+            case {"type": str(kind)} as decoded if not _is_read(kind):
+                builder.add_provider_event(kind, decoded)
+            case {"error": dict() | str() as error_body}:
+                raise error_in_stream(self._provider, error_body, builder.model)
             case _:
                 raise _invalid_response(self._provider, data, error) from error
 

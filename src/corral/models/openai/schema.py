@@ -74,8 +74,8 @@ def _nested(schema: JsonObject) -> list[Json]:
     """The schemas directly below this one."""
     below: list[Json] = []
     for table in ("properties", "$defs", "definitions"):
-        held = schema.get(table, {})
-        below += held.values() if isinstance(held, dict) else [held]
+        nested = schema.get(table, {})
+        below += nested.values() if isinstance(nested, dict) else [nested]
     choices = schema.get("anyOf", [])
     below += choices if isinstance(choices, list) else [choices]
     if "items" in schema:
