@@ -35,6 +35,12 @@ GLOBS = (
     "benchmarks/programs/*.sh",
     "Makefile",
     "src/corral/pipelines/starters/*.dot",
+    "src/corral/agents/**/*.py",
+    "src/corral/models/**/*.py",
+    "src/corral/inference/**/*.py",
+    "tests/agents/**/*.py",
+    "tests/models/**/*.py",
+    "tests/inference/**/*.py",
 )
 """Files that are checked. Extend this to sources and tests when they are clean."""
 

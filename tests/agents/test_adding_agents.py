@@ -1,4 +1,4 @@
-"""Adding an agent stays as little work as ``docs/adding-agents.md`` says."""
+"""Adding an agent is as little work as ``docs/adding-agents.md`` says."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ACP_FILE, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOT
 
 
 def test_one_json_stream_agent_is_one_file() -> None:
-    """Its policy included: it has no rules of its own, so a fence of ours goes with it."""
+    """Including its policy: pi has no rules, so an extension of corral is part of it."""
     file = Path(pi.__file__)
     assert len(file.read_text().splitlines()) <= 320
     assert [*file.parent.glob("pi_*")] == []
 
 
 def test_one_real_acp_agent_is_one_file_and_a_recording() -> None:
-    """Its policy included: which of its tools are offered."""
+    """Including its policy: which of its tools are offered."""
     file = Path(cline.__file__)
     assert len(file.read_text().splitlines()) <= 180
     assert [*file.parent.glob("cline_*")] == []

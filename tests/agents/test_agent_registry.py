@@ -1,4 +1,4 @@
-"""The agents we know, found by name."""
+"""Agents are found by name."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_no_two_agents_share_a_name() -> None:
 
 @pytest.mark.parametrize("agent", [a for a in EVERY if a.probe], ids=lambda agent: agent.name)
 def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSpec) -> None:
-    """Of the rows that allow or ask for writing in the workspace, and of no other."""
+    """Only in rows that allow or ask for writing in the workspace."""
     assert agent.probe is not None
     run = RunOptions.build(agent.name, {"model": agent.probe.model})
     told = {

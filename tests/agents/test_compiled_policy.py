@@ -62,7 +62,7 @@ def launch(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -> Launc
 
 
 def marked(compiled: CompiledPolicy) -> CompiledPolicy:
-    """The same policy with a mark in each form in which it carries rules."""
+    """The same policy with a mark in each field that has rules."""
 
     def mark(text: str) -> str:
         return f'{{"{MARK}": 1, {text[1:]}' if text.startswith("{") else f"{text}# {MARK}\n"
@@ -142,7 +142,7 @@ def test_a_launch_that_reads_the_policy_is_noticed() -> None:
 
 
 def test_no_function_that_launches_names_the_policy() -> None:
-    """The same of the branches that the options above do not reach."""
+    """Also in branches that the options above do not reach."""
     functions = 0
     for path in Path(agents.__path__[0]).rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -284,7 +284,7 @@ POLICIES = {
     "nothing": Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny"),
 }
 OTHER_TOOLS = {"think", "other", "mcp"}
-"""Kinds of tools that no row of the report speaks about by itself."""
+"""Kinds of tools without a separate row in the report."""
 
 
 def check_report(agent: AgentSpec, run: RunOptions) -> dict[Capability, PolicyRow]:
@@ -334,7 +334,7 @@ def test_the_report_denies_what_deny_tools_names(agent: AgentSpec, listed: bool)
 @pytest.mark.parametrize("verdict", ["allow", "deny"])
 @pytest.mark.parametrize("name", ["claude-cli", "qwen-cli", "qwen-acp", "codex-cli"])
 def test_the_report_says_which_servers_start(name: str, verdict: Verdict) -> None:
-    """The server of the caller's own functions has a verdict of its own."""
+    """The server of the caller's own functions has a separate verdict."""
     agent = registry.find(name)
     own = McpServer("corral", command=("own",), own=True)
     run = options_of(agent, Policy(mcp=verdict, own_mcp="allow"))

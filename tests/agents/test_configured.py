@@ -41,7 +41,7 @@ if "die" in prompt:
 
 @pytest.fixture
 def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trusted file, and a program beside it that writes our events."""
+    """A trusted file, and a program that writes our events."""
     program = tmp_path / "lines.py"
     program.write_text(LINES)
     lines = shlex.join([sys.executable, str(program)])

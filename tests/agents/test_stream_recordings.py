@@ -1,4 +1,4 @@
-"""What the real programs wrote that run alone, and what it becomes: the same laws for each."""
+"""Recordings of real programs with one process per prompt: the same checks for each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CODE = {
         "sigterm": "process_failed",
     },
 }
-"""All others are a success."""
+"""All other recordings are successes."""
 
 DENIED = {
     "copilot-cli": {

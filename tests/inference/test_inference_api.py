@@ -1,4 +1,4 @@
-"""The doors of the model layer: what they refuse, what they run, what they leave behind."""
+"""The public functions for models: checks, tools, streams, cleanup."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_deadline_ends_the_call(name: str, turn: Turn, streamed: bool) -
 
 @asynccontextmanager
 async def endless(gone: asyncio.Event) -> AsyncGenerator[str, None]:
-    """A stream that never ends; ``gone`` once its reader has left."""
+    """A stream that never ends; ``gone`` is set when the reader has left."""
     chunk = b'data: {"candidates":[{"content":{"parts":[{"text":"x"}]}}]}\r\n\r\n'
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

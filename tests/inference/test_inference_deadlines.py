@@ -1,4 +1,4 @@
-"""A deadline is for all of a call; what was read before a failure reaches the caller."""
+"""A deadline covers a complete call; data before a failure reaches the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed values from a model: asked for, checked, repaired, or refused."""
+"""Typed values from a model: requested, checked, repaired or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of models: found only where sure, priced only where known."""
+"""The catalogue of models: entries, aliases and prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong between us and a vendor, as the error that it is."""
+"""Failures of requests to a vendor, and their errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KEY = "canary-key-0123456789abcdef"
 
 
 def client(url: str, **options: Any) -> models.Client:
-    """Of one vendor, deaf to the environment, and soon tired of waiting."""
+    """A client with one vendor, without the environment, and with short timeouts."""
     given: dict[str, Any] = {"read_timeout": 5.0, "max_retries": 0, "environ": {}, **options}
     return models.Client(keys={"gemini": KEY}, base_urls={"gemini": url}, **given)
 
 
 async def failure(url: str, streamed: bool, **options: Any) -> CorralError:
-    """What a call raises, within its deadline and without the key in any of its forms."""
+    """The error of a call, which does not contain the key in any form."""
     async with client(url, **options) as made, asyncio.timeout(20):
         with pytest.raises(CorralError) as caught:
             if streamed:
@@ -162,7 +162,7 @@ def answer(status: int, body: str, *headers: str, length: int | None = None) -> 
 
 @asynccontextmanager
 async def raw(reply: bytes, seen: list[bytes] | None = None) -> AsyncGenerator[str, None]:
-    """A server that says these bytes to everyone, and closes."""
+    """A server that sends these bytes to every client and closes the connection."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -5,7 +5,7 @@ Protocol.
 
     [agents.mine]
     command = "my-agent --acp"          # speaks the Agent Client Protocol
-    env = ["MINE_API_KEY"]              # variables of ours that it may see
+    env = ["MINE_API_KEY"]              # variables of our environment that it may see
 
     [agents.lines]
     command = "my-agent --json"

@@ -1,4 +1,4 @@
-"""The spec of our own agent: a model of any vendor, with the tools of this package.
+"""The spec of the built-in agent: a model of any vendor, with the tools of this package.
 
 It runs inside this process, so its policy is enforced here, call by call.
 """

@@ -3,7 +3,7 @@
 Each fact was seen in a run of version 0.74.2 (the last for Node 20):
 
 - It has no rules: a tool is offered (``--tools``) or does not exist, and an offered tool can go
-  wherever the user can. So an extension of ours resolves and judges each path.
+  wherever the user can. So an extension of corral resolves and judges each path.
 - It has no web tools, takes no MCP servers and cannot ask.
 - It reads the prompt from stdin, trims it, and takes no part of it for a command.
 - A repository's ``.pi/settings.json`` has effect whatever the switches say, and may add a prefix

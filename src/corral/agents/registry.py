@@ -40,7 +40,7 @@ def find(name: str) -> AgentSpec:
 
 
 def names_a_model(name: str) -> bool:
-    """Whether this is ``vendor:model``, a model for our own agent."""
+    """Whether this is ``vendor:model``, a model for the built-in agent."""
     if ":" not in name:
         return False
     from corral.models.registry import is_model_name

@@ -192,8 +192,8 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     """The policy of a run in the agent's controls.
 
     The report says where races are open: wherever a program opens a path itself, after the path
-    was checked. The file tools of our own agent follow no link. A free shell can write anywhere,
-    so there races do not matter."""
+    was checked. The file tools of the built-in agent follow no link. A free shell can write
+    anywhere, so there races do not matter."""
     policy = _without_denied_names(run.policy, agent.tools)
     compiled = agent.compile(policy, run)
     free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)

@@ -1,4 +1,4 @@
-"""How Claude Code is started, what the policy becomes, and what its errors mean."""
+"""Claude Code: launch, policy and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real Claude Code wrote, and what it becomes.
+"""Recordings of the real Claude Code, as events.
 
 ``tests/recordings/claude/NAME.ndjson`` with ``.stderr`` and ``.exit.json`` are the
 program's; ``NAME.events.ndjson`` is what they become. Lines that were said to it begin
@@ -56,7 +56,7 @@ CODE = {
     "sigterm": "killed_by_signal",
     "sigterm-tool": "killed_by_signal",
 }
-"""All others are a success."""
+"""All other recordings are successes."""
 
 DENIED = {
     "allow-Edit": ["Write"],

@@ -1,4 +1,4 @@
-"""How Codex is started, what its policy becomes, and what its errors mean."""
+"""Codex: launch, policy and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def launch(
 
 
 def settings(started: Launch) -> dict[str, Any]:
-    """What the ``-c`` arguments say, read as Codex reads them."""
+    """The ``-c`` arguments, parsed in the same way as by Codex."""
     told = [word for flag, word in pairs(started) if flag == "-c"]
     whole: dict[str, Any] = {}
     for setting in told:

@@ -1,4 +1,4 @@
-"""How the bridge codex-acp is started, and what it is held to."""
+"""codex-acp: launch and policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real Codex wrote, and what it becomes.
+"""Recordings of the real Codex, as events.
 
 ``tests/recordings/codex/NAME.ndjson`` with ``.stderr`` and ``.exit.json`` are the
 program's; ``NAME.events.ndjson`` is what they become.
@@ -54,7 +54,7 @@ CODE = {
     "sseerr": "stream_broken",
     "stdin-12mb": "input_rejected",
 }
-"""All others are a success."""
+"""All other recordings are successes."""
 
 DENIED = {
     "cm-noshell": [],
@@ -65,7 +65,7 @@ DENIED = {
     "shell-ro": [],
     "write-ro": ["apply_patch"],
 }
-"""With what was refused and not told: the empty ones."""
+"""Recordings with denied calls; an empty list if Codex did not report them."""
 
 
 def play(name: str, size: int = 1 << 20) -> list[Event]:

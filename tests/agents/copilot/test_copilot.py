@@ -1,4 +1,4 @@
-"""How Copilot is started, what its flags say of a policy, and what its errors mean."""
+"""Copilot: launch, policy and errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(agent: AgentSpec, policy: Policy) -> dict[str, PolicyRow]:
 
 
 def test_a_mode_that_never_asks_is_refused_unless_everything_is_allowed() -> None:
-    """Seen: in autopilot the real program writes outside the workspace without a question."""
+    """In autopilot the real program writes outside the workspace without asking."""
     address = "https://agentclientprotocol.com/protocol/session-modes#"
     for mode in ("agent", "plan", f"{address}agent", f"{address}plan"):
         assert launch(PEER, policy="edits", session_mode=mode)
@@ -195,7 +195,7 @@ def test_what_is_not_allowed_is_not_offered_and_writes_ask_us(
 
 
 def asking(policy: Policy, *, strict: bool = True) -> CompiledPolicy:
-    """As a peer with somebody who answers."""
+    """Of the persistent agent, with somebody who can answer."""
     run = RunOptions.build(PEER.name, {"policy": policy, "strict": strict})
     return PEER.compile(policy, replace(run, interactive=True))
 
@@ -220,7 +220,7 @@ def test_if_somebody_can_answer_it_asks_about_writes_and_about_commands_only_if_
 def test_what_it_does_not_ask_about_is_denied_even_if_somebody_can_answer(
     capability: str, flag: str
 ) -> None:
-    """It reads in the workspace unasked, and runs tools that say that they only read."""
+    """It reads in the workspace and runs read-only MCP tools without asking."""
     policy = Policy(read="ask", mcp="ask")
     servers = (McpServer("notes", command=("notes",)), McpServer("corral", command=("ours",)))
     run = replace(RunOptions.build(PEER.name, {"policy": policy}), mcp_servers=servers)

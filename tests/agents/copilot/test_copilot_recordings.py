@@ -1,4 +1,4 @@
-"""What the real ``copilot --output-format json`` wrote, and what it becomes."""
+"""Recordings of the real ``copilot --output-format json``, as events."""
 
 from __future__ import annotations
 

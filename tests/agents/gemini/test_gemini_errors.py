@@ -1,4 +1,4 @@
-"""Every way the Gemini CLI ends, and the error it becomes."""
+"""Every way in which the Gemini CLI ends, and its error."""
 
 from __future__ import annotations
 

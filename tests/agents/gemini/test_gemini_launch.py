@@ -1,4 +1,4 @@
-"""How the Gemini CLI is started: arguments, settings, environment, and the prompt's way in."""
+"""The launch of the Gemini CLI: arguments, settings, environment, prompt."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_prompt_is_never_an_argument(prompt: str) -> None:
 
 
 def text_sent(started: Launch) -> str:
-    """What the model is to see: stdin, or the text of the command that stdin names."""
+    """The text for the model: stdin, or the text of the command that stdin names."""
     stdin = started.stdin.decode()
     commands = [name for name in started.files if name.startswith(".gemini/commands/")]
     if not commands:
@@ -347,7 +347,7 @@ def test_a_mode_in_which_the_cli_bypasses_the_policy_is_refused(mode: str) -> No
 
 
 def test_no_mcp_server_of_the_user_is_trusted() -> None:
-    """The tools of a trusted server run without a question."""
+    """The tools of a trusted server run without asking."""
     theirs: dict[str, Any] = {"mcpServers": {"theirs": {"command": "x", "trust": True}}}
     run = RunOptions(agent="gemini-acp", inherit="user")
     settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))

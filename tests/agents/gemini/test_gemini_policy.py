@@ -1,4 +1,4 @@
-"""A policy as the Gemini CLI's own rules.
+"""A policy in the Gemini CLI's own rules.
 
 The rules are read here as its engine reads them: the highest priority whose tool
 and arguments match decides, the arguments as one text with a NUL around each.
@@ -82,7 +82,7 @@ def rules_of(policy: Policy, **options: Any) -> list[dict[str, Any]]:
 
 
 def serialised(arguments: dict[str, Any]) -> str:
-    """As the CLI writes a call's arguments before it matches a rule."""
+    """A call's arguments in the form in which the CLI matches rules."""
     pairs = [
         f"\0{json.dumps(name)}:{json.dumps(arguments[name], ensure_ascii=False)}\0"
         for name in sorted(arguments)
@@ -113,7 +113,7 @@ def test_a_policy_compiles_to_its_golden_rules(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_rule_is_one_that_the_cli_takes(name: str) -> None:
-    """It drops a rule that is not, with a warning, and goes on without."""
+    """The CLI drops other rules with a warning and continues."""
     known = {"toolName", "decision", "priority", "argsPattern", "allowRedirection", "denyMessage"}
     for rule in rules_of(POLICIES[name]):
         assert set(rule) <= known | {"mcpName"}
@@ -370,7 +370,7 @@ PATTERN = st.text(alphabet=MARKS, min_size=1, max_size=8).filter(str.strip)
 def test_a_command_that_an_allow_rule_accepts_is_allowed_by_the_policy(
     pattern: str, command: str
 ) -> None:
-    """The compiled rule may be stricter than ``decide``; it may never be laxer."""
+    """The compiled rule may be stricter than ``Policy.evaluate``, but never less strict."""
     policy = Policy(shell="deny", shell_rules=(f"allow {pattern}",))
     assume(allow_regex(parse_rule(f"allow {pattern}")[1]) is not None)
     if (
@@ -392,7 +392,7 @@ def test_any_pattern_matches_itself_and_stays_valid(pattern: str, description: s
 
 
 def taken(pattern: str) -> bool:
-    """The CLI's own test of a pattern, as its source has it."""
+    """The CLI's own test of a pattern, from its source."""
     return len(pattern) <= 2048 and not re.search(r"\([^)]*[*+?{].*\)[*+?{]", pattern)
 
 
@@ -457,7 +457,7 @@ def test_the_report_needs_no_launch_context() -> None:
     assert compiled(Policy.full(), None).report == compiled(Policy.full()).report
 
 
-# The CLI as a peer
+# The persistent CLI
 
 
 def asking(policy: Policy, *, interactive: bool, **options: Any) -> CompiledPolicy:
@@ -492,7 +492,7 @@ CALLS: dict[str, dict[str, Any]] = dict.fromkeys(KINDS, ARGUMENTS) | {
 
 
 def ruled(policy: Policy, tool: str, *, interactive: bool) -> str:
-    """What the policy says of a call; with nobody to ask, what it would ask is denied."""
+    """The policy's verdict on a call; *ask* is *deny* if nobody can answer."""
     kind: Any = "mcp" if tool.startswith("mcp_") else KINDS[tool]
     command = "ls" if tool == "run_shell_command" else None
     own = tool.startswith("mcp_corral_")

@@ -1,4 +1,4 @@
-"""What the real Gemini CLI wrote, and what it becomes.
+"""Recordings of the real Gemini CLI, as events.
 
 ``tests/recordings/gemini/NAME.ndjson`` with ``.stderr`` and ``.exit.json`` are the
 program's; ``NAME.events.ndjson`` is what they become.
@@ -58,7 +58,7 @@ STATUS = {
     "tool_then_401": "error",
     "ws_settings_override": "max_turns",
 }
-"""All others are a success."""
+"""All other recordings are successes."""
 
 CODE = {
     "conn_refused_max1": "network",

@@ -1,4 +1,4 @@
-"""A conversation's file gets the name of a minute that is over, and no other is touched."""
+"""The file of a conversation is renamed to an earlier minute; no other file changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the headless Gemini CLI counts."""
+"""The token counts of the headless Gemini CLI."""
 
 from __future__ import annotations
 

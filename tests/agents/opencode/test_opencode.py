@@ -1,4 +1,4 @@
-"""How OpenCode is started, what its rules say, and what its errors mean."""
+"""OpenCode (persistent): launch, policy and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How OpenCode is started for one prompt, and what its rules then say."""
+"""OpenCode with one process per prompt: launch, policy and errors."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_is_not_allowed_is_denied_because_a_permission_request_ends_the_run
 
 
 def decided(rules: dict[str, str], path: str) -> str:
-    """What OpenCode makes of rules and a path, which is relative to ``/``: the last that matches,
+    """OpenCode's decision for a path, which is relative to ``/``: the last matching rule counts,
     with ``*`` for any characters."""
     found = [
         verb
@@ -195,7 +195,7 @@ def test_what_rules_alone_cannot_enforce_is_refused() -> None:
         launch(policy="edits", links=Links(many))
 
 
-def test_our_own_tools_have_a_verdict_of_their_own() -> None:
+def test_the_callers_own_functions_have_a_separate_verdict() -> None:
     servers = [
         McpServer("corral", url="http://x/mcp", own=True),
         {"name": "notes", "command": ["notes"]},

@@ -1,4 +1,4 @@
-"""What the real ``opencode run --format json`` wrote, and what it becomes."""
+"""Recordings of the real ``opencode run --format json``, as events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Qwen Code is started, what the policy becomes, and what its errors mean."""
+"""Qwen Code: launch, policy and errors."""
 
 from __future__ import annotations
 

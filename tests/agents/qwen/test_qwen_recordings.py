@@ -1,4 +1,4 @@
-"""What the real ``qwen --output-format stream-json`` wrote, and what it becomes."""
+"""Recordings of the real ``qwen --output-format stream-json``, as events."""
 
 from __future__ import annotations
 

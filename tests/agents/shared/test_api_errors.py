@@ -1,4 +1,4 @@
-"""What a model's service or an agent's stderr says is the same error for every agent."""
+"""The same text of a service, or of stderr, is the same error for every agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAID = {
     "copilot-cli": ("402", "Pay.", 1),
     "copilot-acp": ("agent_error", "402 Pay.", 0),
 }
-"""What each says of an HTTP 402; the others pass on the service's text."""
+"""The message of each agent for an HTTP 402; the others pass on the service's text."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -65,7 +65,7 @@ def body(*messages: Message | str, **more: Any) -> dict[str, Any]:
 
 
 def sent_by_sdk(**arguments: Any) -> dict[str, Any]:
-    """The body that the vendor's SDK puts on the wire for these arguments."""
+    """The body that the vendor's SDK sends for these arguments."""
     seen: list[bytes] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

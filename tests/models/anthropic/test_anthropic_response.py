@@ -1,4 +1,4 @@
-"""What Anthropic answers, read by us and by the vendor's own SDK: they must agree."""
+"""Anthropic's responses, read by corral and by the vendor's SDK with the same result."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -171,7 +171,7 @@ RECORDINGS: dict[str, bytes] = {
 
 
 def told(recording: bytes, size: int | None = None) -> ResponseBuilder:
-    """The recording read in chunks of this size, at once where none is told."""
+    """The recording read in chunks of this size; in one chunk by default."""
     parts, sse, translate = (
         ResponseBuilder("anthropic", MODEL),
         SseDecoder(),

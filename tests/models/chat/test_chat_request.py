@@ -1,4 +1,4 @@
-"""Requests in the words of chat completions, and the accents of the vendors."""
+"""Requests for chat completions, with the variants of the vendors."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

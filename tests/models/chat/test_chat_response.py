@@ -1,4 +1,4 @@
-"""Answers of chat completions, told to us and to the vendor's own SDK."""
+"""Responses of chat completions, read by corral and by the vendor's SDK."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -82,7 +82,7 @@ def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
 
 
 def by_sdk(stream: bytes) -> tuple[Any, ...]:
-    """What the SDK gathers from the chunks of a stream."""
+    """The message that the SDK makes of the chunks of a stream."""
     with (
         sdk_replaying(stream) as client,
         client.chat.completions.stream(model="m", messages=[]) as events,
@@ -129,7 +129,7 @@ def test_streamed_and_complete_responses_are_equal(answer: Answer) -> None:
 
 @every("answer")
 def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(answer: Answer) -> None:
-    """After its reason to stop an answer is whole; only the usage may still be missing."""
+    """After the finish reason an answer is complete; only the usage may be missing."""
     *cut, unused, used, whole = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
     assert unused is not None

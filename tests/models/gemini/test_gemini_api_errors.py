@@ -1,4 +1,4 @@
-"""What only Google's own words tell: quotas, keys, and answers that are not its own."""
+"""Errors in Google's own format: quotas, keys, and responses of proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini by name: what a request becomes, as the server received it."""
+"""Requests for Gemini, as the server received them."""
 
 from __future__ import annotations
 

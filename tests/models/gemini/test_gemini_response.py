@@ -1,4 +1,4 @@
-"""What Gemini answers, in everybody's words."""
+"""Gemini's responses in corral's types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODEL = "gemini:gemini-2.5-flash"
 
 
 async def both(turn: Turn) -> models.Response:
-    """The answer, the same whole and streamed."""
+    """The response, which is the same streamed and not streamed."""
     async with (
         ModelServer([turn, turn]) as server,
         models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,

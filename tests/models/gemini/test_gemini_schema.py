@@ -1,4 +1,4 @@
-"""JSON Schema in Gemini's words."""
+"""JSON Schema in Gemini's format."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def camel(key: str) -> str:
 
 
 def plain(value: Json) -> Json:
-    """The same JSON in one spelling: the protocol takes ``thinking_budget`` for
-    ``thinkingBudget``, and an empty table is as good as none."""
+    """The same JSON in one spelling: the API accepts ``thinking_budget`` for
+    ``thinkingBudget``, and an empty object means the same as a missing one."""
     if isinstance(value, dict):
         held = {camel(key): plain(each) for key, each in value.items()}
         return {key: each for key, each in held.items() if each != {}}

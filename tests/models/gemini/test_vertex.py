@@ -1,4 +1,4 @@
-"""Gemini through Vertex: its path, its host, and a token of Google's own making."""
+"""Gemini through Vertex AI: path, host and token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACE = {"GOOGLE_CLOUD_PROJECT": "my-project", "GOOGLE_CLOUD_LOCATION": "europe-
 
 
 class Tokens(ThreadingHTTPServer):
-    """Stands where Google hands out tokens."""
+    """Replaces Google's token service."""
 
     status = 200
     asked = 0

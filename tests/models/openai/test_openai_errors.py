@@ -1,4 +1,4 @@
-"""What an answer that is no success means, in OpenAI's words and in those of others."""
+"""Error responses in OpenAI's format and in those of other servers."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,4 @@
-"""Images, audio and documents in OpenAI's two APIs, and what neither takes."""
+"""Images, audio and documents in OpenAI's two APIs, and unsupported media."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAV_DATA = b64encode(WAV).decode()
 
 
 def shown(provider: Provider, *parts: Media, role: str = "user") -> Any:
-    """What becomes of the parts of one message."""
+    """The encoded parts of one message."""
     message = Message(cast("Any", role), parts)
     encoded = provider.wire.encode(Request(model="m", messages=(message,)), provider, False)
     entries = cast("list[Any]", encoded.body.get("input") or encoded.body["messages"])

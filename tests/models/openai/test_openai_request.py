@@ -1,4 +1,4 @@
-"""Requests in the words of the Responses API, as the vendor's own SDK sends and types them."""
+"""Requests for the Responses API, compared with those of the vendor's SDK."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

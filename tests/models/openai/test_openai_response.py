@@ -1,4 +1,4 @@
-"""The Responses API's answers, told to us and to the vendor's own SDK."""
+"""Responses of OpenAI's Responses API, read by corral and by the vendor's SDK."""
 
 # The SDK is generic over what it parses, which the checkers cannot follow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -83,7 +83,7 @@ def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
 
 
 def by_sdk(stream: bytes) -> SdkResponse:
-    """What the SDK gathers from the events of a stream."""
+    """The response that the SDK makes of the events of a stream."""
     with sdk_replaying(stream) as client, client.responses.stream(model="m", input="hi") as events:
         return cast("SdkResponse", events.get_final_response())
 
@@ -375,7 +375,7 @@ def test_malformed_data_is_a_broken_stream(data: str) -> None:
         parse_stream(PROVIDER, sse(data))
     with pytest.raises(StreamBroken):
         PROVIDER.wire.read(data.encode(), ParsedStream(PROVIDER, []).parts, PROVIDER)
-        raise StreamBroken("JSON, but no answer")  # told as such by the parts
+        raise StreamBroken("JSON, but no answer")  # the builder raises this
 
 
 def test_a_known_event_must_have_its_known_fields() -> None:

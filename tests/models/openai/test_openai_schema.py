@@ -1,4 +1,4 @@
-"""Which schemas OpenAI's strict mode takes as they are; none is ever rewritten."""
+"""Which schemas follow the rules of OpenAI's strict mode."""
 
 from __future__ import annotations
 

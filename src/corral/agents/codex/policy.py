@@ -9,7 +9,7 @@ Facts that this depends on, each seen in runs of the real program:
 - The workspace's sandbox opens ``/tmp`` unless a setting excludes it, and makes ``.git``,
   ``.codex`` and ``.agents`` read-only, but only at the top of the workspace: ``sub/.git`` can be
   written. Its permission profiles cannot express more: their patterns match only files that
-  exist. ``view_image`` reads everywhere. So a hook of ours judges the paths of both tools
+  exist. ``view_image`` reads everywhere. So a hook of corral judges the paths of both tools
   (``corral.system.hook_guard``).
 - A read-only sandbox has no network, and no setting changes that.
 - By default an MCP server may run every tool that declares itself read-only, and its resources
@@ -112,7 +112,7 @@ def allows(policy: Policy, capability: Capability) -> bool:
 
 
 def guarded_tools(policy: Policy) -> tuple[str, ...]:
-    """The tools whose paths a hook of ours judges before each call. A shell can read images
+    """The tools whose paths corral's hook judges before each call. A shell can read images
     anyway."""
     if policy.is_unlimited or policy.mode == "native":
         return ()
@@ -144,7 +144,7 @@ def _server_settings(policy: Policy, name: str) -> str | None:
 def _path_hook(
     policy: Policy, run: RunOptions, tools: tuple[str, ...], *, one_folder: bool
 ) -> Callable[[LaunchContext], dict[str, Json]] | None:
-    """A hook of ours that judges each call of these tools by its paths. Codex's sandbox protects
+    """A hook of corral that judges each call of these tools by its paths. Codex's sandbox protects
     ``.git`` and its own settings at the top of the workspace only, and lets it read everywhere.
     ``one_folder``: all sessions of the process work in one folder."""
     if not tools:

@@ -131,7 +131,7 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
 
 
 def _auth(run: RunOptions, place: LaunchContext) -> str:
-    """A note on which credentials are used. Raises if there are none, or no model."""
+    """A note on which credentials are used. Raises if they or the model are missing."""
     env = place.env
     for name in _KEYS:
         if 0 < len(env.get(name, "")) < SHORTEST_KEY:

@@ -1,7 +1,7 @@
 """Where the headless Gemini CLI may write, as patterns over the arguments of a call.
 
 The CLI itself keeps its tools inside the workspace and the included folders, after links are
-resolved. Everything narrower is a rule of ours, and a rule sees the path as the model wrote it:
+resolved. Everything narrower is a rule of corral, and a rule sees the path as the model wrote it:
 
 - The tool decodes ``%xx``, removes NULs and a leading ``@``, and searches the included folders
   and all subfolders for a relative path of ``replace`` that does not exist. Such paths are denied.

@@ -44,7 +44,7 @@ SHELL = ("bash", "skill")
 NETWORK = ("webfetch", "websearch", "codesearch")
 HARMLESS = ("todowrite", "todoread")
 DELEGATE = "task"
-"""A sub-agent asks in a session of its own, which gets no answer: for ``full`` only."""
+"""A sub-agent asks in a separate session, which gets no answer: for ``full`` only."""
 
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(READ, "read"),

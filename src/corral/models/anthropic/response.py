@@ -41,7 +41,7 @@ FINISHES: dict[str, Reason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
-    "tool_use": "stop",  # the builder knows whether there are calls; the schema tool is none
+    "tool_use": "stop",  # the builder knows whether there are calls; the schema tool does not count
     "refusal": "content_filter",
     "pause_turn": "other",
 }
