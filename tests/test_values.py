@@ -1,4 +1,4 @@
-"""Reading untrusted JSON, and usage and cost: a count that was not reported is not 0."""
+"""Reading untrusted JSON; usage and cost, where a count that was not reported is not 0; slugs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from corral.values import (
     as_texts,
     int_or_none,
     number_or_none,
+    slug,
     text_or_none,
 )
 
@@ -101,3 +102,23 @@ def test_a_difference_is_what_came_since_and_unknown_stays_unknown() -> None:
     then = Usage(input=4, output=7, reasoning=1, coverage="complete")
     assert now - then == Usage(input=6, output=0, cache_read=3, coverage="complete")
     assert now - Usage() == now
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("my run 2", "my-run-2"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("a" * 99, "a" * 10),
+        ("123456789 more", "123456789"),
+        ("größe", "gr--e"),
+        ("***", "run"),
+        ("", "run"),
+    ],
+)
+def test_a_slug_has_only_letters_digits_and_hyphens(text: str, name: str) -> None:
+    assert slug(text, limit=10, default="run") == name
+
+
+def test_allowed_characters_stay_and_dots_at_the_ends_go() -> None:
+    assert slug(".hidden file.txt.", limit=30, allowed="._-", fill="_") == "hidden_file.txt"

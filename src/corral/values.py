@@ -1,4 +1,4 @@
-"""Small value types: JSON, usage, cost, file changes, denied calls, MCP servers, printable paths.
+"""Small value types: JSON, usage, cost, file changes, denied calls, MCP servers; slugs and paths.
 
 ``Json`` is the type of every value that came from a JSON decoder (``msgspec.json.decode`` returns
 ``Any``, so ``value: Json = msgspec.json.decode(data)`` needs no cast). The ``as_...`` and
@@ -228,6 +228,17 @@ def path_from_printable(text: str) -> str:
 
     data = re.sub(_ESCAPED, unescape, text[1:-1].encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")
+
+
+def slug(text: str, *, limit: int, allowed: str = "", fill: str = "-", default: str = "") -> str:
+    """Return ``text`` as a name of ASCII letters and digits, and characters of ``allowed``.
+
+    Every other character becomes ``fill``. The name has at most ``limit`` characters and no
+    ``fill`` or dot at its ends; if nothing is left it is ``default``. Different texts may get the
+    same slug: add a hash where that matters.
+    """
+    name = re.sub(f"[^A-Za-z0-9{re.escape(allowed)}]", fill, text)
+    return name.strip(f"{fill}.")[:limit].rstrip(f"{fill}.") or default
 
 
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):

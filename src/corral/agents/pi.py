@@ -43,9 +43,8 @@ from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
 from corral.policy import Policy
 from corral.protected_paths import regex
+from corral.protocol.common_events import build_tool_use, joined_text, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.protocol.notices import retrying
-from corral.protocol.tool_fields import build_tool_use, joined_text, unavailable_message
 from corral.values import Cost, Json, JsonObject, Usage, add_by_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")

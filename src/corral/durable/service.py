@@ -48,10 +48,9 @@ from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Cancelled, Message
-from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
-from corral.values import Json
+from corral.values import Json, slug
 
 POLL = 0.1
 """Seconds between two checks for work, in the engine of a process that waits for its run."""

@@ -16,8 +16,7 @@ from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
-from corral.slug import slug
-from corral.values import Json
+from corral.values import Json, slug
 
 
 async def generate_object(

@@ -21,9 +21,8 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
+from corral.protocol.common_events import joined_text, retrying, warning
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.protocol.notices import retrying, warning
-from corral.protocol.tool_fields import joined_text
 from corral.values import Json, JsonObject, Usage, as_object, as_objects, text_or_none
 
 

@@ -22,9 +22,8 @@ from corral.events import (
     ToolStatus,
     ToolUse,
 )
+from corral.protocol.common_events import build_tool_use, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.protocol.notices import retrying
-from corral.protocol.tool_fields import build_tool_use, unavailable_message
 from corral.values import Json, Usage
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}

@@ -12,8 +12,8 @@ from corral.agents.shared.api_errors import QUOTA, UNKNOWN_MODEL, unauthenticate
 from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
+from corral.protocol.common_events import retrying
 from corral.protocol.ndjson import RawEvent
-from corral.protocol.notices import retrying
 from corral.values import Json, as_object, as_objects, int_or_none, text_or_none
 
 LOOP = "Loop detected, stopping execution"

@@ -13,9 +13,8 @@ import msgspec
 
 from corral.agents.gemini import errors, policy
 from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.protocol.common_events import build_tool_use, unavailable_message, warning
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
-from corral.protocol.notices import warning
-from corral.protocol.tool_fields import build_tool_use, unavailable_message
 from corral.values import JsonObject, Usage
 
 TOOLS = policy.KINDS

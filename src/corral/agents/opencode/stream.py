@@ -19,8 +19,8 @@ from corral.events import (
     ToolStatus,
     UsageReport,
 )
+from corral.protocol.common_events import build_tool_use, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.protocol.tool_fields import build_tool_use, unavailable_message
 from corral.values import Cost, JsonObject, Usage, as_objects, text_or_none
 
 UNAVAILABLE = "invalid"

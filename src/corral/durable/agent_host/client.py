@@ -33,9 +33,9 @@ import msgspec
 from corral.durable.payloads import RunConfig, RunInput
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.slug import slug
 from corral.system import fs, paths
 from corral.system.process import daemon
+from corral.values import slug
 
 FIRST_POLL, LAST_POLL = 0.02, 0.25
 """Seconds between two checks for a result: the first pause and the longest."""

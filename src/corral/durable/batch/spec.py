@@ -24,9 +24,9 @@ from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
-from corral.slug import slug
 from corral.system import paths
 from corral.system.git.worktree import repository_root
+from corral.values import slug
 
 SINGLE_RUN_OPTIONS = (
     "resume",

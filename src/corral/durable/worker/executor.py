@@ -36,10 +36,9 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.options import RunKwargs
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
-from corral.slug import slug
 from corral.system import paths
 from corral.system.process.registry import ProcessRegistry
-from corral.values import JsonObject, is_object
+from corral.values import JsonObject, is_object, slug
 
 SWEEP = 1.0
 """Seconds between two checks for dead executors."""

@@ -16,7 +16,7 @@ import msgspec
 from corral.events import ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.tool_fields import unavailable_message
+from corral.protocol.common_events import unavailable_message
 from corral.values import Json, JsonObject, as_object, as_texts
 
 KINDS: dict[str, ToolKind] = {

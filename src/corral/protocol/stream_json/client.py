@@ -59,8 +59,8 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Part
+from corral.protocol.common_events import build_tool_use, warning
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.protocol.notices import warning
 from corral.protocol.stream_json import frames
 from corral.protocol.stream_json.fields import (
     add_model_usage,
@@ -76,7 +76,6 @@ from corral.protocol.stream_json.fields import (
     total_usage,
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.protocol.tool_fields import build_tool_use
 from corral.values import Cost, Json, JsonObject, Usage, as_object
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})

@@ -12,7 +12,7 @@ import msgspec
 from corral.errors import MediaInvalid
 from corral.events import Error, FileChange
 from corral.messages import Audio, Document, Image, Part, Text
-from corral.protocol.notices import retrying
+from corral.protocol.common_events import retrying
 from corral.protocol.stream_json import frames
 from corral.values import Cost, Json, Usage, as_object, as_text
 

@@ -1,10 +1,10 @@
-"""Builds ``tool_use`` events from tool calls, whatever an agent calls their arguments."""
+"""Builds the events that the streams of several agents have in common: tool calls, warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corral.events import ToolKind, ToolUse
+from corral.events import Error, ToolKind, ToolUse
 from corral.values import Json, as_object, as_objects
 
 PATHS = ("file_path", "filePath", "notebook_path", "dir_path", "path")
@@ -45,3 +45,14 @@ def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
 def joined_text(listed: object) -> str | None:
     """The texts of a list of parts, one per line; ``None`` if there is no text."""
     return "\n".join(str(part["text"]) for part in as_objects(listed) if "text" in part) or None
+
+
+def warning(code: str, message: str, phase: str = "stream") -> Error:
+    return Error(code, message, recoverable=True, level="warning", phase=phase)
+
+
+def retrying(message: str) -> Error:
+    """A model call failed, and the agent tries again."""
+    return Error(
+        "retrying", message, recoverable=True, retryable=True, level="warning", phase="request"
+    )
