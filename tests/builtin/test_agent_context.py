@@ -1,4 +1,4 @@
-"""Conversations that grow: the window's warning, what is forgotten, and going in circles."""
+"""Long conversations: the warning, dropped messages, and repeated calls."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_shrinking_a_history_of_any_length_splits_no_pair(rounds: int) -> None:
     first, prompt = Message.user("first"), Message.user("now")
     messages = [first, *[m for n in range(rounds) for m in _round(n)], prompt, *_round(99)]
     for _ in range(10):
-        kept = shrink_messages(messages, prompt)
-        assert (kept[0], prompt in kept) == (first, True)
-        calls = [c.id for m in kept for c in m.tool_calls]
-        results = [p.call_id for m in kept for p in m.content if isinstance(p, ToolResult)]
+        stored = shrink_messages(messages, prompt)
+        assert (stored[0], prompt in stored) == (first, True)
+        calls = [c.id for m in stored for c in m.tool_calls]
+        results = [p.call_id for m in stored for p in m.content if isinstance(p, ToolResult)]
         assert calls == results
-        if len(kept) == len(messages):
+        if len(stored) == len(messages):
             break
-        messages = kept
+        messages = stored
     assert messages == [first, prompt]
 
 

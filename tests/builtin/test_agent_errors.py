@@ -1,4 +1,4 @@
-"""How a run of our own agent fails: told, tried again where that helps, or raised at once."""
+"""How a run of the built-in agent fails: reported, retried, or raised."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def test_a_refused_key_ends_the_run(ours: BuiltinAgent, wire: str) -> None
 
 
 async def test_the_command_line_exits_as_for_any_agent(ours: BuiltinAgent) -> None:
-    code, _, told = await run_command(ours, [fail(401, "no such key")])
-    assert code == 6, told
-    code, out, told = await run_command(ours, [say("All ", "done.")])
-    assert (code, out) == (0, "All done.\n"), told
+    code, _, reported = await run_command(ours, [fail(401, "no such key")])
+    assert code == 6, reported
+    code, out, reported = await run_command(ours, [say("All ", "done.")])
+    assert (code, out) == (0, "All done.\n"), reported
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -1,4 +1,4 @@
-"""Nothing of our own agent is left: processes, descriptors, tasks, threads, folders."""
+"""The built-in agent leaves no processes, descriptors, tasks, threads or folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of our own agent: answers, tools, limits, and the ways it ends."""
+"""The loop of the built-in agent: answers, tools, limits, and how it ends."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def test_text_thoughts_and_tools_are_reported_until_the_last_answer(
             say("It says ", "one."),
         ]
     )
-    said = [e for e in events if isinstance(e, Text | Thinking | ToolUse | ToolResult)]
-    assert [type(event).__name__ for event in said] == [
+    printed = [e for e in events if isinstance(e, Text | Thinking | ToolUse | ToolResult)]
+    assert [type(event).__name__ for event in printed] == [
         "Thinking", "Text", "ToolUse", "ToolResult", "Text", "Text",
     ]  # fmt: skip
     assert len(ours.requests) == 2
@@ -120,7 +120,7 @@ async def test_results_reach_the_model_in_the_order_of_the_calls(ours: BuiltinAg
 
     calls = [Call("late", {"seconds": 0.2}), Call("late", {"seconds": 0.0})]
     await ours.events([Turn(calls=calls), say("ok")], tools=[late])
-    assert [said for _, said in ours.requests[1].tool_results] == [
+    assert [printed for _, printed in ours.requests[1].tool_results] == [
         {"result": "0.2"},
         {"result": "0.0"},
     ]
@@ -153,10 +153,10 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
         ran.append("ran")
         return Outcome(text="", shown="")
 
-    hands = _hands({"tool": run})
+    executor = _hands({"tool": run})
     emitted: list[RawEvent] = []
     made = ToolCall("1", "tool", {}, raw="[1, 2]")
-    (result,) = await hands.execute((made,), emitted.append)
+    (result,) = await executor.execute((made,), emitted.append)
     assert (result.is_error, ran) == (True, [])
     assert "not a JSON object: [1, 2]" in str(result.content)
     use = emitted[0]
@@ -171,8 +171,8 @@ async def test_a_tool_that_raises_is_an_error_result() -> None:
         raise ValueError("embedded null byte")
 
     emitted: list[RawEvent] = []
-    hands = _hands({"tool": run})
-    (result,) = await hands.execute((ToolCall("1", "tool", {}),), emitted.append)
+    executor = _hands({"tool": run})
+    (result,) = await executor.execute((ToolCall("1", "tool", {}),), emitted.append)
     assert result.is_error
     assert "ValueError: embedded null byte" in str(result.content)
     assert isinstance(emitted[-1], ToolResult)
@@ -304,13 +304,13 @@ async def test_a_slow_reader_gets_all_events(ours: BuiltinAgent) -> None:
 async def test_a_very_long_answer_arrives_complete(ours: BuiltinAgent) -> None:
     words = [f"{n} " for n in range(4 * FULL)]
     async with ours.session([say(*words)]) as session:
-        said: list[str] = []
+        printed: list[str] = []
         async for event in session.prompt("go"):
             if isinstance(event, Init):
                 await asyncio.sleep(0.2)  # more arrives than fits into the queue
             if isinstance(event, Text):
-                said.append(event.delta)
-    assert "".join(said) == "".join(words)
+                printed.append(event.delta)
+    assert "".join(printed) == "".join(words)
 
 
 async def test_a_slow_reader_slows_the_agent() -> None:

@@ -1,4 +1,4 @@
-"""Functions, types, checks, prompts and files that a caller gives our own agent."""
+"""Functions, types, checks, prompts and files that a caller gives to the built-in agent."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ async def test_a_function_that_raises_is_an_error_result(ours: BuiltinAgent) -> 
 
 
 async def test_a_function_that_hangs_is_abandoned_and_blocks_nothing(ours: BuiltinAgent) -> None:
-    held = threading.Event()
+    locked = threading.Event()
 
     def hangs() -> str:
-        held.wait(60)
+        locked.wait(60)
         return "late"
 
     try:
@@ -100,7 +100,7 @@ async def test_a_function_that_hangs_is_abandoned_and_blocks_nothing(ours: Built
             assert result_from_events(events).status == "interrupted"
             assert (await session.run("and now?")).final_text == "next"
     finally:
-        held.set()
+        locked.set()
 
 
 async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
@@ -125,9 +125,9 @@ async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
         MODELS["gemini"], "go", tools=tools, env=env, cwd=ours.workspace, retries=1
     )
     assert seen == ["add"] * 3
-    said = [str(said) for _, said in ours.requests[1].tool_results]
-    assert "not one" in said[0]
-    assert ("<20>" in said[1], "<3>" in said[2]) == (True, True)
+    message = [str(message) for _, message in ours.requests[1].tool_results]
+    assert "not one" in message[0]
+    assert ("<20>" in message[1], "<3>" in message[2]) == (True, True)
     assert [(refusal.name, refusal.reason) for refusal in result.denied] == [
         ("add", "denied: not one")
     ]
@@ -220,10 +220,10 @@ async def test_the_run_continues_until_the_check_succeeds(ours: BuiltinAgent) ->
 async def test_a_prompt_object_has_its_text_tools_and_type(ours: BuiltinAgent) -> None:
     env = led(ours, [call("submit_result", title="fine", score=3), say("ok")])
     section = corral.Section("Help", "Be {style}.", tools=[helper])
-    whole = corral.Prompt(
+    complete = corral.Prompt(
         "Review this.", sections=[section], parameters={"style": str}, output=Report
     )
-    prompt = whole.with_(style="strict")
+    prompt = complete.with_(style="strict")
     result = await corral.run(MODELS["gemini"], prompt, env=env, cwd=ours.workspace, retries=1)
     assert result.output == Report("fine", 3)
     assert "Review this.\n\n## Help\n\nBe strict." in ours.requests[0].last_text

@@ -1,4 +1,4 @@
-"""The policy at our own agent's door: what is refused has touched nothing."""
+"""The policy of the built-in agent: a denied call has no effect."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ async def test_no_tool_reaches_outside_the_workspace(ours: BuiltinAgent, path: s
     names = tuple(dict.fromkeys(made.name for made in calls))
     events = await ours.events([Turn(calls=calls), say("ok")], policy=Policy(allow_tools=names))
     results = events_of(events, ToolResult)
-    assert "secret" not in "".join(str(said) for _, said in ours.requests[1].tool_results)
+    assert "secret" not in "".join(str(output) for _, output in ours.requests[1].tool_results)
     for result in results:
         if result.name not in ("glob", "read_many_files", "list_dir"):
             assert result.status == "error", result

@@ -1,4 +1,4 @@
-"""What our own agent is told before the user speaks, and which tools it is given."""
+"""The system prompt and the tools of the built-in agent."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def test_the_environment_is_described(ours: BuiltinAgent) -> None:
 
 async def test_the_prompt_describes_the_policy(ours: BuiltinAgent) -> None:
     await ours.events([say("ok")], policy=Policy(write="allow", shell="deny"))
-    said = "reading: allowed, writing files: allowed, commands: not allowed, network: asks"
-    assert said in ours.requests[0].system
+    output = "reading: allowed, writing files: allowed, commands: not allowed, network: asks"
+    assert output in ours.requests[0].system
     await ours.events([say("ok")], policy=Policy.plan())
     assert "Only plan" in ours.requests[0].system
 
@@ -51,7 +51,7 @@ async def test_documents_are_in_order_from_the_root_and_the_users_text_is_last(
     (deep / "AGENTS.md").write_text("of b")
     await ours.events([say("ok")], cwd=deep, system_prompt="the user's words")
     system = ours.requests[0].system
-    places = [system.find(said) for said in ("of the root", "for gemini", "of a", "of b")]
+    places = [system.find(output) for output in ("of the root", "for gemini", "of a", "of b")]
     assert -1 not in places
     assert places == sorted(places)
     assert system.endswith("the user's words")

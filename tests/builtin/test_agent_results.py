@@ -1,4 +1,4 @@
-"""What a run of our own agent came to: files, tokens, money, the model, the words."""
+"""The result of a run of the built-in agent: files, tokens, cost, model, text."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_the_cost_is_unknown_if_one_answer_has_none(ours: BuiltinAgent) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered", "told"),
+    ("asked", "answered", "reported"),
     [
         ("gemini-2.5-flash", "gemini-2.5-flash", "gemini-2.5-flash"),
         ("gemini-2.5-flash", "gemini-2.5-flash-001", "gemini-2.5-flash"),
@@ -120,7 +120,7 @@ async def test_the_cost_is_unknown_if_one_answer_has_none(ours: BuiltinAgent) ->
         ("gpt-5", "", "gpt-5"),
     ],
 )
-def test_the_model_that_was_used_is_reported(asked: str, answered: str, told: str) -> None:
+def test_the_model_that_was_used_is_reported(asked: str, answered: str, reported: str) -> None:
     tally = Tally()
     response = Response(
         id="",
@@ -130,7 +130,7 @@ def test_the_model_that_was_used_is_reported(asked: str, answered: str, told: st
         finish_reason=FinishReason("stop"),
     )
     tally.add(response, f"vendor:{asked}")
-    assert tally.model == f"vendor:{told}"
+    assert tally.model == f"vendor:{reported}"
 
 
 async def test_the_result_has_all_text_and_the_last_answer(ours: BuiltinAgent) -> None:

@@ -1,4 +1,4 @@
-"""Conversations of our own agent that go on: in a session, from disk, after a kill."""
+"""Continued conversations of the built-in agent: in a session, from disk, after a kill."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ async def test_prompts_of_a_session_share_a_history(ours: BuiltinAgent) -> None:
 
 async def test_another_process_resumes_the_session(ours: BuiltinAgent) -> None:
     ours.options([call("list_dir"), say("One."), say("Two.")])
-    token, said = await _told(await _child(ours, "first"))
+    token, output = await _told(await _child(ours, "first"))
     again, answer = await _told(await _child(ours, "second", token))
-    assert (said, answer, again) == ("One.", "Two.", token)
+    assert (output, answer, again) == ("One.", "Two.", token)
     last = ours.requests[-1]
     assert last.texts == ["first", "One.", "second"]
     assert [made.name for made in last.tool_calls] == ["list_dir"]
@@ -160,13 +160,13 @@ async def test_resuming_without_keep_has_the_history_and_adds_nothing(
     ours: BuiltinAgent,
 ) -> None:
     first = await ours.run([say("One.")], "first")
-    kept = store.find(first.resume_token or "")
-    before = (kept.folder / NAME).read_bytes()
+    stored = store.find(first.resume_token or "")
+    before = (stored.folder / NAME).read_bytes()
     led = ours.options([say("Two.")], resume=first.resume_token or "", keep=False)
     async with corral.session(**led) as session:
         await session.run("second")
     assert ours.requests[-1].texts == ["first", "One.", "second"]
-    assert (kept.folder / NAME).read_bytes() == before
+    assert (stored.folder / NAME).read_bytes() == before
 
 
 async def test_a_missing_history_is_an_error(ours: BuiltinAgent) -> None:
@@ -189,11 +189,11 @@ async def test_one_session_cannot_run_two_prompts_at_once(ours: BuiltinAgent) ->
 
 async def test_a_transcript_is_written_if_requested(ours: BuiltinAgent) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
-    kept = store.find(result_from_events(events).resume_token or "")
-    begin, _prompt, *rest = kept.events()
+    stored = store.find(result_from_events(events).resume_token or "")
+    begin, _prompt, *rest = stored.events()
     assert [begin, *rest] == events
     for name in (NAME, "events.ndjson", "meta.json"):
-        assert (kept.folder / name).stat().st_mode & 0o777 == 0o600
+        assert (stored.folder / name).stat().st_mode & 0o777 == 0o600
 
 
 async def test_images_in_the_history_are_read_back(ours: BuiltinAgent) -> None:
@@ -246,11 +246,11 @@ async def test_files_on_disk_contain_no_key(ours: BuiltinAgent) -> None:
     """Also where the user, or the model after him, wrote it."""
     made = Turn(text=f"The key is {KEY}.", calls=[Call("shell", {"command": f"echo {KEY} > k"})])
     events = await ours.events([made, say("ok")], f"My key is {KEY}", policy="all", record=True)
-    kept = store.find(result_from_events(events).resume_token or "")
-    for path in kept.folder.rglob("*"):
+    stored = store.find(result_from_events(events).resume_token or "")
+    for path in stored.folder.rglob("*"):
         if path.is_file():
             assert KEY not in path.read_text(), path
     assert (ours.workspace / "k").read_text() == f"{KEY}\n"
-    messages = [json.loads(line) for line in (kept.folder / NAME).read_text().splitlines()]
+    messages = [json.loads(line) for line in (stored.folder / NAME).read_text().splitlines()]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
     assert events_of(events, Init)

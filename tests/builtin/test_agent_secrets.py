@@ -1,4 +1,4 @@
-"""The vendor's key stays ours: out of commands, events, transcripts, histories and errors."""
+"""The vendor's key is not in commands, events, transcripts, histories or errors."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ async def test_a_key_that_is_passed_on_purpose_is_redacted_in_all_output(
     assert MARK in result.output
     assert MARK in "".join(event.delta for event in events_of(events, ToolOutput))
     assert last_tool_result(ours.requests[1], "shell").startswith(MARK)
-    kept = store.find(result_from_events(events).resume_token or "")
-    for path in kept.folder.rglob("*"):
+    stored = store.find(result_from_events(events).resume_token or "")
+    for path in stored.folder.rglob("*"):
         if path.is_file():
             assert KEY not in path.read_text(), path
 
@@ -94,9 +94,9 @@ async def test_a_cut_in_a_long_output_shows_no_part_of_a_key(ours: BuiltinAgent)
     events = await ours.events([*script, say("ok")], policy="all")
     results = events_of(events, ToolResult)
     assert [result.status for result in results] == ["success"] * 3
-    said = [str(result.output) for result in results]
-    said += [last_tool_result(request, "shell") for request in ours.requests[1:]]
-    for text in said:
+    message = [str(result.output) for result in results]
+    message += [last_tool_result(request, "shell") for request in ours.requests[1:]]
+    for text in message:
         assert "left out" in text or "were dropped" in text or MARK in text
         for end in range(4, len(KEY)):
             assert KEY[:end] not in text
@@ -161,7 +161,7 @@ def test_any_split_of_a_text_gives_the_same_result(size: int) -> None:
     text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
     pieces = StreamRedactor(SecretRedactor(secrets))
     told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
-    whole = "".join([*told_, pieces.finish()])
-    assert not any(secret in whole for secret in secrets.values())
-    assert whole.startswith("xx abc[A redacted] yy abcabcab ")
-    assert whole.endswith(" zz abc")
+    complete = "".join([*told_, pieces.finish()])
+    assert not any(secret in complete for secret in secrets.values())
+    assert complete.startswith("xx abc[A redacted] yy abcabcab ")
+    assert complete.endswith(" zz abc")

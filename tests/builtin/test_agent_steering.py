@@ -1,4 +1,4 @@
-"""Words that come while our own agent works."""
+"""Messages that arrive while the built-in agent works."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ async def test_messages_for_a_cancelled_turn_do_not_reach_the_next(
                 turn.cancel()
         result = await session.run("something else")
     assert result.ok
-    said = [text for request in ours.requests for text in request.texts]
-    assert "faster" not in said
-    assert "and more" not in said
+    output = [text for request in ours.requests for text in request.texts]
+    assert "faster" not in output
+    assert "and more" not in output
 
 
 async def test_steering_an_agent_that_cannot_be_steered_is_an_error(ours: BuiltinAgent) -> None:

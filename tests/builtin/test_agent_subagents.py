@@ -1,4 +1,4 @@
-"""Agents that our own agent starts: told apart, counted in, ended with it."""
+"""Sub-agents of the built-in agent: their events, their usage, their end."""
 
 from __future__ import annotations
 
@@ -280,6 +280,6 @@ async def test_many_concurrent_runs_have_valid_events(ours: BuiltinAgent) -> Non
     parts = {name: [use("list_dir"), use("list_dir"), say(name)] for name in names}
     cast = Cast(main=[spawn(*names), use("wait"), say("ok")], **parts)
     events: list[Event] = await ours.events(cast, "main")
-    said = last_tool_result(ours.requests[-1], "wait")
-    assert all(f"agent-{n + 1}: a{n}" in said for n in range(8))
+    printed = last_tool_result(ours.requests[-1], "wait")
+    assert all(f"agent-{n + 1}: a{n}" in printed for n in range(8))
     await wait_until(lambda: result_from_events(events).ok)

@@ -1,4 +1,4 @@
-"""One run, over every vendor's wire: the same events, the same result, the same files."""
+"""One run on every vendor's wire: the same events, result and files."""
 
 from __future__ import annotations
 

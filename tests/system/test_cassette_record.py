@@ -1,4 +1,4 @@
-"""The recorder as a program between two others, and the file it leaves."""
+"""The recorder as a program between two others, and its file."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def only(path: Path) -> Take:
 
 
 def heard(take: Take, dir: str = "out") -> bytes:
-    said = [entry for entry in take.entries if isinstance(entry, DataEntry)]
-    return b"".join(entry.data for entry in said if entry.dir == dir)
+    output = [entry for entry in take.entries if isinstance(entry, DataEntry)]
+    return b"".join(entry.data for entry in output if entry.dir == dir)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
 
 def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: Path) -> None:
     recorded(path, ["cat"], b"first\nsecond\n")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.rindex(b"exit") - 20])
+    complete = path.read_bytes()
+    path.write_bytes(complete[: complete.rindex(b"exit") - 20])
     assert heard(only(path)) == b"first\nsecond\n"
-    path.write_bytes(b'{"not": "this"}\n' + whole)
+    path.write_bytes(b'{"not": "this"}\n' + complete)
     with pytest.raises(ConfigError, match=r"not a recording: .*, line 1"):
         format.read(path)
     path.write_bytes(b'{"cassette":9,"take":"x","run":"x","argv":[]}\n')
@@ -168,9 +168,9 @@ def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: P
 
 
 def test_a_secret_is_passed_on_and_is_not_in_the_file(path: Path) -> None:
-    said = f"{SECRET}\n{json.dumps(SECRET)}\n{json.dumps(SECRET, ensure_ascii=False)}\n".encode()
-    done = recorded(path, ["sh", "-c", "cat", SECRET], said, MY_API_KEY=SECRET)
-    assert done.stdout == said
+    output = f"{SECRET}\n{json.dumps(SECRET)}\n{json.dumps(SECRET, ensure_ascii=False)}\n".encode()
+    done = recorded(path, ["sh", "-c", "cat", SECRET], output, MY_API_KEY=SECRET)
+    assert done.stdout == output
     assert b"canary" not in path.read_bytes()
     take = only(path)
     assert take.head.secrets == ("MY_API_KEY",)
@@ -191,10 +191,10 @@ def test_a_secret_in_a_very_long_line_is_not_in_the_file(path: Path, before: int
     secret = "0123456789abcdef"
     head = format.Head(cassette=1, take="t", run="r", argv=("x",))
     writer = format.Writer(path, head, SecretRedactor({"K": secret}), len(secret) + 2)
-    whole = b"x" * before + secret.encode() + b"y" * 40
+    complete = b"x" * before + secret.encode() + b"y" * 40
     cut = format.PIECE + 1  # where a piece is written, though the line goes on
-    writer.data("out", whole[:cut])
-    writer.data("out", whole[cut:])
+    writer.data("out", complete[:cut])
+    writer.data("out", complete[cut:])
     writer.ended(0, None)
     assert heard(only(path)) == b"x" * before + b"[K redacted]" + b"y" * 40
 

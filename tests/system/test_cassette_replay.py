@@ -1,4 +1,4 @@
-"""A recording as a program: what it answers, and what it does when it is asked otherwise."""
+"""A replayed recording: its output, and its errors for other input."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ class Tape:
         self.workspace = workspace
         self._takes = 0
 
-    def take(self, *said: tuple[str, bytes], args: tuple[str, ...] = (), end: bool = True) -> None:
+    def take(
+        self, *output: tuple[str, bytes], args: tuple[str, ...] = (), end: bool = True
+    ) -> None:
         self._takes += 1
         name = f"take{self._takes}"
         places = {"cwd": "/then/work"}
         head = Head(cassette=1, take=name, run="r", argv=("agent", *args), places=places)
         lines: list[dict[str, Any]] = [
             {"take": name, "dir": {"i": "in", "o": "out", "e": "err"}[dir], "data": data.decode()}
-            for dir, data in said
+            for dir, data in output
         ]
         if end:
             lines.append({"take": name, "dir": "in", "eof": True})
@@ -97,9 +99,9 @@ def tape(tmp_path: Path, workspace: Path) -> Tape:
 
 
 def test_ids_folders_ports_and_clients_may_differ(tape: Tape, workspace: Path) -> None:
-    told = {"clientInfo": {"version": "1"}, "cwd": "/then/work", "url": "http://127.0.0.1:1/a"}
+    reported = {"clientInfo": {"version": "1"}, "cwd": "/then/work", "url": "http://127.0.0.1:1/a"}
     tape.take(
-        ("i", call(7, "new", **told)),
+        ("i", call(7, "new", **reported)),
         ("o", reply(7, file="/then/work/a.txt", like="/then/workshop", list=["in /then/work."])),
     )
     now = {"clientInfo": {"version": "2"}, "cwd": str(workspace), "url": "http://127.0.0.1:22/a"}
@@ -146,9 +148,9 @@ def test_parallel_messages_may_arrive_in_another_order(tape: Tape) -> None:
 def test_a_message_that_never_matches_ends_the_replay(tape: Tape) -> None:
     one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
     tape.take(("i", one), ("o", reply(1)), ("i", two), ("o", reply(2)))
-    code, said = tape.wait(two)
+    code, output = tape.wait(two)
     assert code == 90
-    assert '-    "text": "one"\n+    "text": "two"' in said
+    assert '-    "text": "one"\n+    "text": "two"' in output
 
 
 def test_a_message_that_never_arrives_ends_the_replay(tape: Tape) -> None:
@@ -157,10 +159,10 @@ def test_a_message_that_never_arrives_ends_the_replay(tape: Tape) -> None:
         ("i", line(method="cancel")),
         ("o", reply(1, stopped=True)),
     )
-    code, said = tape.wait(call(1, "ask"))
+    code, output = tape.wait(call(1, "ask"))
     assert code == 90
-    assert "nothing came" in said
-    assert '-  "method": "cancel"' in said
+    assert "nothing came" in output
+    assert '-  "method": "cancel"' in output
 
 
 def test_an_early_end_of_the_input_is_an_error(tape: Tape) -> None:
@@ -179,9 +181,9 @@ def test_more_requests_than_recorded_are_an_error(tape: Tape) -> None:
 
 def test_a_recording_without_an_end_is_an_error(tape: Tape) -> None:
     tape.take(("i", call(1, "one")), ("o", reply(1)), end=False)
-    code, said = tape.wait(call(1, "one"))
+    code, output = tape.wait(call(1, "one"))
     assert code == 90
-    assert "the recorder was killed" in said
+    assert "the recorder was killed" in output
 
 
 def test_arguments_and_texts_must_be_as_recorded(tape: Tape, workspace: Path) -> None:

@@ -65,8 +65,8 @@ def test_harmless_options_include_no_permissions_and_no_programs() -> None:
     rights = {"policy", "approval_mode", "allowed_tools", "strict", "sandbox", "inherit"}
     programs = {"program", "env", "pass_env", "mcp_servers", "config"}
     reach = {"cwd", "include_directories", "prompt_file", "images", "expand_files"}
-    said = {"system_prompt", "replace_system_prompt", "resume"}
-    assert not UNTRUSTED_OPTIONS & (rights | programs | reach | said)
+    output = {"system_prompt", "replace_system_prompt", "resume"}
+    assert not UNTRUSTED_OPTIONS & (rights | programs | reach | output)
     assert set(KNOWN) >= UNTRUSTED_OPTIONS
 
 

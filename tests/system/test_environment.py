@@ -1,4 +1,4 @@
-"""What the child process may see, and what nobody may read."""
+"""The environment of a child process, and the redaction of secrets."""
 
 from __future__ import annotations
 
@@ -158,10 +158,10 @@ def test_no_text_contains_the_secret(secret: str, before: str, after: str) -> No
 @pytest.mark.parametrize("secret", ["canary-key-0123456789", "schlüssel-ßßß-0123456789"])
 def test_a_cut_inside_a_secret_shows_no_part_of_it(secret: str) -> None:
     redactor = SecretRedactor({"KEY": secret, "OTHER": "another-secret"})
-    whole = f"before {secret} after".encode()
-    begin = whole.index(secret.encode())
+    complete = f"before {secret} after".encode()
+    begin = complete.index(secret.encode())
     for at in range(begin + 1, begin + len(secret.encode())):
-        head, tail = whole[:at], whole[at:]
+        head, tail = complete[:at], complete[at:]
         assert redactor.clean_part(tail, begin_cut=True).decode() == "… after"
         assert redactor.clean_part(head, end_cut=True).decode() == "before …"
         text = tail.decode(errors="replace")

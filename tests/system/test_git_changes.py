@@ -1,4 +1,4 @@
-"""What really changed on disk, in folders that are real."""
+"""Changes on disk in real folders."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 def changes(
-    folder: Path, change: Change, told: dict[str, str] | None = None
+    folder: Path, change: Change, reported: dict[str, str] | None = None
 ) -> dict[str, FileChanged]:
     before = look(folder)
     assert before.complete
     change()
     after = look_again(before)
-    found = compare(before, after, told)
+    found = compare(before, after, reported)
     return {os.path.relpath(changed.path, folder): changed for changed in found}
 
 
-def kinds(folder: Path, change: Change, told: dict[str, str] | None = None) -> dict[str, str]:
-    return {path: changed.kind for path, changed in changes(folder, change, told).items()}
+def kinds(folder: Path, change: Change, reported: dict[str, str] | None = None) -> dict[str, str]:
+    return {path: changed.kind for path, changed in changes(folder, change, reported).items()}
 
 
 def shell(folder: Path, command: str) -> Change:
@@ -140,21 +140,21 @@ def test_ignored_files_count_if_a_tool_reports_them(repo: Path) -> None:
         (repo / "new.log").write_text("x")
         (repo / "other.log").write_text("x")
 
-    told = {str(repo / "new.log"): "created"}
-    found = changes(repo, change, told)
+    reported = {str(repo / "new.log"): "created"}
+    found = changes(repo, change, reported)
     assert [(path, c.kind, c.by_tool) for path, c in found.items()] == [
         ("new.log", "created", True)
     ]
 
 
 def test_a_reported_change_that_is_not_on_disk_is_left_out(folder: Path) -> None:
-    told = {str(folder / "kept.txt"): "modified", str(folder / "never.txt"): "created"}
-    assert kinds(folder, lambda: None, told) == {}
+    reported = {str(folder / "kept.txt"): "modified", str(folder / "never.txt"): "created"}
+    assert kinds(folder, lambda: None, reported) == {}
 
 
 def test_a_change_says_whether_a_tool_reported_it(folder: Path) -> None:
-    told = {str(folder / "a.txt"): "created"}
-    found = changes(folder, shell(folder, "echo 1 > a.txt; echo 2 > b.txt"), told)
+    reported = {str(folder / "a.txt"): "created"}
+    found = changes(folder, shell(folder, "echo 1 > a.txt; echo 2 > b.txt"), reported)
     assert {path: c.by_tool for path, c in found.items()} == {"a.txt": True, "b.txt": False}
 
 

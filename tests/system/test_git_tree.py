@@ -1,4 +1,4 @@
-"""Which files count, which names they have, and what is stored of them."""
+"""Which files are listed and stored, and under which names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository")
 
 
-async def kept(repository: Path, place: Path, shell: str) -> Change | None:
+async def saved(repository: Path, place: Path, shell: str) -> Change | None:
     """What is kept of a command's work."""
     tree = await TaskWorktree.make(*repository_root(repository), place)
     subprocess.run(["sh", "-ec", shell], cwd=place, check=True, timeout=60)
@@ -46,7 +46,7 @@ async def test_an_embedded_repository_becomes_its_files(repository: Path, tmp_pa
         git add a in/b .gitignore; git -c user.name=t -c user.email=t commit -qm theirs
         echo later >> a
     """
-    change = await kept(repository, tmp_path / "tree", shell)
+    change = await saved(repository, tmp_path / "tree", shell)
     assert change is not None
     assert change.files == ("sub/.gitignore", "sub/a", "sub/in/b", "sub/in/deeper/c")
     assert git(repository, "show", f"{change.commit}:sub/a") == "a\nlater"
@@ -61,7 +61,7 @@ async def test_an_embedded_repository_that_the_agent_committed_becomes_its_files
         git -C sub -c user.name=t -c user.email=t commit -qm inner
         git add sub; git -c user.name=t -c user.email=t commit -qm outer
     """
-    change = await kept(repository, tmp_path / "tree", shell)
+    change = await saved(repository, tmp_path / "tree", shell)
     assert change is not None
     assert git(repository, "show", f"{change.commit}:sub/a") == "a"
     assert git(repository, "log", "-1", "--format=%s", f"{change.commit}~1") == "outer"
@@ -77,11 +77,11 @@ async def test_a_submodule_stays_one_until_its_files_change(
     linked = git(repository, "ls-tree", "HEAD", "module")
     update = f"git {' '.join(allow)} submodule --quiet update --init"
     for shell in ("echo new > new", f"{update}; echo new > new"):
-        change = await kept(repository, tmp_path / "tree", shell)
+        change = await saved(repository, tmp_path / "tree", shell)
         assert change is not None
         assert change.files == ("new",)
         assert git(repository, "ls-tree", change.commit, "module") == linked
-    change = await kept(repository, tmp_path / "tree", f"{update}; echo two > module/file")
+    change = await saved(repository, tmp_path / "tree", f"{update}; echo two > module/file")
     assert change is not None
     assert git(repository, "show", f"{change.commit}:module/file") == "two"
 
@@ -98,7 +98,7 @@ name'; echo t > tracked.log; echo l > "$(printf 'caf\351')"; printf 'a\r\n' > cr
     (repository / ".gitattributes").write_text("* text=auto\n")
     git(repository, "add", "--force", "tracked.log", ".gitattributes")
     git(repository, "commit", "-qm", "log")
-    change = await kept(repository, tmp_path / "tree", shell)
+    change = await saved(repository, tmp_path / "tree", shell)
     assert change is not None
     assert set(change.files) == {
         *("run", "link", "dir/inner", 'a "quoted"\nname', "tracked.log", r'"caf\351"', "crlf")
@@ -117,7 +117,7 @@ name'; echo t > tracked.log; echo l > "$(printf 'caf\351')"; printf 'a\r\n' > cr
 
 async def test_a_name_that_git_cannot_store_is_an_error(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match=r"\.GIT/x"):
-        await kept(repository, tmp_path / "tree", "mkdir .GIT; echo x > .GIT/x")
+        await saved(repository, tmp_path / "tree", "mkdir .GIT; echo x > .GIT/x")
     assert (tmp_path / "tree" / ".GIT" / "x").exists()
 
 
@@ -128,7 +128,7 @@ async def test_a_sha256_repository_works(tmp_path: Path) -> None:
     (folder / "file").write_text("one\n")
     git(folder, "add", "--all")
     git(folder, "commit", "-qm", "first")
-    change = await kept(folder, tmp_path / "tree", "echo two > file; echo new > new")
+    change = await saved(folder, tmp_path / "tree", "echo two > file; echo new > new")
     assert change is not None
     assert change.files == ("file", "new")
     assert len(change.commit) == 64
@@ -227,7 +227,7 @@ async def test_git_does_not_wait_for_a_fifo(repository: Path, tmp_path: Path, na
     found = changes.compare(before, changes.look_again(before))
     changed = {os.path.relpath(each.path, repository) for each in found}
     assert changed - {name} == {"new"}
-    change = await kept(repository, tmp_path / "tree", f"rm -f {name}; mkfifo {name} || true")
+    change = await saved(repository, tmp_path / "tree", f"rm -f {name}; mkfifo {name} || true")
     assert change is None or change.files == (name,)
 
 

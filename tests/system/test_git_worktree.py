@@ -1,4 +1,4 @@
-"""Worktrees: at their commit, whatever the tree of the person looks like, and safe to look at."""
+"""Worktrees are at their commit, independent of the user's work tree, and run nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook that judges a call by its paths, run as an agent runs it."""
+"""The hook that decides a call by its paths, run as an agent runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP client against servers that behave, and that do not."""
+"""The HTTP client with correct and with faulty servers."""
 
 from __future__ import annotations
 
@@ -110,18 +110,18 @@ async def test_one_request_with_its_length_is_sent() -> None:
         (plain(b"same", "Content-Encoding: identity"), b"same"),
     ],
 )
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "bytewise"])
-async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, whole: bool) -> None:
+@pytest.mark.parametrize("complete", [True, False], ids=["whole", "bytewise"])
+async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, complete: bool) -> None:
     async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.send(*([answer] if whole else [bytes([byte]) for byte in answer]))
+        await line.send(*([answer] if complete else [bytes([byte]) for byte in answer]))
 
     async with raw_server(talk) as server, Http() as http:
         assert await asked(http, server) == body
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("output", "kind", "words"),
     [
         (b"", NetworkFailed, "without a response"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", NetworkFailed, "without a response"),
@@ -146,9 +146,9 @@ async def test_every_way_to_frame_a_body(answer: bytes, body: bytes, whole: bool
     ],
 )
 async def test_an_invalid_response_is_its_own_error(
-    said: bytes, kind: type[CorralError], words: str
+    output: bytes, kind: type[CorralError], words: str
 ) -> None:
-    error = await failure(respond_with(said, keep=False))
+    error = await failure(respond_with(output, keep=False))
     assert type(error) is kind
     assert words in error.message
 
@@ -167,8 +167,10 @@ async def test_data_before_a_broken_connection_is_returned_first() -> None:
 
 
 async def test_headers_have_names_in_any_case_and_both_values() -> None:
-    said = plain(b"", "X-One: 1", "set-cookie: a", "Set-Cookie: b", "CONTENT-TYPE: Text/HTML; x=y")
-    async with raw_server(respond_with(said)) as server, Http() as http:
+    output = plain(
+        b"", "X-One: 1", "set-cookie: a", "Set-Cookie: b", "CONTENT-TYPE: Text/HTML; x=y"
+    )
+    async with raw_server(respond_with(output)) as server, Http() as http:
         answer = await http.post(server.url, b"", {})
         answer.close()
     assert (answer.headers["x-one"], answer.headers.get("X-ONE")) == ("1", "1")
@@ -180,9 +182,9 @@ async def test_headers_have_names_in_any_case_and_both_values() -> None:
 
 
 async def test_a_connection_is_used_again_once_its_answer_is_read() -> None:
-    said = [plain(b"1"), CHUNKED + b"1\r\n2\r\n0\r\nTrailer: t\r\n\r\n", plain(b"3", "A: b")]
-    async with raw_server(respond_with(*said)) as server, Http() as http:
-        assert [await asked(http, server) for _ in said] == [b"1", b"2", b"3"]
+    output = [plain(b"1"), CHUNKED + b"1\r\n2\r\n0\r\nTrailer: t\r\n\r\n", plain(b"3", "A: b")]
+    async with raw_server(respond_with(*output)) as server, Http() as http:
+        assert [await asked(http, server) for _ in output] == [b"1", b"2", b"3"]
         answer = await http.post(server.url, b"", {})
         answer.close()  # it had arrived
         await asked(http, server)
@@ -190,8 +192,8 @@ async def test_a_connection_is_used_again_once_its_answer_is_read() -> None:
 
 
 async def test_data_after_a_body_is_not_part_of_any_response() -> None:
-    said = [CHUNKED + b"1\r\n2\r\n0\r\nContent-Type: evil\r\n\r\n", plain(b"3")]
-    async with raw_server(respond_with(*said)) as server, Http() as http:
+    output = [CHUNKED + b"1\r\n2\r\n0\r\nContent-Type: evil\r\n\r\n", plain(b"3")]
+    async with raw_server(respond_with(*output)) as server, Http() as http:
         for body in (b"2", b"3"):
             answer = await http.post(server.url, b"", {})
             assert await answer.body() == body
@@ -199,7 +201,7 @@ async def test_data_after_a_body_is_not_part_of_any_response() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         plain(b"x", "Connection: close"),
         b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
@@ -209,8 +211,8 @@ async def test_data_after_a_body_is_not_part_of_any_response() -> None:
     ],
     ids=["close", "old", "stray", "second", "short"],
 )
-async def test_a_connection_that_is_not_clean_is_not_used_again(said: bytes) -> None:
-    async with raw_server(respond_with(said)) as server, Http() as http:
+async def test_a_connection_that_is_not_clean_is_not_used_again(output: bytes) -> None:
+    async with raw_server(respond_with(output)) as server, Http() as http:
         assert [await asked(http, server) for _ in range(3)] == [b"x"] * 3
         assert server.connections == 3
 
@@ -301,11 +303,11 @@ async def test_a_cancelled_request_that_waits_frees_its_slot(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", CHUNKED + b"1\r\nx\r\n"])
-async def test_each_kind_of_silence_has_its_deadline(said: bytes) -> None:
+@pytest.mark.parametrize("output", [b"", b"HTTP/1.1 200 OK\r\n", CHUNKED + b"1\r\nx\r\n"])
+async def test_each_kind_of_silence_has_its_deadline(output: bytes) -> None:
     async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.send(said)
+        await line.send(output)
         await line.wait_closed()
 
     error = await failure(talk, read_timeout=0.1)
@@ -365,13 +367,13 @@ async def test_a_response_before_the_end_of_the_upload_is_read() -> None:
         assert server.connections == 2
 
 
-@pytest.mark.parametrize("said", [b"", CHUNKED + b"1\r\nx\r\n"], ids=["head", "body"])
-async def test_a_cancellation_closes_the_connection_at_once(said: bytes) -> None:
+@pytest.mark.parametrize("output", [b"", CHUNKED + b"1\r\nx\r\n"], ids=["head", "body"])
+async def test_a_cancellation_closes_the_connection_at_once(output: bytes) -> None:
     heard = asyncio.Event()
 
     async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.send(said)
+        await line.send(output)
         heard.set()
         await line.wait_closed()
 
@@ -413,9 +415,9 @@ async def test_a_slow_reader_makes_the_server_wait() -> None:
 
 
 async def test_a_small_body_that_decompresses_to_much_arrives_in_pieces() -> None:
-    said = plain(packed(bytes(30_000_000)), "Content-Encoding: gzip")
+    output = plain(packed(bytes(30_000_000)), "Content-Encoding: gzip")
     async with (
-        raw_server(respond_with(said)) as server,
+        raw_server(respond_with(output)) as server,
         Http() as http,
     ):
         answer = await http.post(server.url, b"", {})
@@ -463,9 +465,9 @@ def test_a_client_outlives_a_loop() -> None:
 
     async def once() -> bytes:
         async with raw_server(respond_with(plain(b"x"))) as server:
-            said = await asked(http, server)
+            output = await asked(http, server)
             await http.close()
-            return said
+            return output
 
     assert [asyncio.run(once()), asyncio.run(once())] == [b"x", b"x"]
 

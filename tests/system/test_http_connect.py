@@ -1,4 +1,4 @@
-"""How the HTTP client reaches a server: addresses, proxies, TLS; and what it refuses to write."""
+"""How the HTTP client connects: addresses, proxies, TLS; and which requests are errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "host", "port", "said", "path"),
+    ("url", "host", "port", "output", "path"),
     [
         ("http://a.test", "a.test", 80, "a.test", "/"),
         ("https://A.test:443/x", "a.test", 443, "a.test", "/x"),
@@ -38,9 +38,9 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://a.test/x:generate?alt=sse", "a.test", 80, "a.test", "/x:generate?alt=sse"),
     ],
 )
-def test_a_url_is_parsed(url: str, host: str, port: int, said: str, path: str) -> None:
+def test_a_url_is_parsed(url: str, host: str, port: int, output: str, path: str) -> None:
     target = parse_url(url)
-    assert (target.origin.host, target.origin.port, target.origin.authority) == (host, port, said)
+    assert (target.origin.host, target.origin.port, target.origin.authority) == (host, port, output)
     assert target.path == path
 
 
@@ -183,7 +183,7 @@ async def test_an_unreachable_proxy_is_named_in_the_error(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("said", "words", "retryable"),
+    ("output", "words", "retryable"),
     [
         (
             b"HTTP/1.1 407 Who are you\r\n\r\n",
@@ -197,9 +197,9 @@ async def test_an_unreachable_proxy_is_named_in_the_error(monkeypatch: pytest.Mo
     ],
 )
 async def test_a_proxy_that_refuses(
-    monkeypatch: pytest.MonkeyPatch, said: bytes, words: str, retryable: bool
+    monkeypatch: pytest.MonkeyPatch, output: bytes, words: str, retryable: bool
 ) -> None:
-    async with raw_server(respond_with(said, keep=False)) as proxy, Http() as http:
+    async with raw_server(respond_with(output, keep=False)) as proxy, Http() as http:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with pytest.raises(NetworkFailed, match=words) as caught:
             await http.post("https://a.test", b"", {})

@@ -1,4 +1,4 @@
-"""Images, audio and documents: read and named before they are sent, or refused."""
+"""Images, audio and documents are read before they are sent, with their media type."""
 
 from __future__ import annotations
 

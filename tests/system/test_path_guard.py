@@ -1,4 +1,4 @@
-"""Paths are judged by where they really lead."""
+"""Paths are checked by where they really lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""corral's own folders are for their owner alone."""
+"""corral's own folders are private to their owner."""
 
 from __future__ import annotations
 

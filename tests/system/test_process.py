@@ -1,4 +1,4 @@
-"""One program: what goes in, what comes out, and why it did not start."""
+"""One program: its input, its output, and errors of the start."""
 
 from __future__ import annotations
 
@@ -190,13 +190,13 @@ def test_the_end_of_stderr_is_stored_without_colors(folder: Path) -> None:
             )
         )
         await process.wait()
-        kept = process.stderr
+        stored = process.stderr
         await process.end()
-        return kept, sum(map(len, heard))
+        return stored, sum(map(len, heard))
 
-    kept, heard = run(main())
-    assert kept.endswith("100000\nred �\n")
-    assert len(kept) < 1_000
+    stored, heard = run(main())
+    assert stored.endswith("100000\nred �\n")
+    assert len(stored) < 1_000
     assert heard == 588_895 + len("\033[31mred\033[0m \377\n")
 
 

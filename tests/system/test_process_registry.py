@@ -1,4 +1,4 @@
-"""What is left when we are killed can be found and ended by another."""
+"""Processes that a killed corral left are found and ended by another corral."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def family(kind: str, token: str) -> list[str]:
+def process_tree(kind: str, token: str) -> list[str]:
     return [sys.executable, "-IS", str(PROGRAMS / "process_family.py"), kind, token]
 
 
-def relatives(token: str) -> int:
+def descendants(token: str) -> int:
     found = subprocess.run(["pgrep", "-fc", token], capture_output=True, check=False)
     return int(found.stdout)
 
@@ -52,7 +52,7 @@ def leave_behind(folder: Path, kind: str, token: str) -> None:
         str(PROGRAMS / "process_owner.py"),
         "stay",
         str(folder),
-        *family(kind, token),
+        *process_tree(kind, token),
     ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
@@ -85,11 +85,11 @@ def test_a_process_is_registered_while_it_runs(folder: Path) -> None:
 def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, kind, token)
-    assert relatives(token) > 0
+    assert descendants(token) > 0
     ledger = ProcessRegistry(folder)
     assert [entry.is_orphaned for entry in ledger.entries()] == [True]
     assert len(ledger.reap()) == 1
-    assert relatives(token) == 0
+    assert descendants(token) == 0
     assert ledger.entries() == []
 
 
@@ -104,7 +104,7 @@ def test_several_may_reap_at_once(folder: Path) -> None:
     argv = [sys.executable, "-c", reap]
     reapers = [subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE) for _ in range(4)]
     assert [reaper.communicate(timeout=60)[1] for reaper in reapers] == [b""] * 4
-    assert [relatives(token) for token in tokens] == [0] * 4
+    assert [descendants(token) for token in tokens] == [0] * 4
     assert list(folder.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_another_process_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) 
         assert ledger.reap() == [forged]
         assert stranger.poll() is None
         stranger.kill()
-    assert relatives(token) == 0
+    assert descendants(token) == 0
 
 
 def test_an_entry_of_another_boot_is_orphaned_and_its_pids_are_ignored(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_process_that_cannot_be_registered_is_not_left_running(folder: Path) -
         with pytest.raises(errors.StorageFailed, match="cannot write in"):
             await Process.start(
                 ProcessSpec(
-                    family("plain", token),
+                    process_tree("plain", token),
                     cwd="/",
                     env=os.environ,
                     registry=ProcessRegistry(folder / "file"),
@@ -173,4 +173,4 @@ def test_a_process_that_cannot_be_registered_is_not_left_running(folder: Path) -
             )
 
     asyncio.run(main())
-    assert eventually(lambda: relatives(token) == 0)
+    assert eventually(lambda: descendants(token) == 0)

@@ -1,4 +1,4 @@
-"""Nothing survives: whole families of processes, however they end."""
+"""Ending a process leaves nothing of its tree, however the processes end."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def family(kind: str, token: str) -> list[str]:
+def process_tree(kind: str, token: str) -> list[str]:
     return [sys.executable, "-IS", str(PROGRAMS / "process_family.py"), kind, token]
 
 
-def relatives(token: str) -> list[int]:
+def descendants(token: str) -> list[int]:
     """Every process with the token in its command line: a trait that the code under test
     does not go by."""
     found: list[int] = []
@@ -102,7 +102,7 @@ def run(main: Coroutine[Any, Any, T], *, seconds: float = 120) -> T:
 
 
 async def ready(kind: str, token: str) -> Process:
-    process = await Process.start(ProcessSpec(family(kind, token), cwd="/", env=os.environ))
+    process = await Process.start(ProcessSpec(process_tree(kind, token), cwd="/", env=os.environ))
     assert (await process.read()).startswith(b"ready\n")
     return process
 
@@ -113,9 +113,9 @@ def test_ending_a_process_ends_its_whole_tree(kind: str, grace: float) -> None:
     async def main() -> None:
         token = secrets.token_hex()
         process = await ready(kind, token)
-        assert relatives(token)
+        assert descendants(token)
         exit = await process.end(min(grace, 0.5) if kind.startswith("deaf") else grace)
-        assert relatives(token) == []
+        assert descendants(token) == []
         forced = kind.startswith("deaf") or grace == 0
         assert exit == Exit(None, signal.SIGKILL if forced else signal.SIGTERM)
 
@@ -128,9 +128,9 @@ def test_processes_left_after_a_normal_exit_are_ended(kind: str) -> None:
         token = secrets.token_hex()
         process = await ready(kind, token)
         assert await process.wait() == Exit(7, None)
-        assert len(relatives(token)) > 0
+        assert len(descendants(token)) > 0
         assert await process.end() == Exit(7, None)
-        assert relatives(token) == []
+        assert descendants(token) == []
 
     run(main())
 
@@ -170,7 +170,7 @@ def test_concurrent_ends_are_one_end_with_the_shortest_grace() -> None:
 def test_a_late_look_at_the_end_still_kills_and_waits() -> None:
     token = secrets.token_hex()
     with subprocess.Popen(
-        family("deaf", token), stdout=subprocess.PIPE, start_new_session=True
+        process_tree("deaf", token), stdout=subprocess.PIPE, start_new_session=True
     ) as root:
         assert root.stdout is not None
         assert root.stdout.readline() == b"ready\n"
@@ -179,7 +179,7 @@ def test_a_late_look_at_the_end_still_kills_and_waits() -> None:
         for pause in tree.end_steps():
             time.sleep(pause)
         assert tree.gone
-        assert [pid for pid in relatives(token) if not is_zombie(str(pid))] == []
+        assert [pid for pid in descendants(token) if not is_zombie(str(pid))] == []
         tree.reap()
 
 
@@ -236,22 +236,22 @@ def test_a_deadline_around_the_end_is_passed_on_after_it() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await process.end(0.3)
-        assert relatives(token) == []
+        assert descendants(token) == []
 
     run(main())
 
 
 def test_ending_finishes_while_the_loop_shuts_down() -> None:
     token = secrets.token_hex()
-    kept: list[asyncio.Future[Exit]] = []
+    stored: list[asyncio.Future[Exit]] = []
 
     async def main() -> None:
         process = await ready("deaf-daemon", token)
-        kept.append(asyncio.ensure_future(process.end(0.2)))
+        stored.append(asyncio.ensure_future(process.end(0.2)))
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert relatives(token) == []
+    assert descendants(token) == []
 
 
 def test_kill_now_leaves_nothing_at_once() -> None:
@@ -261,7 +261,7 @@ def test_kill_now_leaves_nothing_at_once() -> None:
         reading = asyncio.ensure_future(process.read())
         await asyncio.sleep(0)
         process.kill_now()
-        assert relatives(token) == []
+        assert descendants(token) == []
         assert await reading == b""
         assert await process.wait() == Exit(None, signal.SIGKILL)
 
@@ -274,7 +274,7 @@ def test_a_process_that_is_dropped_is_killed() -> None:
         process = await ready("daemon", token)
         del process
         gc.collect()
-        assert relatives(token) == []
+        assert descendants(token) == []
 
     run(main())
 
@@ -283,12 +283,12 @@ def test_a_forked_child_does_not_kill_its_parents_processes() -> None:
     async def main() -> None:
         token = secrets.token_hex()
         process = await ready("plain", token)
-        before = relatives(token)
+        before = descendants(token)
         if (fork := os.fork()) == 0:
             process.kill_now()
             os._exit(0)
         os.waitpid(fork, 0)
-        assert relatives(token) == before
+        assert descendants(token) == before
         await process.end()
 
     run(main())
@@ -297,7 +297,7 @@ def test_a_forked_child_does_not_kill_its_parents_processes() -> None:
 def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-Wdefault", str(PROGRAMS / "process_owner.py"), how, str(ledger)]
     return subprocess.Popen(
-        [*argv, *family(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*argv, *process_tree(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
@@ -307,14 +307,14 @@ def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[byte
 )
 def test_a_dropped_process_ends_without_warnings(how: str, folder: Path) -> None:
     token = secrets.token_hex()
-    said, complaints = host(how, folder, "daemon", token).communicate(timeout=60)
-    assert (said, b"ResourceWarning: unclosed event loop" in complaints) == (
+    output, complaints = host(how, folder, "daemon", token).communicate(timeout=60)
+    assert (output, b"ResourceWarning: unclosed event loop" in complaints) == (
         b"started\n",
         how == "never-close-the-loop",
     )
     if how != "never-close-the-loop":
         assert complaints == b""
-    assert relatives(token) == []
+    assert descendants(token) == []
     assert os.listdir(folder) == []
 
 
@@ -323,10 +323,10 @@ def test_the_kernel_kills_the_program_if_corral_is_killed(folder: Path) -> None:
     with host("stay", folder, "alone", token) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"started\n"
-        stopped = relatives(token)
+        stopped = descendants(token)
         os.kill(owner.pid, signal.SIGKILL)
     assert stopped
-    assert eventually(lambda: relatives(token) == [])
+    assert eventually(lambda: descendants(token) == [])
 
 
 def test_a_program_keeps_running_after_the_thread_that_started_it_ends(folder: Path) -> None:
@@ -334,10 +334,10 @@ def test_a_program_keeps_running_after_the_thread_that_started_it_ends(folder: P
     with host("thread", folder, "session", token) as owner:
         assert owner.stdout is not None
         assert [owner.stdout.readline() for _ in range(2)] == [b"started\n", b"thread over\n"]
-        alive = relatives(token)
+        alive = descendants(token)
         owner.terminate()
     assert len(alive) == 3  # the owner's own command line names the token too
-    for pid in relatives(token):
+    for pid in descendants(token):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -362,7 +362,7 @@ def test_an_unmarked_orphan_is_ended_after_all_runs_it_may_belong_to() -> None:
         runs = [await ready(kind, token) for kind, token in zip(kinds, tokens, strict=True)]
         for run_ in runs:
             await run_.end(0.5)
-        assert [relatives(token) for token in tokens] == [[], [], []]
+        assert [descendants(token) for token in tokens] == [[], [], []]
 
     run(main())
 
@@ -372,16 +372,18 @@ def test_an_orphan_of_the_caller_is_left_alone() -> None:
 
     async def main() -> None:
         process = await ready("alone", secrets.token_hex())
-        subprocess.run(family("bare-daemon-left", token), check=False, stdout=subprocess.DEVNULL)
-        while len(relatives(token)) != 1:  # while it calls exec, its command line is empty
+        subprocess.run(
+            process_tree("bare-daemon-left", token), check=False, stdout=subprocess.DEVNULL
+        )
+        while len(descendants(token)) != 1:  # while it calls exec, its command line is empty
             await asyncio.sleep(0.01)
         await process.end()
 
     try:
         asyncio.run(main())
-        assert len(relatives(token)) == 1
+        assert len(descendants(token)) == 1
     finally:
-        for pid in relatives(token):
+        for pid in descendants(token):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         with contextlib.suppress(ChildProcessError):  # who stood between, and came to us too
@@ -398,7 +400,7 @@ def test_a_hundred_concurrent_runs_half_of_them_cancelled_leave_nothing(folder: 
         kind = kinds[number % len(kinds)]
         process = await Process.start(
             ProcessSpec(
-                family(kind, token),
+                process_tree(kind, token),
                 cwd="/",
                 env=os.environ,
                 stdout="file" if number % 2 else "pipe",
@@ -423,5 +425,5 @@ def test_a_hundred_concurrent_runs_half_of_them_cancelled_leave_nothing(folder: 
         assert {type(end) for end in ends} == {type(None), asyncio.CancelledError}
 
     run(main())
-    assert relatives(token) == []
+    assert descendants(token) == []
     assert os.listdir(folder) == []

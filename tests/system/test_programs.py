@@ -140,14 +140,14 @@ def test_the_version_is_asked_without_our_secrets(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [("echo no number", "exit 0"), ("echo 0.61.0; exit 3", "exit 3"), ("", "exit 0")],
 )
 def test_a_program_that_prints_no_version_is_broken(
-    agent: AgentSpec, bin_folder: Path, body: str, said: str
+    agent: AgentSpec, bin_folder: Path, body: str, output: str
 ) -> None:
     script(bin_folder / "gemini", f"#!/bin/sh\necho why not >&2\n{body}\n")
-    with pytest.raises(errors.BrokenInstall, match=said) as raised:
+    with pytest.raises(errors.BrokenInstall, match=output) as raised:
         locate(agent, None)
     assert raised.value.stderr == "why not\n"
 
@@ -189,14 +189,16 @@ def test_a_home_given_as_a_tilde_is_found(agent: AgentSpec, bin_folder: Path) ->
     assert locate(agent, "~/gemini").path == str(Path.home() / "gemini")
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o644, "is not executable"), (None, "was not found")])
+@pytest.mark.parametrize(
+    ("mode", "output"), [(0o644, "is not executable"), (None, "was not found")]
+)
 def test_a_given_program_that_cannot_be_run_is_named_in_the_error(
-    agent: AgentSpec, bin_folder: Path, tmp_path: Path, mode: int | None, said: str
+    agent: AgentSpec, bin_folder: Path, tmp_path: Path, mode: int | None, output: str
 ) -> None:
     path = tmp_path / "gemini"
     if mode is not None:
         script(path, "#!/bin/sh\n", mode)
-    with pytest.raises(errors.NotInstalled, match=said) as raised:
+    with pytest.raises(errors.NotInstalled, match=output) as raised:
         locate(agent, str(path))
     assert str(path) in raised.value.message
 

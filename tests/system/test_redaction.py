@@ -1,4 +1,4 @@
-"""Secrets in text that comes in pieces."""
+"""Secrets in text that arrives in pieces."""
 
 from __future__ import annotations
 

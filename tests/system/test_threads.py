@@ -1,4 +1,4 @@
-"""Where the machine gives no more threads, the error says so."""
+"""If no more threads can be started, the error has a hint."""
 
 from __future__ import annotations
 

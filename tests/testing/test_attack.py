@@ -1,4 +1,4 @@
-"""The attack kit sees what an agent does, and says which cells hold."""
+"""The attack kit detects effects and reports which cells are enforced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chat-completions wire, as any HTTP client meets it."""
+"""The chat-completions wire, read with a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def send(
         text = body if isinstance(body, str) else json.dumps(body)
         connection.request(verb, url.path + path, None if verb == "GET" else text, sent)
         answer = connection.getresponse()
-        told = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, told, answer.read().decode()
+        reported = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, reported, answer.read().decode()
     finally:
         connection.close()
 
@@ -64,11 +64,11 @@ def test_an_answer_is_sent_in_one_piece_without_a_stream() -> None:
         usage={"input": 100, "cached": 20, "output": 5, "thoughts": 3},
     )
     with ModelServer([turn]) as server:
-        status, told = ask(server)
+        status, reported = ask(server)
     assert status == 200
-    assert told["object"] == "chat.completion"
-    assert told["model"] == "m"
-    (choice,) = told["choices"]
+    assert reported["object"] == "chat.completion"
+    assert reported["model"] == "m"
+    (choice,) = reported["choices"]
     assert choice["finish_reason"] == "stop"
     assert choice["message"] == {
         "role": "assistant",
@@ -76,7 +76,7 @@ def test_an_answer_is_sent_in_one_piece_without_a_stream() -> None:
         "refusal": None,
         "reasoning_content": "hm, yes",
     }
-    assert told["usage"] == {
+    assert reported["usage"] == {
         "prompt_tokens": 100,
         "completion_tokens": 8,
         "total_tokens": 108,
@@ -116,9 +116,9 @@ def test_calls_are_deltas_with_an_index() -> None:
     calls: dict[int, dict[str, str]] = {}
     for delta in deltas(chunks):
         for part in delta.get("tool_calls", ()):
-            whole = calls.setdefault(part["index"], {"arguments": ""})
-            whole["arguments"] += part["function"]["arguments"]
-            whole |= {"id": part["id"], "name": part["function"]["name"]} if "id" in part else {}
+            complete = calls.setdefault(part["index"], {"arguments": ""})
+            complete["arguments"] += part["function"]["arguments"]
+            complete |= {"id": part["id"], "name": part["function"]["name"]} if "id" in part else {}
     assert [(c["id"], c["name"], json.loads(c["arguments"])) for c in calls.values()] == [
         ("mine", "read", {"path": "a"}),
         ("call_1", "write", {"path": "b", "text": "é\n"}),
@@ -128,14 +128,14 @@ def test_calls_are_deltas_with_an_index() -> None:
 
 def test_an_unstreamed_answer_contains_its_calls() -> None:
     with ModelServer([call("read", path="a")]) as server:
-        _, told = ask(server)
-    (made,) = told["choices"][0]["message"]["tool_calls"]
+        _, reported = ask(server)
+    (made,) = reported["choices"][0]["message"]["tool_calls"]
     assert made == {
         "id": "call_0",
         "type": "function",
         "function": {"name": "read", "arguments": '{"path":"a"}'},
     }
-    assert told["choices"][0]["message"]["content"] is None
+    assert reported["choices"][0]["message"]["content"] is None
 
 
 def test_a_request_is_decoded_independent_of_the_vendor() -> None:
@@ -186,9 +186,9 @@ def test_a_request_is_decoded_independent_of_the_vendor() -> None:
 )
 def test_an_error_has_the_vendors_form(turn: Turn, type: str, code: str | None) -> None:
     with ModelServer([turn, turn]) as server:
-        told = [ask(server), ask(server, stream=True)]
+        reported = [ask(server), ask(server, stream=True)]
     error = {"message": "no", "type": type, "param": None, "code": code}
-    assert told == [(turn.status, {"error": error})] * 2
+    assert reported == [(turn.status, {"error": error})] * 2
 
 
 def test_a_retry_delay_is_sent_in_a_header() -> None:
@@ -204,30 +204,30 @@ def test_a_late_error_replaces_the_end_of_the_stream() -> None:
         body = {"model": "m", "messages": HELLO, "stream": True}
         status, _, text = send(server, body)
         assert status == 200
-        said, told, rest = text.split("\n\n")
-        assert '"one"' in said
-        assert json.loads(told.removeprefix("data: ")) == {"error": error}
+        output, reported, rest = text.split("\n\n")
+        assert '"one"' in output
+        assert json.loads(reported.removeprefix("data: ")) == {"error": error}
         assert rest == ""
         assert ask(server) == (500, {"error": error})
 
 
 def test_every_answer_has_an_id_and_the_remaining_quota() -> None:
     with ModelServer([say("a"), say("b"), fail(429, retry_after=90)]) as server:
-        told = [send(server, {"model": "m", "messages": HELLO, "n": n})[1] for n in range(3)]
-    assert len({headers["x-request-id"] for headers in told}) == 3
-    left = [headers["x-ratelimit-remaining-requests"] for headers in told]
+        reported = [send(server, {"model": "m", "messages": HELLO, "n": n})[1] for n in range(3)]
+    assert len({headers["x-request-id"] for headers in reported}) == 3
+    left = [headers["x-ratelimit-remaining-requests"] for headers in reported]
     assert left == ["4999", "4999", "0"]
-    assert told[2]["x-ratelimit-reset-requests"] == "90s"
+    assert reported[2]["x-ratelimit-reset-requests"] == "90s"
 
 
 @pytest.mark.parametrize(
-    ("finish", "told"),
+    ("finish", "reported"),
     [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("Odd", "odd"), ("", None)],
 )
-def test_finish_reasons_are_converted_for_the_wire(finish: str, told: str | None) -> None:
+def test_finish_reasons_are_converted_for_the_wire(finish: str, reported: str | None) -> None:
     with ModelServer([say("a", finish=finish), say("a", finish=finish)]) as server:
-        assert ask(server)[1]["choices"][0]["finish_reason"] == told
-        assert stream(server)[-1]["choices"][0]["finish_reason"] == told
+        assert ask(server)[1]["choices"][0]["finish_reason"] == reported
+        assert stream(server)[-1]["choices"][0]["finish_reason"] == reported
 
 
 def test_a_blocked_prompt_is_a_filtered_answer() -> None:
@@ -253,9 +253,9 @@ def test_a_key_is_accepted_in_the_headers_of_openai_and_azure(
 
 def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
     with ModelServer([say("a")], key="right") as server:
-        status, told = ask(server)
-    assert (status, told["error"]["code"]) == (401, "invalid_api_key")
-    assert "Incorrect API key" in told["error"]["message"]
+        status, reported = ask(server)
+    assert (status, reported["error"]["code"]) == (401, "invalid_api_key")
+    assert "Incorrect API key" in reported["error"]["message"]
 
 
 def test_models_are_listed_for_calls_with_a_bearer_token() -> None:
@@ -272,24 +272,24 @@ def test_models_are_listed_for_calls_with_a_bearer_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [("{", "could not parse"), ("[]", "not an object"), ({"messages": HELLO}, "a model")],
 )
-def test_invalid_requests_are_refused_and_recorded(body: object, said: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, output: str) -> None:
     with ModelServer([say("a")]) as server:
         status, _, text = send(server, body)
         assert status == 400
-        assert said in json.loads(text)["error"]["message"]
+        assert output in json.loads(text)["error"]["message"]
         assert len(server.failures) == 1
         assert send(server, "", verb="GET", path="/v1/chat/completions")[0] == 405
 
 
 def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     with ModelServer([]) as server:
-        status, told = ask(server.lane("mine"))
+        status, reported = ask(server.lane("mine"))
     assert status == 400
-    assert told["error"]["message"] == "script exhausted after 0 turns (lane mine)"
-    assert told["error"]["type"] == "invalid_request_error"
+    assert reported["error"]["message"] == "script exhausted after 0 turns (lane mine)"
+    assert reported["error"]["type"] == "invalid_request_error"
 
 
 def test_an_answer_can_be_cut_or_malformed() -> None:

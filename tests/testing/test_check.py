@@ -1,4 +1,4 @@
-"""The conformance kit tells agents that keep their word from those that do not."""
+"""The conformance kit distinguishes agents that work from those that do not."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     done = check("corral", "--only", "text")
     assert done.returncode == 0, done.stderr
     assert "corral: 2 passed, 0 failed, 0 skipped" in done.stdout
-    told = json.loads(check("corral", "--only", "text", "--json").stdout)
-    assert (told["ok"], len(told["rows"])) == (True, 2)
+    reported = json.loads(check("corral", "--only", "text", "--json").stdout)
+    assert (reported["ok"], len(reported["rows"])) == (True, 2)
     assert check("true --acp", "--only", "start").returncode == 1
     many = check("corral", "chat:any-model", "--only", "text", "--json")
     assert [json.loads(line)["agent"] for line in many.stdout.splitlines()] == [

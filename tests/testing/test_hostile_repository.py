@@ -1,4 +1,4 @@
-"""A repository in which every file is a trap: nothing of it takes effect, whatever runs there."""
+"""A repository in which every file is a trap: nothing of it takes effect."""
 
 from __future__ import annotations
 

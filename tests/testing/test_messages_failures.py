@@ -1,4 +1,4 @@
-"""What is wrong with an answer is an error of the anthropic SDK's own."""
+"""Errors of a response are errors of the anthropic SDK."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def test_a_rate_limit_says_when_to_retry() -> None:
 
 def test_a_late_error_is_an_event_of_the_stream() -> None:
     turn = Turn(text=("one", "two"), status=529, late=True, message="Overloaded")
-    said: list[str] = []
+    output: list[str] = []
     with ModelServer([turn] * 2) as server:
         with (
             client(server) as sdk,
             pytest.raises(anthropic.APIStatusError) as caught,
             sdk.messages.stream(model=MODEL, max_tokens=9, messages=HELLO) as events,
         ):
-            said.extend(events.text_stream)
-        assert said == ["one", "two"]
+            output.extend(events.text_stream)
+        assert output == ["one", "two"]
         assert caught.value.type == "overloaded_error"
         assert caught.value.response.status_code == 200
         with pytest.raises(anthropic.InternalServerError) as caught:
@@ -98,13 +98,13 @@ def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"), [("{", "not valid JSON"), ("[]", "not an object"), ({}, "model: Field")]
+    ("body", "output"), [("{", "not valid JSON"), ("[]", "not an object"), ({}, "model: Field")]
 )
-def test_invalid_requests_are_refused_and_recorded(body: object, said: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, output: str) -> None:
     with ModelServer([say("a")]) as server:
-        told = json.loads(post(server, PATH, body))
-        assert told["type"] == "error"
-        assert said in told["error"]["message"]
+        reported = json.loads(post(server, PATH, body))
+        assert reported["type"] == "error"
+        assert output in reported["error"]["message"]
         assert len(server.failures) == 1
 
 
@@ -123,15 +123,15 @@ def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     ],
 )
 def test_a_broken_or_malformed_stream_makes_the_sdk_raise(turn: Turn) -> None:
-    said: list[str] = []
+    output: list[str] = []
     with (
         ModelServer([turn]) as server,
         client(server) as sdk,
         pytest.raises((httpx2.RemoteProtocolError, json.JSONDecodeError)),
         sdk.messages.stream(model=MODEL, max_tokens=9, messages=HELLO) as events,
     ):
-        said.extend(events.text_stream)
-    assert said == ["one"]
+        output.extend(events.text_stream)
+    assert output == ["one"]
 
 
 @pytest.mark.parametrize("turn", [Turn(cut=0), Turn(text="whole", cut=1), Turn(malformed="json")])
@@ -147,9 +147,9 @@ def test_a_hang_after_the_first_text() -> None:
             AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0) as sdk,
             sdk.messages.stream(model=MODEL, max_tokens=9, messages=HELLO) as events,
         ):
-            said = aiter(events.text_stream)
-            assert await asyncio.wait_for(anext(said), 60) == "first"
+            output = aiter(events.text_stream)
+            assert await asyncio.wait_for(anext(output), 60) == "first"
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(anext(said), 0.3)
+                await asyncio.wait_for(anext(output), 0.3)
 
     asyncio.run(listen())

@@ -1,4 +1,4 @@
-"""The anthropic SDK is the oracle: what it reads from us is what the script says."""
+"""The anthropic SDK reads from the server what the script contains."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_a_conversation_is_decoded_independent_of_the_vendor() -> None:
     assert request.system == "Be good."
     assert request.last_text == "hello"
     assert [message.role for message in request.history] == ["user", "model", "user"]
-    asked, said, returned = request.history
+    asked, output, returned = request.history
     assert asked.context == ("<system-reminder>Files.</system-reminder>",)
-    assert (said.thoughts, said.signatures) == (("hm",), ("scripted-signature",))
-    assert said.calls == (Call("read", {"n": 1}, "toolu_0"), Call("read", {}, "toolu_1"))
+    assert (output.thoughts, output.signatures) == (("hm",), ("scripted-signature",))
+    assert output.calls == (Call("read", {"n": 1}, "toolu_0"), Call("read", {}, "toolu_1"))
     assert returned.results == (
         ToolResult("read", "words", "toolu_0"),
         ToolResult("read", "no\n!", "toolu_1", failed=True),
@@ -139,12 +139,12 @@ def test_generated_ids_differ_from_earlier_ones() -> None:
 
 def test_the_cache_is_counted_separately_and_thoughts_as_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
-    told = ask_both_ways(Turn(text="a", usage=usage)).usage
-    assert (told.input_tokens, told.cache_read_input_tokens) == (10, 60)
-    assert told.cache_creation_input_tokens == 30
-    assert told.output_tokens == 8
-    assert told.output_tokens_details is not None
-    assert told.output_tokens_details.thinking_tokens == 3
+    reported = ask_both_ways(Turn(text="a", usage=usage)).usage
+    assert (reported.input_tokens, reported.cache_read_input_tokens) == (10, 60)
+    assert reported.cache_creation_input_tokens == 30
+    assert reported.output_tokens == 8
+    assert reported.output_tokens_details is not None
+    assert reported.output_tokens_details.thinking_tokens == 3
 
 
 def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
@@ -155,7 +155,7 @@ def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "told"),
+    ("finish", "reported"),
     [
         ("STOP", "end_turn"),
         ("MAX_TOKENS", "max_tokens"),
@@ -163,8 +163,8 @@ def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
         ("PAUSE_TURN", "pause_turn"),
     ],
 )
-def test_finish_reasons_are_converted_for_the_wire(finish: str, told: str) -> None:
-    assert ask_both_ways(say("a", finish=finish)).stop_reason == told
+def test_finish_reasons_are_converted_for_the_wire(finish: str, reported: str) -> None:
+    assert ask_both_ways(say("a", finish=finish)).stop_reason == reported
 
 
 def test_a_stop_sequence_is_one_of_the_request() -> None:
@@ -186,10 +186,10 @@ def test_a_blocked_prompt_is_a_refusal_without_text() -> None:
 def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
     turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
     with ModelServer([turn]) as server:
-        told = events(post(server, PATH, {"model": "m", "stream": True}))
+        reported = events(post(server, PATH, {"model": "m", "stream": True}))
     kinds = [
         data["delta"]["type"] if data["type"] == "content_block_delta" else data["type"]
-        for data in told
+        for data in reported
     ]
     assert kinds == [
         "message_start",
@@ -210,8 +210,8 @@ def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
         "message_delta",
         "message_stop",
     ]
-    assert [data["index"] for data in told if data["type"] == "content_block_stop"] == [0, 1, 2]
-    assert told[0]["message"]["usage"]["output_tokens"] == 1
+    assert [data["index"] for data in reported if data["type"] == "content_block_stop"] == [0, 1, 2]
+    assert reported[0]["message"]["usage"]["output_tokens"] == 1
 
 
 def test_without_a_finish_reason_the_stream_just_ends() -> None:

@@ -90,8 +90,8 @@ def test_a_turn_waits_for_the_request_that_it_matches() -> None:
         Turn(text="any", repeat="forever"),
     ]
     with ModelServer(script) as server:
-        said = [post(server, t)[1] for t in ("hi", "7", "please fix", "fix it", "8", "9", "x")]
-    assert said == ["any", "number", "fixed", "any", "number", "any", "any"]
+        output = [post(server, t)[1] for t in ("hi", "7", "please fix", "fix it", "8", "9", "x")]
+    assert output == ["any", "number", "fixed", "any", "number", "any", "any"]
 
 
 def test_requests_of_the_gemini_cli_router_use_no_turn() -> None:

@@ -1,4 +1,4 @@
-"""To the byte: what a client without manners of its own sees."""
+"""The bytes that the model server sends, read with a plain socket."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def exchange(server: ModelServer, *sent: bytes) -> bytes:
 
 
 def unchunked(body: bytes) -> bytes:
-    whole = bytearray()
+    complete = bytearray()
     at = 0
     while True:
         end = body.index(b"\r\n", at)
         size = int(body[at:end], 16)
         if size == 0:
             assert body[end:] == b"\r\n\r\n"
-            return bytes(whole)
-        whole += body[end + 2 : end + 2 + size]
+            return bytes(complete)
+        complete += body[end + 2 : end + 2 + size]
         at = end + 2 + size + 2
 
 
@@ -307,6 +307,6 @@ def test_a_body_over_the_limit_is_refused_while_it_arrives() -> None:
 def test_an_empty_piece_does_not_end_the_stream() -> None:
     closing = request(STREAM, BODY, "Connection: close")
     with ModelServer([Turn(text="one", malformed=b""), say("two")]) as server:
-        told = exchange(server, request(), closing)
-    assert told.count(b"\r\n0\r\n\r\n") == 2
-    assert b"0\r\n\r\n0\r\n\r\n" not in told
+        reported = exchange(server, request(), closing)
+    assert reported.count(b"\r\n0\r\n\r\n") == 2
+    assert b"0\r\n\r\n0\r\n\r\n" not in reported

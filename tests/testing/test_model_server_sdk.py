@@ -1,4 +1,4 @@
-"""The google-genai SDK is the oracle: what it reads from us is what the script says."""
+"""The google-genai SDK reads from the server what the script contains."""
 
 # The SDK is typed in part only (images are Pillow's, which is not installed).
 # pyright: reportUnknownMemberType=false
@@ -88,8 +88,8 @@ def test_a_stream_without_sse_is_a_json_array() -> None:
 def test_parallel_calls_of_one_function_keep_ids_and_order() -> None:
     calls = [Call("read", {"n": 1}, "c1"), Call("read", {"n": 2}, "c2"), Call("glob", {"p": [1]})]
     with ModelServer([Turn(text="Reading.", calls=calls)] * 2) as server:
-        whole, chunks = ask(server), stream(server)
-    for made in (whole.function_calls, chunks[-1].function_calls):
+        complete, chunks = ask(server), stream(server)
+    for made in (complete.function_calls, chunks[-1].function_calls):
         assert made is not None
         assert [(c.name, c.args, c.id) for c in made] == [(c.name, c.args, c.id) for c in calls]
 
@@ -98,9 +98,9 @@ def test_thoughts_come_first_and_the_signature_on_the_first_call() -> None:
     calls = [Call("a"), Call("b")]
     turn = Turn(thoughts=["Hm", "So"], text="I call.", calls=calls, signature="sig")
     with ModelServer([turn] * 2) as server:
-        whole = parts(ask(server))
+        complete = parts(ask(server))
         chunks = [part for chunk in stream(server) for part in parts(chunk)]
-    for got in (whole, chunks):
+    for got in (complete, chunks):
         assert [(p.text, p.thought) for p in got[:3]] == [
             ("Hm", True),
             ("So", True),
@@ -297,14 +297,14 @@ def test_a_request_has_what_the_client_sent() -> None:
 
 def test_a_late_error_comes_inside_the_stream() -> None:
     turn = Turn(text=("Do", "ne."), status=503, late=True, message="Too late.")
-    said: list[str | None] = []
+    output: list[str | None] = []
     with ModelServer([turn] * 2) as server, client(server) as sdk:
         with pytest.raises(errors.ServerError, match=r"Too late\."):
             for chunk in sdk.models.generate_content_stream(model=MODEL, contents="hi"):
-                said.append(chunk.text)
+                output.append(chunk.text)
                 assert chunk.candidates
                 assert chunk.candidates[0].finish_reason is None
-        assert said == ["Do", "ne."]
+        assert output == ["Do", "ne."]
         with pytest.raises(errors.ServerError, match=r"Too late\."):
             ask(server)
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest of their own."""
+"""The pytest plugin, in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def run(project: Path, *words: str, **env: str) -> tuple[int, str]:
 
 def record(project: Path, *words: str) -> None:
     made = {"PROGRAM": str(PROGRAM), "GEMINI_API_KEY": "scripted-key-0123456789"}
-    code, said = run(project, "--corral-record", *words, **made)
-    assert code == 0, said
+    code, output = run(project, "--corral-record", *words, **made)
+    assert code == 0, output
 
 
 def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
@@ -82,24 +82,24 @@ def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
     assert len(files) == 3
     assert files[-1].startswith("test_a_run.")
     assert all(b"scripted-key" not in path.read_bytes() for path in project.rglob("*.ndjson"))
-    code, said = run(project, PATH="/nowhere")
-    assert code == 0, said
-    assert "3 passed" in said
+    code, output = run(project, PATH="/nowhere")
+    assert code == 0, output
+    assert "3 passed" in output
 
 
 def test_a_test_with_another_request_fails_with_the_difference(project: Path) -> None:
     record(project, "-k", "a_run")
-    code, said = run(project, "-k", "a_run", WORDS="text bye")
+    code, output = run(project, "-k", "a_run", WORDS="text bye")
     assert code == 1
-    assert '-        "text": "text hello"' in said
-    assert '+        "text": "text bye"' in said
+    assert '-        "text": "text hello"' in output
+    assert '+        "text": "text bye"' in output
 
 
 def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path) -> None:
-    code, said = run(project, "-k", "a_run")
+    code, output = run(project, "-k", "a_run")
     assert code == 1
-    assert "there is no recording for this test" in said
-    assert "pytest --corral-record 'test_it.py::test_a_run'" in said
+    assert "there is no recording for this test" in output
+    assert "pytest --corral-record 'test_it.py::test_a_run'" in output
 
 
 def test_recording_again_overwrites_the_recording(project: Path) -> None:

@@ -47,8 +47,8 @@ def tables() -> dict[str, dict[str, tuple[Outcome | None, str]]]:
             continue
         for name, cell in zip(names, cells, strict=True):
             mark, _, number = cell.partition(" ")
-            told = (None, "") if mark == NOT_RUN else (outcomes[mark], reasons.get(number, ""))
-            found.setdefault(name, {})[first] = told
+            reported = (None, "") if mark == NOT_RUN else (outcomes[mark], reasons.get(number, ""))
+            found.setdefault(name, {})[first] = reported
     return found
 
 
@@ -99,6 +99,6 @@ async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
     report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
     assert not report.failed, report
     # Of one that was not to be had when the tables were made they say nothing.
-    told = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}
-    if {outcome for outcome, _ in told.values()} != {None}:
-        assert {row.scenario: seen(row) for row in report.rows} == told, "run `make table`"
+    reported = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}
+    if {outcome for outcome, _ in reported.values()} != {None}:
+        assert {row.scenario: seen(row) for row in report.rows} == reported, "run `make table`"

@@ -156,5 +156,5 @@ async def test_ten_different_agents_at_once_do_not_mix_and_leave_nothing(
     assert list(paths.process_registry().iterdir()) == []
     assert os.listdir(paths.sessions()) == []
     assert os.listdir(temporary) == []
-    kept = [name for name in file_names(tmp_path / "user-home") if not name.startswith(UNPACKED)]
-    assert kept == []
+    stored = [name for name in file_names(tmp_path / "user-home") if not name.startswith(UNPACKED)]
+    assert stored == []

@@ -1,4 +1,4 @@
-"""What is wrong with a response is an error of the openai SDK's own."""
+"""Errors of a response are errors of the openai SDK."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corral.testing import ModelServer, Turn, fail, hang, say
 PATH = "/v1/responses"
 
 
-def said(server: ModelServer) -> tuple[list[str], Exception]:
+def output(server: ModelServer) -> tuple[list[str], Exception]:
     """The text that came before the SDK raised, and what it raised."""
     texts: list[str] = []
     with client(server) as sdk:
@@ -88,7 +88,7 @@ def test_a_rate_limit_says_when_to_retry() -> None:
 def test_a_late_error_is_an_event_of_the_stream() -> None:
     turn = Turn(text=("one", "two"), status=429, late=True, message="Slow down.")
     with ModelServer([turn] * 2) as server:
-        texts, error = said(server)
+        texts, error = output(server)
         assert texts == ["one", "two"]
         assert isinstance(error, openai.APIError)
         assert (error.message, error.code) == ("Slow down.", "rate_limit_exceeded")
@@ -117,11 +117,11 @@ def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"), [("{", "could not parse"), ("[]", "not an object"), ({}, "'model'")]
+    ("body", "reported"), [("{", "could not parse"), ("[]", "not an object"), ({}, "'model'")]
 )
-def test_invalid_requests_are_refused_and_recorded(body: object, told: str) -> None:
+def test_invalid_requests_are_refused_and_recorded(body: object, reported: str) -> None:
     with ModelServer([say("a")]) as server:
-        assert told in json.loads(post(server, PATH, body))["error"]["message"]
+        assert reported in json.loads(post(server, PATH, body))["error"]["message"]
         assert len(server.failures) == 1
 
 
@@ -141,7 +141,7 @@ def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
 )
 def test_a_broken_or_malformed_stream_makes_the_sdk_raise(turn: Turn) -> None:
     with ModelServer([turn]) as server:
-        texts, error = said(server)
+        texts, error = output(server)
     assert texts == ["one"]
     kind = openai.APIConnectionError if turn.malformed is None else json.JSONDecodeError
     assert isinstance(error, kind)
@@ -163,12 +163,14 @@ def test_a_hang_after_the_first_text() -> None:
         async with ModelServer([hang("first")]) as server:
             url = server.env["OPENAI_BASE_URL"]
             async with AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as sdk:
-                told = aiter(await sdk.responses.create(model=MODEL, input="hello", stream=True))
-                while (event := await asyncio.wait_for(anext(told), 60)).type[-5:] != "delta":
+                reported = aiter(
+                    await sdk.responses.create(model=MODEL, input="hello", stream=True)
+                )
+                while (event := await asyncio.wait_for(anext(reported), 60)).type[-5:] != "delta":
                     pass
                 assert event.type == "response.output_text.delta"
                 assert event.delta == "first"
                 with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(anext(told), 0.3)
+                    await asyncio.wait_for(anext(reported), 0.3)
 
     asyncio.run(listen())

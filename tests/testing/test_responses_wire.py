@@ -1,4 +1,4 @@
-"""The openai SDK is the oracle of Responses: what it reads from us is what the script says."""
+"""The openai SDK reads from the Responses wire what the script contains."""
 
 from __future__ import annotations
 
@@ -67,11 +67,15 @@ def test_a_call_has_the_form_in_which_its_tool_was_declared() -> None:
         Call("read", {"path": "b"}, "r"),
     ]
     answer = ask_both_ways(Turn(calls=made), tools=[patch, notes, READ])
-    told: list[Any] = [item.to_dict() for item in answer.output]
-    assert [item["type"] for item in told] == ["custom_tool_call", "function_call", "function_call"]
-    assert (told[0]["name"], told[0]["input"]) == ("apply_patch", "*** Begin\n+é")
-    assert (told[1]["namespace"], told[1]["name"]) == ("mcp__notes", "read")
-    assert "namespace" not in told[2]
+    reported: list[Any] = [item.to_dict() for item in answer.output]
+    assert [item["type"] for item in reported] == [
+        "custom_tool_call",
+        "function_call",
+        "function_call",
+    ]
+    assert (reported[0]["name"], reported[0]["input"]) == ("apply_patch", "*** Begin\n+é")
+    assert (reported[1]["namespace"], reported[1]["name"]) == ("mcp__notes", "read")
+    assert "namespace" not in reported[2]
     search: Any = {"type": "tool_search", "execution": "client"}
     with ModelServer([Turn(calls=made[1:2])] * 3) as server:
         assert [ask(server, tools=t).output[0].to_dict()["name"] for t in ([search], [READ])] == [
@@ -116,10 +120,10 @@ def test_a_conversation_is_decoded_independent_of_the_vendor() -> None:
     assert request.system == "Be good.\nBe brief."
     assert request.last_text == "hello"
     assert [message.role for message in request.history] == ["user", "model", "user", "user"]
-    said = request.history[1]
-    assert (said.thoughts, said.texts) == (("hm",), ("I read.",))
-    assert said.signatures == ("scripted-signature",)
-    assert said.calls == (Call("read", {"n": 1}, "call_0"), Call("read", {}, "call_1"))
+    printed = request.history[1]
+    assert (printed.thoughts, printed.texts) == (("hm",), ("I read.",))
+    assert printed.signatures == ("scripted-signature",)
+    assert printed.calls == (Call("read", {"n": 1}, "call_0"), Call("read", {}, "call_1"))
     assert request.history[2].results == (ToolResult("read", "words", "call_0"),)
     assert request.tool_results == [("read", "words"), ("read", "a\nb")]
 
@@ -153,12 +157,12 @@ def test_generated_ids_differ_from_earlier_ones() -> None:
 
 def test_usage_counts_the_cache_as_input_and_reasoning_as_output() -> None:
     usage = {"input": 100, "cached": 60, "written": 30, "output": 5, "thoughts": 3}
-    told = ask_both_ways(Turn(text="a", usage=usage)).usage
-    assert told is not None
-    assert (told.input_tokens, told.output_tokens, told.total_tokens) == (100, 8, 108)
-    assert told.input_tokens_details.cached_tokens == 60
-    assert told.input_tokens_details.cache_write_tokens == 30
-    assert told.output_tokens_details.reasoning_tokens == 3
+    reported = ask_both_ways(Turn(text="a", usage=usage)).usage
+    assert reported is not None
+    assert (reported.input_tokens, reported.output_tokens, reported.total_tokens) == (100, 8, 108)
+    assert reported.input_tokens_details.cached_tokens == 60
+    assert reported.input_tokens_details.cache_write_tokens == 30
+    assert reported.output_tokens_details.reasoning_tokens == 3
 
 
 def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
@@ -207,9 +211,9 @@ def test_a_refusal_has_text_or_is_a_filtered_answer() -> None:
 def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
     turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
     with ModelServer([turn]) as server:
-        told = raw_events(post(server, PATH, {"model": "m", "stream": True}))
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    assert [event["type"].removeprefix("response.") for event in told] == [
+        reported = raw_events(post(server, PATH, {"model": "m", "stream": True}))
+    assert [event["sequence_number"] for event in reported] == list(range(len(reported)))
+    assert [event["type"].removeprefix("response.") for event in reported] == [
         "created",
         "in_progress",
         "output_item.added",
@@ -232,15 +236,15 @@ def test_the_events_of_a_stream_are_the_vendors_in_their_order() -> None:
         "output_item.done",
         "completed",
     ]
-    items = [event["output_index"] for event in told if "output_index" in event]
+    items = [event["output_index"] for event in reported if "output_index" in event]
     assert items == [0] * 6 + [1] * 7 + [2] * 5
 
 
 def test_a_refusal_is_streamed_as_one() -> None:
     with ModelServer([Turn(block_reason="SAFETY", message="not this")]) as server:
-        told = [event.type for event in events(server)]
-    assert "response.refusal.delta" in told
-    assert "response.refusal.done" in told
+        reported = [event.type for event in events(server)]
+    assert "response.refusal.delta" in reported
+    assert "response.refusal.done" in reported
 
 
 def test_the_sdks_own_assembler_agrees() -> None:
@@ -250,9 +254,9 @@ def test_the_sdks_own_assembler_agrees() -> None:
             url = server.env["OPENAI_BASE_URL"]
             async with (
                 AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as sdk,
-                sdk.responses.stream(model=MODEL, input="hello") as told,
+                sdk.responses.stream(model=MODEL, input="hello") as reported,
             ):
-                answer = await told.get_final_response()
+                answer = await reported.get_final_response()
         assert answer.output_text == "ab"
         assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
 

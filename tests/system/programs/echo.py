@@ -1,4 +1,4 @@
-"""Answers each line of its input with the same in capitals, at once."""
+"""Writes each line of its input in capitals, at once."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""A program with relatives: ``process_family.py KIND TOKEN``.
+"""A program that starts a tree of processes: ``process_family.py KIND TOKEN``.
 
-Every relative keeps TOKEN in its command line, says nothing after ``ready``, and goes
-by itself after a minute. ``ready`` comes when all of them are there.
+Every process has TOKEN in its command line, writes nothing after ``ready``, and exits by itself
+after ten minutes. ``ready`` is written when all of them run.
 """
 
 import contextlib
@@ -12,48 +12,48 @@ import sys
 import time
 from collections.abc import Callable
 
-there, here = os.pipe()
+readable, writable = os.pipe()
 
 
-def arrive() -> None:
-    signal.alarm(60)
-    os.write(here, b".")
+def report_ready() -> None:
+    signal.alarm(600)
+    os.write(writable, b".")
 
 
-def rest() -> None:
-    arrive()
+def sleep_forever() -> None:
+    report_ready()
     while True:
         time.sleep(60)
 
 
-def born(live: Callable[[], None]) -> None:
+def fork(run: Callable[[], None]) -> None:
     if os.fork() == 0:
-        live()
+        run()
         os._exit(0)
 
 
 def in_own_session() -> None:
     os.setsid()
-    rest()
+    sleep_forever()
 
 
 def daemon() -> None:
     os.setsid()
-    born(rest)
+    fork(sleep_forever)
 
 
 def become_bare() -> None:
-    arrive()
+    report_ready()
     os.execve(sys.executable, [sys.executable, "-IS", *sys.argv, "rest"], {})
 
 
 def bare_daemon() -> None:
     os.setsid()
-    born(become_bare)
+    fork(become_bare)
 
 
 def become_unmarked() -> None:
-    """No session, environment or limit by which it was known."""
+    """Remove the session, the environment and the limit that identify it."""
     hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     resource.setrlimit(resource.RLIMIT_RTTIME, (hard // 3, hard // 3))
     os.setsid()
@@ -62,7 +62,7 @@ def become_unmarked() -> None:
 
 def unmarked_daemon() -> None:
     os.setsid()
-    born(become_unmarked)
+    fork(become_unmarked)
 
 
 def become_unlimited() -> None:
@@ -76,47 +76,47 @@ def become_unlimited() -> None:
 
 def unlimited_daemon() -> None:
     os.setsid()
-    born(become_unlimited)
+    fork(become_unlimited)
 
 
 def forker() -> None:
-    arrive()
+    report_ready()
     while True:
-        born(in_own_session)
+        fork(in_own_session)
         time.sleep(0.02)
 
 
 def flood() -> None:
-    signal.alarm(60)
+    signal.alarm(600)
     while True:
         os.write(1, b"x" * 65_536)
 
 
 kind = sys.argv[1]
 if sys.argv[-1] == "rest":
-    rest()
+    sleep_forever()
 if kind.startswith("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-relatives: dict[str, list[Callable[[], None]]] = {
+descendants: dict[str, list[Callable[[], None]]] = {
     "alone": [],
-    "plain": [rest, rest],
+    "plain": [sleep_forever, sleep_forever],
     "flood": [],
     "session": [in_own_session],
     "daemon": [daemon],
     "bare-daemon": [bare_daemon],
     "unmarked-daemon": [unmarked_daemon],
     "unlimited-daemon": [unlimited_daemon],
-    "deaf": [rest],
+    "deaf": [sleep_forever],
     "deaf-daemon": [daemon],
-    "holder": [rest],
+    "holder": [sleep_forever],
     "forker": [forker],
 }
-for relative in relatives[kind.removesuffix("-left")]:
-    born(relative)
-    os.read(there, 1)
+for start in descendants[kind.removesuffix("-left")]:
+    fork(start)
+    os.read(readable, 1)
 os.write(1, b"ready\n")
 if kind.endswith("-left") or kind == "holder":
     os._exit(7)
 if kind == "flood":
     flood()
-rest()
+sleep_forever()

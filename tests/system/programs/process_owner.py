@@ -1,5 +1,7 @@
-"""A process that owns a run: ``host.py HOW LEDGER PROGRAM...``. Says ``started`` when the
-program has, and then does what HOW says."""
+"""A process that owns a run: ``process_owner.py HOW REGISTRY PROGRAM...``.
+
+It writes ``started`` when the program has started, and then does what HOW says.
+"""
 
 import asyncio
 import gc
@@ -41,10 +43,10 @@ async def drop_while_reading() -> None:
 
 
 async def start_in_a_thread_that_ends() -> None:
-    kept: list[Process] = []
+    stored: list[Process] = []
 
     async def start_and_keep() -> None:
-        kept.append(await start())
+        stored.append(await start())
 
     thread = threading.Thread(target=lambda: asyncio.run(start_and_keep()))
     thread.start()
@@ -54,10 +56,10 @@ async def start_in_a_thread_that_ends() -> None:
 
 
 if how == "keep-until-exit":
-    kept = asyncio.run(start())
+    stored = asyncio.run(start())
 elif how == "never-close-the-loop":
     loop = asyncio.new_event_loop()
-    kept = loop.run_until_complete(start())
+    stored = loop.run_until_complete(start())
 elif how == "drop-in-a-thread":
 
     async def drop_elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""read_file, read_many_files, list_dir and glob: bounded, and plain about what they leave out."""
+"""read_file, read_many_files, list_dir and glob: limited output with notes on what is left out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ async def test_lines_are_numbered_from_one(workspace: Path) -> None:
 async def test_a_part_of_a_file_says_its_lines_and_how_to_continue(workspace: Path) -> None:
     (workspace / "a").write_text("".join(f"l{n}\n" for n in range(1, 5_001)))
     here = Workspace(workspace)
-    said = await call_ok(here, "read_file", file_path="a", offset=10, limit=2)
-    assert said == "    10\tl10\n    11\tl11\n(lines 10 to 11 of 5,000; continue with offset=12)\n"
+    output = await call_ok(here, "read_file", file_path="a", offset=10, limit=2)
+    assert (
+        output == "    10\tl10\n    11\tl11\n(lines 10 to 11 of 5,000; continue with offset=12)\n"
+    )
     assert "(lines 1 to 2,000 of 5,000" in await call_ok(here, "read_file", file_path="a")
     assert await call_ok(here, "read_file", file_path="a", offset=5_000) == "  5000\tl5000\n"
-    said = await call_error(here, "read_file", file_path="a", offset=5_001)
-    assert said == "a has only 5,000 lines, so there is no line 5,001"
+    output = await call_error(here, "read_file", file_path="a", offset=5_001)
+    assert output == "a has only 5,000 lines, so there is no line 5,001"
     assert "at least 1" in await call_error(here, "read_file", file_path="a", offset=0)
 
 
@@ -52,24 +54,24 @@ async def test_files_that_are_not_text_are_described(
     workspace: Path, head: bytes, kind: str
 ) -> None:
     (workspace / "a").write_bytes(head)
-    said = await call_error(Workspace(workspace), "read_file", file_path="a")
-    assert said == f"a is {kind} of {len(head)} bytes, which cannot be shown as text"
+    output = await call_error(Workspace(workspace), "read_file", file_path="a")
+    assert output == f"a is {kind} of {len(head)} bytes, which cannot be shown as text"
 
 
 async def test_bytes_that_are_not_utf8_are_replaced_and_reported(workspace: Path) -> None:
     (workspace / "a").write_bytes(b"caf\xe9\n")
-    said = await call_ok(Workspace(workspace), "read_file", file_path="a")
-    assert said.startswith("     1\tcaf\ufffd\n(some bytes are not UTF-8")
+    output = await call_ok(Workspace(workspace), "read_file", file_path="a")
+    assert output.startswith("     1\tcaf\ufffd\n(some bytes are not UTF-8")
 
 
 async def test_a_very_large_file_of_one_line_is_read_within_limits(workspace: Path) -> None:
     with (workspace / "a").open("wb") as file:
         file.write(b"x" * 100_000 + b"\nsecond\n")
         file.truncate(200_000_000)  # zeros to the end, which take no room on the disk
-    said = await call_ok(Workspace(workspace), "read_file", file_path="a", limit=2)
-    assert "[… 98,000 more in this line]" in said
-    assert "     2\tsecond\n" in said
-    assert len(said) < 3_000
+    output = await call_ok(Workspace(workspace), "read_file", file_path="a", limit=2)
+    assert "[… 98,000 more in this line]" in output
+    assert "     2\tsecond\n" in output
+    assert len(output) < 3_000
 
 
 async def test_a_long_file_is_truncated_for_the_model_and_complete_in_the_event(
@@ -88,8 +90,10 @@ async def test_several_files_can_be_read_by_path_and_by_pattern(workspace: Path)
     for name in ("src/a.py", "src/b.py", "c.txt", "src/[x].py"):
         (workspace / name).write_text(f"in {name}\n")
     here = Workspace(workspace)
-    said = await call_ok(here, "read_many_files", paths=["c.txt", "src/?.py", "missing", "*.none"])
-    assert said == (
+    output = await call_ok(
+        here, "read_many_files", paths=["c.txt", "src/?.py", "missing", "*.none"]
+    )
+    assert output == (
         "==> c.txt <==\n     1\tin c.txt\n\n\n"
         "==> src/a.py <==\n     1\tin src/a.py\n\n\n"
         "==> src/b.py <==\n     1\tin src/b.py\n\n\n"

@@ -1,4 +1,4 @@
-"""No tool reads or writes outside the folders it was given, however the path is spelt."""
+"""No tool reads or writes outside its folders, in whatever form the path is written."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def outside(root: Path) -> dict[str, str]:
 async def test_a_path_outside_the_workspace_is_refused(root: Path, tool: str, path: str) -> None:
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
-    said = await call_error(Workspace(root), tool, **CALLS[tool](path))
-    assert SECRET not in said
-    assert "secret.txt" not in said.replace(path, "")
+    output = await call_error(Workspace(root), tool, **CALLS[tool](path))
+    assert SECRET not in output
+    assert "secret.txt" not in output.replace(path, "")
     assert outside(root) == before
 
 
@@ -106,8 +106,8 @@ async def test_a_path_outside_the_workspace_is_refused(root: Path, tool: str, pa
 async def test_a_patch_outside_the_workspace_is_refused(root: Path, patch: str, path: str) -> None:
     before = outside(root)
     path = path.replace("{evil}", str(root.parent / "repo-evil"))
-    whole = f"*** Begin Patch\n{patch.format(path)}\n*** End Patch"
-    assert SECRET not in (await call_error(Workspace(root), "apply_patch", patch=whole)).replace(
+    complete = f"*** Begin Patch\n{patch.format(path)}\n*** End Patch"
+    assert SECRET not in (await call_error(Workspace(root), "apply_patch", patch=complete)).replace(
         patch, ""
     ).replace(f"-{SECRET}", "")
     assert outside(root) == before
@@ -143,9 +143,9 @@ async def test_a_search_follows_no_link_out_of_the_workspace(root: Path) -> None
     workspace = Workspace(root)
     assert "No line" in await call_ok(workspace, "grep", pattern=SECRET)
     assert "secret" not in await call_ok(workspace, "glob", pattern="**")
-    whole = await call_tool(workspace, "read_many_files", paths=["**"])
-    assert "own" in whole.text
-    assert SECRET not in whole.text
+    complete = await call_tool(workspace, "read_many_files", paths=["**"])
+    assert "own" in complete.text
+    assert SECRET not in complete.text
 
 
 def test_every_tool_that_takes_a_path_is_tried_here() -> None:
@@ -177,8 +177,8 @@ async def test_extra_folders_can_be_read_and_writable_ones_written(
     assert SECRET in await call_ok(workspace, "read_file", file_path=str(evil / "secret.txt"))
     assert SECRET in await call_ok(workspace, "read_file", file_path="link.txt")
     for path in ("link.txt", "dangling", str(evil / "new.txt")):
-        said = await call_error(workspace, "write_file", file_path=path, content="")
-        assert said.endswith("may be read but not written")
+        output = await call_error(workspace, "write_file", file_path=path, content="")
+        assert output.endswith("may be read but not written")
     await call_ok(workspace, "write_file", file_path=str(other / "new.txt"), content="x")
     assert (other / "new.txt").read_text() == "x"
 
@@ -187,29 +187,29 @@ def test_a_folder_replaced_by_a_link_after_the_check_is_not_followed(root: Path)
     """What a program that runs at the same time could do between the check and the opening."""
     workspace = Workspace(root)
     (root / "inner" / "secret.txt").write_text("own")
-    whole = workspace.resolve("inner/secret.txt", write=True)
+    complete = workspace.resolve("inner/secret.txt", write=True)
     os.rename(root / "inner", root / "was")
     (root / "inner").symlink_to("../repo-evil")
     before = outside(root)
     with pytest.raises(ToolError):
-        tool_files.read_text(workspace, whole)
+        tool_files.read_text(workspace, complete)
     with pytest.raises(ToolError):
-        tool_files.write(workspace, whole, b"broken in")
+        tool_files.write(workspace, complete, b"broken in")
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
-        tool_files.remove(workspace, whole)
+        tool_files.remove(workspace, complete)
     assert outside(root) == before
 
 
 def test_a_file_replaced_by_a_link_after_the_check_is_not_followed(root: Path) -> None:
     workspace = Workspace(root)
-    whole = workspace.resolve("own.txt", write=True)
+    complete = workspace.resolve("own.txt", write=True)
     (root / "own.txt").unlink()
     (root / "own.txt").symlink_to("../repo-evil/secret.txt")
     before = outside(root)
     with pytest.raises(ToolError):
-        tool_files.read_text(workspace, whole)
+        tool_files.read_text(workspace, complete)
     with pytest.raises(ToolError):
-        tool_files.write(workspace, whole, b"broken in")
+        tool_files.write(workspace, complete, b"broken in")
     assert outside(root) == before
 
 
@@ -223,8 +223,8 @@ async def test_a_hard_link_to_a_file_outside_is_replaced_not_written(root: Path)
 @pytest.mark.parametrize("tool", ["read_file", "edit_file", "write_file", "grep"])
 async def test_a_pipe_never_blocks_a_tool(root: Path, tool: str) -> None:
     os.mkfifo(root / "pipe")
-    said = (await call_tool(Workspace(root), tool, **CALLS[tool]("pipe"))).text
-    assert said == "pipe is not a regular file"
+    output = (await call_tool(Workspace(root), tool, **CALLS[tool]("pipe"))).text
+    assert output == "pipe is not a regular file"
 
 
 def test_a_root_that_is_not_a_folder_is_an_error(root: Path) -> None:

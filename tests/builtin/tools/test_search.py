@@ -1,4 +1,4 @@
-"""grep: the same answers from ripgrep and from our own search."""
+"""grep: the same results from ripgrep and from corral's own search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.builtin_tools import call_error, call_ok, call_tool
 from corral.builtin.tools import grep as grep_module
 from corral.builtin.tools.workspace import Workspace
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PINNED = next(ROOT.glob("tools/ripgrep/node_modules/@vscode/ripgrep-*/bin/rg"), None)
 """`make` installs it beside the agents, so that no machine tests our own search alone."""
 RIPGREP = str(PINNED) if PINNED else shutil.which("rg")
@@ -46,15 +46,15 @@ def here(workspace: Path, engine: str) -> Workspace:
 
 
 def fill(root: Path, files: dict[str, str | bytes]) -> None:
-    for name, held in files.items():
+    for name, locked in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(held if isinstance(held, bytes) else held.encode())
+        (root / name).write_bytes(locked if isinstance(locked, bytes) else locked.encode())
 
 
 async def test_lines_have_path_and_number(here: Workspace) -> None:
     fill(here.root, {"a.py": "import os\nx = 1\n", "src/b.py": "y\nimport re\n", "c": "export\n"})
-    said = await call_ok(here, "grep", pattern=r"^import \w+")
-    assert sorted(said.splitlines()) == ["a.py:1:import os", "src/b.py:2:import re"]
+    output = await call_ok(here, "grep", pattern=r"^import \w+")
+    assert sorted(output.splitlines()) == ["a.py:1:import os", "src/b.py:2:import re"]
 
 
 async def test_a_folder_a_file_and_a_glob_narrow_the_search(here: Workspace) -> None:
@@ -79,15 +79,15 @@ async def test_generated_folders_and_binaries_are_left_out(here: Workspace) -> N
     for name in ("node_modules/x", "src/node_modules/x", ".git/config", ".github/ci", "ok"):
         fill(here.root, {name: "hit\n"})
     fill(here.root, {"binary": b"\0hit\n"})
-    said = await call_ok(here, "grep", pattern="hit")
-    assert sorted(said.splitlines()) == [".github/ci:1:hit", "ok:1:hit"]
+    output = await call_ok(here, "grep", pattern="hit")
+    assert sorted(output.splitlines()) == [".github/ci:1:hit", "ok:1:hit"]
     assert await call_ok(here, "grep", pattern="hit", path="node_modules") == "node_modules/x:1:hit"
 
 
 async def test_results_stop_at_the_requested_number(here: Workspace) -> None:
     fill(here.root, {"a": "x\n" * 10})
-    said = await call_ok(here, "grep", pattern="x", max_results=3)
-    assert said.splitlines() == [
+    output = await call_ok(here, "grep", pattern="x", max_results=3)
+    assert output.splitlines() == [
         "a:1:x",
         "a:2:x",
         "a:3:x",
@@ -116,8 +116,8 @@ async def test_unusual_names_are_shown_readably(here: Workspace) -> None:
     fd = os.open(os.fsencode(here.root) + b"/odd\xff:1", os.O_CREAT | os.O_WRONLY)
     os.write(fd, b"x\n")
     os.close(fd)
-    said = await call_ok(here, "grep", pattern="x")
-    assert sorted(said.splitlines()) == ["-rf:1:x", "odd?:1:1:x"]
+    output = await call_ok(here, "grep", pattern="x")
+    assert sorted(output.splitlines()) == ["-rf:1:x", "odd?:1:1:x"]
     assert await call_ok(here, "grep", pattern="x", path="-rf") == "-rf:1:x"
 
 
@@ -137,8 +137,8 @@ async def test_a_search_that_takes_too_long_is_stopped(
 ) -> None:
     monkeypatch.setattr(grep_module, "SECONDS", 1.0)
     fill(here.root, {"a": "a" * 60 + "!\n", "z": "aaa\n"})
-    said = await call_ok(here, "grep", pattern="^(a+)+$")
-    assert "the search was stopped after 1 s" in said or said == "z:1:aaa"
+    output = await call_ok(here, "grep", pattern="^(a+)+$")
+    assert "the search was stopped after 1 s" in output or output == "z:1:aaa"
 
 
 async def test_a_ripgrep_that_the_tools_can_write_is_never_run(

@@ -1,4 +1,4 @@
-"""web_fetch against a real server on this machine: text, bounds, redirects, refusals."""
+"""web_fetch with a real server on this machine: text, limits, redirects, errors."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ async def test_a_page_becomes_text(here: Workspace) -> None:
         "<table><tr><td>1</td><td>2</td></tr></table><a href='javascript:x'>not</a></body></html>"
     )
     async with serving(always(lambda: web.Response(text=html, content_type="text/html"))) as url:
-        said = await call_ok(here, "web_fetch", url=url)
-    assert said.startswith(
+        output = await call_ok(here, "web_fetch", url=url)
+    assert output.startswith(
         f"{url} (status 200, text/html)\n\n# A & B\n\n## Über uns\n\nOne two three."
     )
-    assert "\nfour\n" in said
-    assert "\n- x\n- y\n" in said
-    assert f"[further]({url}/next?a=1)" in said
-    assert "```\n  kept\n   so\n```" in said
-    assert "| 1 | 2" in said
-    assert "no" not in said.replace("not", "")
+    assert "\nfour\n" in output
+    assert "\n- x\n- y\n" in output
+    assert f"[further]({url}/next?a=1)" in output
+    assert "```\n  kept\n   so\n```" in output
+    assert "| 1 | 2" in output
+    assert "no" not in output.replace("not", "")
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ async def test_other_text_is_returned_unchanged(
 
 async def test_files_that_are_not_text_are_described(here: Workspace) -> None:
     async with serving(always(lambda: web.Response(body=b"x", content_type="image/png"))) as url:
-        said = await call_error(here, "web_fetch", url=url)
-    assert said == f"{url} is image/png of 1 bytes, not text, and cannot be shown"
+        output = await call_error(here, "web_fetch", url=url)
+    assert output == f"{url} is image/png of 1 bytes, not text, and cannot be shown"
     async with serving(always(lambda: web.Response(body=b"\0", content_type="text/plain"))) as url:
         assert "is binary" in await call_error(here, "web_fetch", url=url)
 
 
 async def test_an_error_of_the_server_is_returned_with_its_page(here: Workspace) -> None:
     async with serving(always(lambda: web.Response(text="gone fishing", status=404))) as url:
-        said = await call_error(here, "web_fetch", url=url)
-    assert "status 404" in said
-    assert "gone fishing" in said
+        output = await call_error(here, "web_fetch", url=url)
+    assert "status 404" in output
+    assert "gone fishing" in output
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ async def test_an_error_of_the_server_is_returned_with_its_page(here: Workspace)
     ],
 )
 async def test_only_web_addresses_are_fetched(here: Workspace, url: str) -> None:
-    said = await call_error(here, "web_fetch", url=url)
-    assert "only addresses with http" in said or "not an address" in said
+    output = await call_error(here, "web_fetch", url=url)
+    assert "only addresses with http" in output or "not an address" in output
 
 
 async def test_redirects_are_limited_in_number_and_in_target(here: Workspace) -> None:
@@ -164,9 +164,9 @@ async def test_a_silent_server_is_an_error(
         return web.Response()
 
     async with serving(silent) as url:
-        said = await call_error(here, "web_fetch", url=url)
+        output = await call_error(here, "web_fetch", url=url)
         over.set()
-    assert said == f"{url} did not respond completely within 0.3 s"
+    assert output == f"{url} did not respond completely within 0.3 s"
 
 
 async def test_an_unreachable_server_is_an_error(here: Workspace) -> None:
@@ -182,6 +182,6 @@ async def test_a_page_that_takes_too_long_to_parse_is_abandoned(
     html = "<a " * 100_000
     async with serving(always(lambda: web.Response(text=html, content_type="text/html"))) as url:
         async with asyncio.timeout(60):
-            said = (await call_tool(here, "web_fetch", url=url)).text
+            output = (await call_tool(here, "web_fetch", url=url)).text
     # A newer Python may well read it in time.
-    assert "cannot be turned into text" in said or "nothing to read" in said or "<a" in said
+    assert "cannot be turned into text" in output or "nothing to read" in output or "<a" in output

@@ -1,4 +1,4 @@
-"""Commands: nothing of them is left, nothing secret reaches them, no flood drowns us."""
+"""Commands: no processes are left, no secrets are passed, output is bounded."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def started(workspace: Path, count: int) -> None:
 
 async def test_output_and_errors_come_in_order_with_the_exit_code(workspace: Path) -> None:
     command = "echo one; echo two >&2; echo three; exit 3"
-    said = await call_error(Workspace(workspace), "shell", command=command)
-    assert said == "one\ntwo\nthree\n[the command exited with 3]"
+    output = await call_error(Workspace(workspace), "shell", command=command)
+    assert output == "one\ntwo\nthree\n[the command exited with 3]"
 
 
 async def test_a_command_works_in_the_root_without_input(workspace: Path) -> None:
-    said = await call_ok(Workspace(workspace), "shell", command="pwd; cat; printf end")
-    assert said == f"{workspace}\nend\n[the command exited with 0]"
+    output = await call_ok(Workspace(workspace), "shell", command="pwd; cat; printf end")
+    assert output == f"{workspace}\nend\n[the command exited with 0]"
 
 
 async def test_a_killed_or_silent_command_is_reported(workspace: Path) -> None:
@@ -77,10 +77,10 @@ async def test_a_killed_or_silent_command_is_reported(workspace: Path) -> None:
 
 
 async def test_a_process_tree_that_ignores_term_is_killed_at_the_timeout(workspace: Path) -> None:
-    said = await call_error(
+    output = await call_error(
         Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
     )
-    assert said.startswith("started\n[the command did not end within 1.5 s and was killed")
+    assert output.startswith("started\n[the command did not end within 1.5 s and was killed")
     assert len(pids(workspace)) == 2
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
@@ -98,27 +98,27 @@ async def test_a_cancelled_call_ends_its_process_tree(workspace: Path) -> None:
 async def test_background_processes_neither_block_nor_stay(workspace: Path) -> None:
     command = "sleep 300 & echo $! >> pids; setsid sleep 300 & echo $! >> pids; echo done"
     async with asyncio.timeout(30):
-        said = await call_ok(Workspace(workspace), "shell", command=command)
-    assert said == "done\n[the command exited with 0]"
+        output = await call_ok(Workspace(workspace), "shell", command=command)
+    assert output == "done\n[the command exited with 0]"
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
 async def test_output_of_a_command_after_term_is_included(workspace: Path) -> None:
     command = "trap 'echo tidied; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
-    said = await call_error(Workspace(workspace), "shell", command=command, timeout_ms=500)
-    assert said.startswith("begun\n")
-    assert "tidied" in said
-    assert "did not end within 0.5 s" in said
+    output = await call_error(Workspace(workspace), "shell", command=command, timeout_ms=500)
+    assert output.startswith("begun\n")
+    assert "tidied" in output
+    assert "did not end within 0.5 s" in output
 
 
 async def test_endless_output_is_bounded_in_time_and_memory(workspace: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     shell = by_name("shell")
     assert shell is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with asyncio.timeout(30):
         outcome = await shell.call(
-            Workspace(workspace), {"command": "yes flood", "timeout_ms": 1_500}, told.append
+            Workspace(workspace), {"command": "yes flood", "timeout_ms": 1_500}, reported.append
         )
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 64 * 1024  # in KiB
@@ -126,8 +126,8 @@ async def test_endless_output_is_bounded_in_time_and_memory(workspace: Path) -> 
     assert "bytes of output were dropped here" in outcome.text
     assert len(outcome.shown) <= 30_000
     assert outcome.shown.startswith("flood\nflood\n")
-    assert sum(map(len, told)) < 2 * STORED
-    assert "not shown live" in told[-1]
+    assert sum(map(len, reported)) < 2 * STORED
+    assert "not shown live" in reported[-1]
 
 
 async def test_a_flood_with_a_slow_reader_still_ends_in_time(workspace: Path) -> None:
@@ -142,20 +142,20 @@ async def test_a_flood_with_a_slow_reader_still_ends_in_time(workspace: Path) ->
 
 
 async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:
-    said = await call_ok(
+    output = await call_ok(
         Workspace(workspace), "shell", command="echo first; yes | head -c 5M; echo last"
     )
-    assert said.startswith("first\n")
-    assert said.endswith("last\n[the command exited with 0]")
-    assert len(said.splitlines()) <= 256
+    assert output.startswith("first\n")
+    assert output.endswith("last\n[the command exited with 0]")
+    assert len(output.splitlines()) <= 256
 
 
 async def test_output_is_reported_while_the_command_runs(workspace: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     heard = asyncio.Event()
 
     def tell(delta: str) -> None:
-        told.append(delta)
+        reported.append(delta)
         heard.set()
 
     shell = by_name("shell")
@@ -166,15 +166,15 @@ async def test_output_is_reported_while_the_command_runs(workspace: Path) -> Non
             shell.call(Workspace(workspace), {"command": command}, tell)
         )
         await heard.wait()
-        assert told == ["now\n"]
+        assert reported == ["now\n"]
         (workspace / "go").touch()
-    assert "".join(told) == "now\ncafé"
+    assert "".join(reported) == "now\ncafé"
     assert task.result().text.startswith("now\ncafé\n")
 
 
 async def test_output_that_is_not_utf8_is_replaced(workspace: Path) -> None:
-    said = await call_ok(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
-    assert said.startswith("a\ufffdb 日本\n")
+    output = await call_ok(Workspace(workspace), "shell", command=r"printf 'a\377b 日本\n'")
+    assert output.startswith("a\ufffdb 日本\n")
 
 
 @pytest.mark.parametrize(
@@ -203,24 +203,24 @@ async def test_commands_have_no_pager_and_no_password_prompt(workspace: Path) ->
 
 @pytest.mark.parametrize("timeout", [0, 600_001, "soon"])
 async def test_an_invalid_timeout_is_an_error(workspace: Path, timeout: int | str) -> None:
-    said = await call_error(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
-    assert "timeout_ms: expected" in said
+    output = await call_error(Workspace(workspace), "shell", command="touch x", timeout_ms=timeout)
+    assert "timeout_ms: expected" in output
     assert not (workspace / "x").exists()
 
 
 def test_a_cut_splits_no_character() -> None:
     for size in range(1, 9):
-        kept = OutputBuffer(size)
+        stored = OutputBuffer(size)
         for _ in range(50):
-            kept.add("日".encode())
-        assert "\ufffd" not in kept.text
+            stored.add("日".encode())
+        assert "\ufffd" not in stored.text
 
 
 def test_output_is_stored_completely_up_to_the_limit() -> None:
-    kept = OutputBuffer(1_000)
+    stored = OutputBuffer(1_000)
     for at in range(0, 1_000, 7):
-        kept.add(b"x" * min(7, 1_000 - at))
-    assert kept.text == "x" * 1_000
+        stored.add(b"x" * min(7, 1_000 - at))
+    assert stored.text == "x" * 1_000
     for _ in range(10_000):
-        kept.add(b"y" * 10_000)
-    assert len(kept.text) < 1_200
+        stored.add(b"y" * 10_000)
+    assert len(stored.text) < 1_200

@@ -1,4 +1,4 @@
-"""A repository's own folder is read, never written: a hook there would be a command."""
+"""The ``.git`` folder can be read but not written: a hook there would be a command."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def test_no_file_tool_writes_into_git(workspace: Path, path: str) -> None:
     (workspace / "sub" / ".git").mkdir(parents=True)
     (workspace / "link").symlink_to(".git")
     here = Workspace(workspace)
-    said = await call_error(here, "write_file", file_path=path, content="#!/bin/sh\n")
-    assert "belongs to git" in said
+    output = await call_error(here, "write_file", file_path=path, content="#!/bin/sh\n")
+    assert "belongs to git" in output
     patch = f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"
     assert "belongs to git" in await call_error(here, "apply_patch", patch=patch)
     assert not (workspace / path).exists()
@@ -45,8 +45,8 @@ async def test_no_protected_name_is_written_unless_the_policy_is_unlimited(
 ) -> None:
     (workspace / "way").symlink_to(".claude")
     here = Workspace(workspace, protects=True)
-    said = await call_error(here, "write_file", file_path=path, content="{}")
-    assert "is protected" in said
+    output = await call_error(here, "write_file", file_path=path, content="{}")
+    assert "is protected" in output
     assert not (workspace / path).exists()
     await call_ok(Workspace(workspace), "write_file", file_path=path, content="{}")
     assert (workspace / path).exists()

@@ -1,4 +1,4 @@
-"""write_file and edit_file: exactly what was meant, or a word on why not."""
+"""write_file and edit_file: exact changes, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ async def test_an_edit_changes_the_place_and_nothing_else(
 
 async def test_text_that_occurs_twice_is_an_error_with_its_lines(workspace: Path) -> None:
     (workspace / "a").write_text("x\ny\nx = x\n")
-    said = await edit_refused(workspace, "x", "z")
-    assert "is in a 3 times, at lines 1, 3, 3" in said
-    assert "replace_all" in said
+    output = await edit_refused(workspace, "x", "z")
+    assert "is in a 3 times, at lines 1, 3, 3" in output
+    assert "replace_all" in output
     assert (workspace / "a").read_text() == "x\ny\nx = x\n"
     assert "at 3 places" in await edit(workspace, "x", "z", replace_all=True)
     assert (workspace / "a").read_text() == "z\ny\nz = z\n"
@@ -59,8 +59,8 @@ async def test_text_that_occurs_twice_is_an_error_with_its_lines(workspace: Path
 
 async def test_missing_text_is_an_error_with_similar_lines(workspace: Path) -> None:
     (workspace / "a").write_text("def greet(name):\n    return name\n\ndef part(): ...\n")
-    said = await edit_refused(workspace, "def great(name):\n    return nane", "x")
-    assert said == (
+    output = await edit_refused(workspace, "def great(name):\n    return nane", "x")
+    assert output == (
         "old_string is not in a; the nearest lines are:\n"
         "     1\tdef greet(name):\n     2\t    return name"
     )
@@ -68,8 +68,8 @@ async def test_missing_text_is_an_error_with_similar_lines(workspace: Path) -> N
 
 async def test_text_that_differs_only_in_spaces_is_reported(workspace: Path) -> None:
     (workspace / "a").write_text("if x:\n\treturn 1\nif x:\n\treturn 2\n")
-    said = await edit_refused(workspace, "if x:\n    return 2", "x")
-    assert "differ only in leading or trailing spaces:\n     3\tif x:\n     4\t\treturn 2" in said
+    output = await edit_refused(workspace, "if x:\n    return 2", "x")
+    assert "differ only in leading or trailing spaces:\n     3\tif x:\n     4\t\treturn 2" in output
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ async def test_files_that_are_not_text_cannot_be_edited(workspace: Path) -> None
 
 async def test_a_misspelled_name_is_an_error_with_similar_names(workspace: Path) -> None:
     (workspace / "settings.toml").touch()
-    said = await call_error(Workspace(workspace), "read_file", file_path="setings.toml")
-    assert said == "setings.toml does not exist; did you mean settings.toml?"
+    output = await call_error(Workspace(workspace), "read_file", file_path="setings.toml")
+    assert output == "setings.toml does not exist; did you mean settings.toml?"
 
 
 async def test_an_edit_shows_what_changed(workspace: Path) -> None:
@@ -177,8 +177,8 @@ async def test_a_file_is_replaced_atomically(workspace: Path) -> None:
 async def test_read_only_files_are_not_changed(workspace: Path) -> None:
     (workspace / "a").write_text("old")
     (workspace / "a").chmod(0o444)
-    said = await call_error(Workspace(workspace), "write_file", file_path="a", content="new")
-    assert said == "a is read-only"
+    output = await call_error(Workspace(workspace), "write_file", file_path="a", content="new")
+    assert output == "a is read-only"
 
 
 async def test_a_file_cannot_replace_a_folder(workspace: Path) -> None:
@@ -190,8 +190,8 @@ async def test_a_file_cannot_replace_a_folder(workspace: Path) -> None:
 
 
 async def test_all_argument_errors_are_reported_together(workspace: Path) -> None:
-    said = await call_error(Workspace(workspace), "write_file", file_path=3, contents="x")
-    assert said.splitlines() == [
+    output = await call_error(Workspace(workspace), "write_file", file_path=3, contents="x")
+    assert output.splitlines() == [
         "the arguments do not fit write_file:",
         "- content: is required and missing",
         "- file_path: expected a string, got 3",

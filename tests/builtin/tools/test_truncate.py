@@ -1,4 +1,4 @@
-"""What a model is shown of a long text: within the limits, head and tail kept."""
+"""What a model gets of a long text: head and tail, within the limits."""
 
 from __future__ import annotations
 

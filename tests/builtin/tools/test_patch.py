@@ -1,4 +1,4 @@
-"""Patches in the v4a form: found by their context, all of one or nothing."""
+"""Patches in the v4a form: found by their context, applied completely or not at all."""
 
 from __future__ import annotations
 
@@ -189,8 +189,10 @@ async def test_one_patch_adds_updates_moves_and_deletes(workspace: Path) -> None
     assert (workspace / "deep/b").read_text() == "1\ntwo\n"
     assert (workspace / "deep/b").stat().st_mode & 0o777 == 0o755
     assert sorted(os.listdir(workspace)) == ["a", "deep"]
-    told = [(Path(e.path).name, e.kind, e.lines_added, e.lines_removed) for e in outcome.effects]
-    assert told == [
+    reported = [
+        (Path(e.path).name, e.kind, e.lines_added, e.lines_removed) for e in outcome.effects
+    ]
+    assert reported == [
         ("new.txt", "created", 3, 0),
         ("a", "modified", 1, 1),
         ("b", "moved", 1, 1),
