@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,9 @@ def seed(workspace: Path) -> Path:
     file = workspace / "seed.txt"
     file.write_text("seed words\n")
     return file
+
+
+@pytest.fixture
+def sleep_time() -> str:
+    """How long the commands of a test sleep: a number that no other process has."""
+    return f"300.{uuid.uuid4().int}"

@@ -6,11 +6,9 @@ servers that do not start, and the ACP bridge, which decides by permission reque
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import socket
-import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +18,8 @@ import msgspec
 import pytest
 from support.files import file_names
 from support.model_scripts import sent_json, steps, tool_results_json
-from support.processes import fifo_signal, processes_matching
-from support.real_agents import KEY, RealAgent, denied_tools, for_agents
+from support.processes import fifo_signal
+from support.real_agents import KEY, RealAgent, cancel_during_command, denied_tools, for_agents
 from support.refusing_proxy import refusing_proxy
 from support.repositories import git
 
@@ -39,22 +37,14 @@ PNG = base64.b64decode(
 
 
 @for_agents("codex-cli")
-async def test_cancelling_ends_a_command_in_the_sandbox(agent: RealAgent, workspace: Path) -> None:
-    sleep_time = f"300.{uuid.uuid4().int}"
+async def test_cancelling_ends_a_command_in_the_sandbox(
+    agent: RealAgent, workspace: Path, sleep_time: str
+) -> None:
     with fifo_signal(workspace / "started") as started:
         command = f"setsid sleep {sleep_time} & echo up > {started.path}; sleep {sleep_time}"
         script = [Turn(calls=[agent.shell(command)])]
         async with agent.session(script, policy=Policy(write="allow", shell="allow")) as session:
-            turn = session.prompt("do it")
-            reading = asyncio.create_task(turn.collect())
-            await asyncio.to_thread(started.wait)
-            assert processes_matching(sleep_time)
-            turn.cancel()
-            async with asyncio.timeout(60):
-                result = await reading
-                while processes_matching(sleep_time):
-                    await asyncio.sleep(0.01)
-    assert result.status == "interrupted"
+            await cancel_during_command(session, sleep_time, started)
     assert file_names(workspace) == ["started"]
 
 

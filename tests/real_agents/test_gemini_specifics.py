@@ -11,7 +11,6 @@ import asyncio
 import os
 import shutil
 import signal
-import uuid
 from pathlib import Path
 
 import pytest
@@ -37,12 +36,6 @@ ODD = (
     "naïve “quotes” 漢字 👩‍👩‍👧‍👦 \u2028 \u2029 \x7f"
     " tab\there \\ back\\nslash $HOME `id` 'x' \"y\" {z}"
 )
-
-
-@pytest.fixture
-def sleep_time() -> str:
-    """How long the commands of a test sleep: a number that no other process has."""
-    return f"300.{uuid.uuid4().int}"
 
 
 def sleeping_command(agent: RealAgent, sleep_time: str, started: FifoSignal) -> list[Turn]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,8 +192,9 @@ async def test_after_a_crash_the_next_prompt_starts_another_process(
 @for_agents(
     lambda record: record.persistent and record.name != "codex-acp", every_day=("gemini-acp",)
 )
-async def test_the_command_of_a_killed_agent_ends_with_it(agent: RealAgent, tmp_path: Path) -> None:
-    sleep_time = f"300.{uuid.uuid4().int}"
+async def test_the_command_of_a_killed_agent_ends_with_it(
+    agent: RealAgent, tmp_path: Path, sleep_time: str
+) -> None:
     with fifo_signal(tmp_path / "started") as started:
         command = f"sleep {sleep_time} & echo up > {started.path}; sleep {sleep_time}"
         script = [Turn(calls=[agent.shell(command)]), Turn(text="still here", repeat="forever")]

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import uuid
 from pathlib import Path
 
 import pytest
 from support.files import file_names
 from support.model_scripts import sent_json, steps
 from support.processes import FifoSignal, exclusive_machine, fifo_signal, processes_matching
-from support.real_agents import EVERY_DAY, USAGE, RealAgent, for_agents
+from support.real_agents import EVERY_DAY, USAGE, RealAgent, cancel_during_command, for_agents
 from support.stream_checks import check_stream
 
 import corral
@@ -168,29 +167,6 @@ async def test_a_lost_session_and_a_session_of_another_folder_cannot_be_resumed(
     with pytest.raises(errors.ResumeLost):
         lost.raise_for_status()
     assert len(agent.turns) == 1
-
-
-@pytest.fixture
-def sleep_time() -> str:
-    """How long the commands of a test sleep: a number that no other process has."""
-    return f"300.{uuid.uuid4().int}"
-
-
-async def cancel_during_command(
-    session: corral.Session, sleep_time: str, started: FifoSignal
-) -> corral.Result:
-    """Cancel a prompt when its command has started. Nothing of the command is left afterwards."""
-    turn = session.prompt("do it")
-    reading = asyncio.create_task(turn.collect())
-    await asyncio.to_thread(started.wait)
-    assert processes_matching(sleep_time)
-    turn.cancel()
-    async with asyncio.timeout(60):
-        result = await reading
-        while processes_matching(sleep_time):  # a persistent agent ends the command itself
-            await asyncio.sleep(0.01)
-    assert result.status == "interrupted"
-    return result
 
 
 @for_agents(every_day=[name for name in EVERY_DAY if name != "codex-acp"])

@@ -11,6 +11,7 @@ fixture ``agent`` and its name as the id::
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Literal, Unpack
 import pytest
 from support.installed_agents import ON_DEMAND, installed, mark_of
 from support.model_scripts import ModelClient, Script
+from support.processes import FifoSignal, processes_matching
 from support.stream_checks import check_stream
 
 import corral
@@ -441,3 +443,20 @@ def remove_keys(patch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if any(fnmatch(name, pattern) for pattern in patterns):
             patch.delenv(name)
+
+
+async def cancel_during_command(
+    session: corral.Session, sleep_time: str, started: FifoSignal
+) -> corral.Result:
+    """Cancel a prompt when its command has started. Nothing of the command is left afterwards."""
+    turn = session.prompt("do it")
+    reading = asyncio.create_task(turn.collect())
+    await asyncio.to_thread(started.wait)
+    assert processes_matching(sleep_time)
+    turn.cancel()
+    async with asyncio.timeout(60):
+        result = await reading
+        while processes_matching(sleep_time):  # a persistent agent ends the command itself
+            await asyncio.sleep(0.01)
+    assert result.status == "interrupted"
+    return result
