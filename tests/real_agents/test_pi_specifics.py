@@ -55,5 +55,5 @@ async def test_names_that_pi_changes_lead_nowhere_outside(
         agent.write(f"@{trap.out}/new.txt"),
     ]
     await agent.attempt(calls, policy="edits")
-    assert trap.changes() == []
+    assert [path for path in trap.changes() if path.startswith(str(trap.out))] == []
     assert SECRET not in sent_json(agent.requests)

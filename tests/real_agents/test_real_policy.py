@@ -98,7 +98,10 @@ async def test_without_permission_nothing_is_written_run_or_called(
     assert [file for result in results for file in result.files] == []
 
 
-@for_agents(every_day=("gemini-acp", "codex-cli", "codex-acp"))
+@for_agents(
+    lambda record: record.name != "copilot-cli",  # it refuses this policy
+    every_day=("gemini-acp", "codex-cli", "codex-acp"),
+)
 async def test_edits_are_made_in_the_workspace_and_writable_folders_only(
     agent: RealAgent, workspace: Path, tmp_path: Path, notes: Path
 ) -> None:
@@ -172,7 +175,7 @@ async def test_the_policy_all_allows_everything_without_a_question(
     events = await agent.events(steps(*calls), **options)
     asked = [event for event in events if isinstance(event, PermissionRequest)]
 
-    assert asked == []
+    assert not asked or agent.record.asks_always
     names = ["found.txt", "new.txt", "out.txt", "ran.txt", "seed.txt", "sorted.txt"]
     assert [n for n in file_names(workspace) if not n.startswith(".git/")] == names
     assert (workspace / "out.txt").read_text() == "redirected\n"
@@ -226,7 +229,7 @@ async def test_the_caller_decides_and_shell_rules_need_no_question(
     assert [kind for kind, _ in asked] == kinds
     assert "unwelcome.txt" in asked[-1][1]
     assert len(denied_tools(result)) == denied
-    if agent.record.ends_turn_at_denial:
+    if agent.record.reports_denied_turn:
         assert result.status == "denied"
         with pytest.raises(errors.PermissionRefused):
             result.raise_for_status()

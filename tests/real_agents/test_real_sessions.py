@@ -61,6 +61,7 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
     options = agent.options(answer_odd_prompts(), system_prompt="Be KIND.")
     events = list[list[Event]]()
+    listed: list[str] = []
     # A persistent agent has one process per session, the others one per prompt.
     for size in (2, 1, 1) if agent.record.persistent else (2, 2):
         async with corral.session(agent.name, **options) as session:

@@ -64,6 +64,10 @@ class AgentRecord:
     """It always sends ``AGENTS.md`` to the model."""
     ends_turn_at_denial: bool = False
     """It ends its turn when a call is denied. The next prompt of the session is served."""
+    reports_denied_turn: bool = False
+    """A turn that it ended when a call was denied has the status ``denied``."""
+    asks_always: bool = False
+    """It sends permission requests under every policy; the policy answers them."""
     calls_per_turn: int = 1
     """How many calls the scripted model may make in one message, so that all of them are served."""
     reports_hidden_calls: bool = True
@@ -197,6 +201,7 @@ RECORDS: Mapping[str, AgentRecord] = {
             own_prompt="You are Codex",
             always_offers=("apply_patch",),
             ends_turn_at_denial=True,
+            reports_denied_turn=True,
             reports_hidden_calls=False,
             asks_about_shell=False,
             has_rules=False,
@@ -215,12 +220,19 @@ RECORDS: Mapping[str, AgentRecord] = {
             reports_hidden_calls=False,
             asks_strictly=False,
         ),
-        AgentRecord(name="qwen-cli", usage=_usage(None, reasoning=None), effort_field="reasoning"),
+        AgentRecord(
+            name="qwen-cli",
+            usage=_usage(None, reasoning=None),
+            effort_field="reasoning",
+            asks_always=True,
+        ),
         AgentRecord(
             name="qwen-acp",
             usage=_usage(None),
             effort_field="reasoning",
             ends_turn_at_denial=True,
+            reports_denied_turn=True,
+            asks_always=True,
         ),
         AgentRecord(
             name="pi-cli",
@@ -374,7 +386,10 @@ class RealAgent(ModelClient):
         if "path" in values:
             values["abspath"] = os.path.join(self.workspace, values["path"])
         forms = self.record.probe.forms_of(act)
-        return [Call(name, _fill_arguments(given, values)) for name, given in forms]
+        return [
+            Call(name, {key: _fill(value, values) for key, value in given.items()})
+            for name, given in forms
+        ]
 
     def tool_name(self, act: Act) -> str:
         return self.record.probe.forms_of(act)[0][0]
@@ -409,24 +424,17 @@ def _with_side_turns(script: Script, side: tuple[Turn, ...]) -> Script:
     return answer
 
 
-def _fill_arguments(value: object, values: Mapping[str, str]) -> dict[str, Json]:
-    filled = _fill(value, values)
-    assert isinstance(filled, dict)
-    return filled
-
-
-def _fill(value: object, values: Mapping[str, str]) -> Json:
+def _fill(value: Json, values: Mapping[str, str]) -> Json:
     """The arguments of a call with its placeholders filled in, at any depth."""
     if isinstance(value, str):
         if "+{text}" in value and "text" in values:  # a patch: each line has a sign
             text = values["text"].removesuffix("\n").replace("\n", "\n+")
             values = {**values, "text": text}
         return re.sub(r"\{(\w+)\}", lambda hole: values.get(hole[1], hole[0]), value)
-    if isinstance(value, Mapping):
-        return {str(key): _fill(each, values) for key, each in value.items()}
-    if isinstance(value, Sequence):
+    if isinstance(value, dict):
+        return {key: _fill(each, values) for key, each in value.items()}
+    if isinstance(value, list):
         return [_fill(each, values) for each in value]
-    assert isinstance(value, bool | int | float | None)
     return value
 
 
