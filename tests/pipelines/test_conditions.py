@@ -123,7 +123,7 @@ CONTEXT: dict[str, Json] = {
         ("((done))", True),
     ],
 )
-def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
+def test_conditions_are_evaluated(text: str, holds: bool) -> None:
     assert compile(text).holds(lookup_in(CONTEXT)) is holds
 
 
@@ -156,14 +156,14 @@ def test_a_condition_holds_or_not(text: str, holds: bool) -> None:
         ('a = "x" y', 8),
     ],
 )
-def test_what_is_none_is_refused_with_the_place(text: str, position: int) -> None:
+def test_an_invalid_condition_is_rejected_with_the_place(text: str, position: int) -> None:
     with pytest.raises(ConditionError) as caught:
         compile(text)
     assert caught.value.position == position
     assert isinstance(caught.value, ConfigError)
 
 
-def test_parentheses_have_a_greatest_depth_and_exclamation_marks_none() -> None:
+def test_the_depth_of_parentheses_is_limited_and_exclamation_marks_are_not() -> None:
     assert compile("(" * 64 + "a" + ")" * 64).holds(lambda _: True)
     with pytest.raises(ConditionError, match="nested more than 64 deep"):
         compile("(" * 100_000)
@@ -217,9 +217,7 @@ def test_long_conditions_are_read() -> None:
         ("a -> b", None),
     ],
 )
-def test_a_label_counts_as_a_condition_where_the_source_decides(
-    edge: str, text: str | None
-) -> None:
+def test_a_label_counts_as_a_condition_if_the_source_decides(edge: str, text: str | None) -> None:
     graph = parse(f"digraph G {{ s [type=switch]; c [shape=diamond]; a; {edge} }}")
     condition = edge_condition(graph, graph.edges[0])
     assert (condition.text if condition else None) == text

@@ -44,21 +44,21 @@ def node(attrs: str, graph: str = "") -> Node:
         ('shape=house, type="stack.manager_loop"', "stack.manager_loop"),
     ],
 )
-def test_what_a_node_does(attrs: str, kind: str) -> None:
+def test_the_kind_of_a_node_comes_from_its_type_or_shape(attrs: str, kind: str) -> None:
     assert node(attrs).kind == kind
 
 
-async def test_a_node_of_an_unknown_type_runs_as_its_shape_says(workspace: Path) -> None:
+async def test_a_node_of_an_unknown_type_gets_the_kind_of_its_shape(workspace: Path) -> None:
     attrs = 'type=nonsense, shape=parallelogram, tool_command="echo hi"'
     assert (await outcome_of(attrs, workspace))["tool.output"] == "hi\n"
 
 
-def test_a_house_is_a_manager_where_the_graph_names_the_child() -> None:
+def test_a_house_is_a_manager_if_the_graph_names_the_child() -> None:
     assert node("shape=house", '"stack.child_dotfile"=x;').kind == "stack.manager_loop"
 
 
 @pytest.mark.parametrize("name", ["script", "command", "cmd", "tool_command"])
-def test_a_command_under_any_of_its_names(name: str) -> None:
+def test_a_command_may_have_any_of_its_attribute_names(name: str) -> None:
     assert node(f"shape=parallelogram, {name}=ls").attrs["tool_command"] == "ls"
 
 
@@ -75,13 +75,11 @@ def test_a_command_under_any_of_its_names(name: str) -> None:
         ('model="my-own"', "my-own"),
     ],
 )
-def test_a_bare_model_name_picks_its_vendor(attrs: str, model: str) -> None:
+def test_a_model_name_without_vendor_gets_its_vendor(attrs: str, model: str) -> None:
     assert node(attrs).attrs["model"] == model
 
 
-def test_llm_model_picks_its_vendor_and_an_agent_of_the_graph_or_a_stylesheet_keeps_it_bare() -> (
-    None
-):
+def test_llm_model_gets_its_vendor_unless_the_graph_or_a_stylesheet_names_an_agent() -> None:
     assert node('llm_model="gpt-5.2"').attrs["llm_model"] == "openai:gpt-5.2"
     assert node('llm_model="gpt-5.2", llm_provider=openai').attrs["llm_model"] == "gpt-5.2"
     assert node('model="gpt-5.2"', "agent=codex;").attrs["model"] == "gpt-5.2"
@@ -109,9 +107,7 @@ def test_a_prompt_is_read_from_a_file_beside_the_pipeline_else_in_the_workspace(
 
 
 @pytest.mark.parametrize("name", ["gone.md", "../secret.md", "link.md", "folder", "/etc/hostname"])
-def test_a_prompt_file_that_is_not_there_or_lies_outside_is_an_error(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_missing_or_outside_prompt_file_is_an_error(tmp_path: Path, name: str) -> None:
     place = tmp_path / "flows"
     (place / "folder").mkdir(parents=True)
     (tmp_path / "secret.md").write_text("secret")
@@ -122,7 +118,7 @@ def test_a_prompt_file_that_is_not_there_or_lies_outside_is_an_error(
         loader.load(file, workspace=place)
 
 
-def test_text_that_merely_begins_with_an_at_sign_is_a_prompt() -> None:
+def test_text_that_only_begins_with_an_at_sign_is_a_prompt() -> None:
     graph = loader.load(f'digraph g {{ {ENDS} a [prompt="@ada write it"]; start -> a -> done }}')
     assert graph.nodes["a"].attrs["prompt"] == "@ada write it"
 
@@ -239,7 +235,7 @@ def test_the_counts_of_branches_are_in_the_context() -> None:
     assert run.context["parallel.success_count"] == 1
 
 
-def test_an_answer_keeps_the_label_as_it_is_written() -> None:
+def test_an_answer_has_the_label_as_written() -> None:
     run = SchedulerDriver(
         's -> h; h [shape=hexagon]; h -> e [label="[G] Go"]; h -> s2 [label=Stop]; s2 -> e'
     )

@@ -31,7 +31,7 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command is not None}
 
 
-def test_the_pipelines_of_the_page_lint_clean() -> None:
+def test_the_pipelines_in_the_docs_have_no_findings() -> None:
     blocks = re.findall(r"```dot\n(.*?)```", PAGE, re.DOTALL)
     assert blocks
     for text in blocks:
@@ -75,6 +75,6 @@ def test_every_option_says_what_it_does() -> None:
             assert not isinstance(option, click.Option) or option.help, (command.name, option.name)
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", PAGE):
         assert (ROOT / "docs" / link).exists(), link

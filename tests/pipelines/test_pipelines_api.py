@@ -43,7 +43,7 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_the_very_thing_of_its_home(name: str) -> None:
+def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     home: str = vars(pipelines)["_HOME"][name]
     whole = import_module(f"{home}.{name}") if home == "corral.pipelines" else None
     assert getattr(pipelines, name) is (whole or getattr(import_module(home), name))
@@ -60,12 +60,12 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen == vars(pipelines)["_HOME"]
 
 
-def test_a_name_that_is_not_there_is_refused() -> None:
+def test_an_unknown_public_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"'corral\.pipelines' has no attribute 'nothing'"):
         _ = pipelines.nothing  # pyright: ignore
 
 
-def test_looking_at_a_pipeline_loads_no_engine_and_no_network() -> None:
+def test_parsing_and_linting_load_no_engine_and_no_network() -> None:
     code = (
         "import sys\nfrom corral import pipelines\n"
         "pipelines.lint(pipelines.parse('digraph x { a -> b }'))\n"
@@ -78,7 +78,7 @@ def test_looking_at_a_pipeline_loads_no_engine_and_no_network() -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_run_tells_its_events_and_its_result(durable: bool, workspace: Path) -> None:
+def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path) -> None:
     told: list[events.RunEvent] = []
     begun: list[tuple[str, Path]] = []
     result = pipelines.run_sync(
@@ -98,7 +98,7 @@ def test_a_run_tells_its_events_and_its_result(durable: bool, workspace: Path) -
     assert isinstance(told[-1], events.PipelineCompleted)
 
 
-async def test_a_durable_run_waits_is_answered_and_goes_on(workspace: Path) -> None:
+async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) -> None:
     db = str(workspace / "runs.db")
     result = await pipelines.run(GATE, simulate=True, workspace=workspace, db=db)
     assert result.status == "waiting"
@@ -130,7 +130,7 @@ def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) 
     assert asyncio.run(both()) == ["success", "success"]
 
 
-def test_check_raises_what_is_no_success(workspace: Path) -> None:
+def test_check_raises_if_the_run_fails(workspace: Path) -> None:
     text = GATE.replace('prompt="ship"', 'shape=parallelogram, tool_command="exit 3"')
     text = text.replace("ship -> done", 'ship -> done [condition="outcome=success"]')
     given = {"durable": False, "workspace": workspace, "people": interviewers.AutoApprove()}
@@ -139,7 +139,7 @@ def test_check_raises_what_is_no_success(workspace: Path) -> None:
         pipelines.run_sync(text, check=True, **given)  # type: ignore[arg-type]
 
 
-def test_what_a_durable_run_cannot_keep_is_refused(workspace: Path) -> None:
+def test_a_durable_run_rejects_options_that_it_cannot_store(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="cannot store"):
         pipelines.run_sync(
             GATE, simulate=True, workspace=workspace, options={"config": {"x": object()}}
@@ -160,7 +160,7 @@ NO_JSON: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("number", range(len(NO_JSON)))
-def test_values_that_are_no_json_are_refused_before_anything_runs(
+def test_values_that_are_not_json_are_rejected_before_the_run(
     durable: bool, number: int, workspace: Path
 ) -> None:
     value, wrong = NO_JSON[number]
@@ -170,13 +170,13 @@ def test_values_that_are_no_json_are_refused_before_anything_runs(
         )
 
 
-def test_a_goal_that_is_no_text_is_refused(workspace: Path) -> None:
+def test_a_goal_that_is_not_text_is_rejected(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="lone surrogate"):
         pipelines.run_sync(GATE, simulate=True, workspace=workspace, goal="\udcff")
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_run_folder_that_cannot_be_written_is_refused_before_anything_runs(
+def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
     durable: bool, workspace: Path
 ) -> None:
     begun: list[str] = []

@@ -43,13 +43,11 @@ def gives(text: str, node: Node = NODE) -> dict[str, Value]:
         ("* {}", None),
     ],
 )
-def test_the_more_exact_selector_wins_and_of_two_alike_the_later(
-    text: str, model: str | None
-) -> None:
+def test_the_more_specific_selector_wins_then_the_later(text: str, model: str | None) -> None:
     assert gives(text).get("llm_model") == model
 
 
-def test_every_property_is_given() -> None:
+def test_every_property_is_set() -> None:
     text = "* { llm_model: m; llm_provider: p; agent: claude; reasoning_effort: high; }"
     assert gives(text) == {
         "llm_model": "m", "llm_provider": "p", "agent": "claude", "reasoning_effort": "high",
@@ -57,7 +55,7 @@ def test_every_property_is_given() -> None:
     assert gives("* { model: gemini:gemini-2.5-flash; }") == {"model": "gemini:gemini-2.5-flash"}
 
 
-def test_explicit_attributes_win_whatever_their_name_for_the_model() -> None:
+def test_attributes_of_the_node_win_under_any_name_of_the_model() -> None:
     text = "#n { model: gemini:x; llm_provider: openai; agent: a }"
     assert gives(text, Node("n", {"agent": "mine"})) == {
         "model": "gemini:x",
@@ -67,7 +65,7 @@ def test_explicit_attributes_win_whatever_their_name_for_the_model() -> None:
     assert gives(text, Node("n", {"llm_model": "m"})) == {"llm_provider": "openai", "agent": "a"}
 
 
-def test_of_the_two_names_for_a_model_the_stronger_rule_alone_counts() -> None:
+def test_only_the_model_name_with_the_highest_precedence_counts() -> None:
     weak = "* { llm_model: a; llm_provider: p; } .hard { model: q:b; }"
     assert gives(weak) == {"model": "q:b"}
     assert gives("* { model: q:b; } .hard { llm_model: a; }") == {"llm_model": "a"}
@@ -92,7 +90,7 @@ def test_of_the_two_names_for_a_model_the_stronger_rule_alone_counts() -> None:
         ("/* never closed", 0, "expected a selector"),
     ],
 )
-def test_what_is_no_stylesheet_is_refused_with_the_place(
+def test_an_invalid_stylesheet_is_rejected_with_the_place(
     text: str, position: int, said: str
 ) -> None:
     with pytest.raises(StylesheetError, match=said) as caught:
@@ -101,7 +99,7 @@ def test_what_is_no_stylesheet_is_refused_with_the_place(
     assert isinstance(caught.value, ConfigError)
 
 
-def test_an_unknown_property_is_named_and_changes_nothing() -> None:
+def test_an_unknown_property_is_listed_and_has_no_effect() -> None:
     sheet = stylesheet.parse("* { llm_modle: x; agent: pi } #n { temperature: 1; llm_modle: y }")
     assert sheet.unknown() == ["llm_modle", "temperature"]
     assert gives("* { llm_modle: x; agent: pi }") == {"agent": "pi"}
@@ -131,7 +129,7 @@ def test_any_text_is_a_stylesheet_or_a_stylesheet_error(text: str) -> None:
     assert 0 <= place <= len(text)
 
 
-def test_many_rules_for_many_nodes_are_found_by_name() -> None:
+def test_many_rules_for_many_nodes_are_applied_quickly() -> None:
     sheet = stylesheet.parse(" ".join(f"#n{i} {{ llm_model: m{i}; }}" for i in range(20_000)))
     for i in range(20_000):
         assert sheet.properties_of(Node(f"n{i}")) == {"llm_model": f"m{i}"}

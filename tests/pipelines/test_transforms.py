@@ -51,20 +51,20 @@ CONTEXT: dict[str, Json] = {
         ("{{#each x}}{{/each}}", "{{#each x}}{{/each}}"),
     ],
 )
-def test_holes_are_filled_once_and_unknown_ones_stay(text: str, filled: str) -> None:
+def test_placeholders_are_filled_once_and_unknown_ones_stay(text: str, filled: str) -> None:
     assert templates.fill(text, CONTEXT, "Ship it") == filled
 
 
-def test_without_a_goal_the_hole_stays() -> None:
+def test_without_a_goal_the_placeholder_stays() -> None:
     assert templates.fill("$goal", {}) == "$goal"
 
 
-def test_a_text_tells_what_it_asks_for() -> None:
+def test_the_placeholders_of_a_text_are_listed() -> None:
     assert list(templates.placeholders("{{a}} $goal {{ .b.c }} {x}")) == ["a", "b.c"]
 
 
 @given(st.text(max_size=60))
-def test_a_text_without_known_keys_stays_what_it_is(text: str) -> None:
+def test_a_text_without_known_keys_stays_unchanged(text: str) -> None:
     assert templates.fill(text, {}) == text
 
 
@@ -80,7 +80,7 @@ PIPELINE = """digraph G {
 }"""
 
 
-def test_the_goal_the_values_and_the_stylesheet_are_laid_in() -> None:
+def test_the_goal_the_values_and_the_stylesheet_are_applied() -> None:
     graph = loader.load(PIPELINE, values={"what": "a ship", "limit": "5m"})
     assert graph.goal == "Build a ship"
     plan, build, check = (graph.nodes[name].attrs for name in ("plan", "build", "check"))
@@ -91,20 +91,20 @@ def test_the_goal_the_values_and_the_stylesheet_are_laid_in() -> None:
     assert check["tool_command"] == "echo $goal {{what}}"
 
 
-def test_the_callers_goal_wins_and_is_taken_as_it_is() -> None:
+def test_the_goal_of_the_caller_wins_and_is_not_filled() -> None:
     graph = loader.load(PIPELINE, values={"what": "x", "limit": "1s"}, goal="Win {{what}}")
     assert graph.goal == "Win {{what}}"
     assert str(graph.nodes["plan"].attrs["prompt"]).startswith("Plan: Win {{what}},")
 
 
-def test_what_was_read_is_left_as_it_was() -> None:
+def test_transforms_do_not_change_the_original_graph() -> None:
     read = parse(PIPELINE)
     before = parse(PIPELINE)
     transforms.apply(read, values={"what": "x"}, goal="g", model="m:x")
     assert read == before
 
 
-def test_a_setting_that_nobody_filled_is_an_error_before_anything_runs() -> None:
+def test_a_setting_with_an_unfilled_placeholder_is_an_error() -> None:
     with pytest.raises(LintError, match="limit has no value"):
         loader.load(PIPELINE)
 
@@ -122,7 +122,7 @@ def test_the_given_model_is_for_nodes_that_name_neither_model_nor_agent() -> Non
     }
 
 
-def test_transforms_of_ones_own_come_last_and_in_order() -> None:
+def test_transforms_of_the_caller_come_last_and_in_order() -> None:
     def shout(graph: Graph) -> Graph:
         assert graph.goal == "Build x"
         return Graph(graph.name.upper(), graph.attrs, graph.nodes, graph.edges)
@@ -134,7 +134,7 @@ def test_transforms_of_ones_own_come_last_and_in_order() -> None:
     assert loader.load(PIPELINE, values=values, transforms=[name, shout]).name == "G!"
 
 
-def test_what_a_transform_makes_is_linted_too() -> None:
+def test_the_transformed_graph_is_linted() -> None:
     def lose_exit(graph: Graph) -> Graph:
         nodes = {name: node for name, node in graph.nodes.items() if name != "exit"}
         return Graph(graph.name, graph.attrs, nodes, graph.edges)
@@ -147,7 +147,7 @@ def test_what_a_transform_makes_is_linted_too() -> None:
     }
 
 
-def test_rules_of_ones_own_can_refuse_and_can_warn() -> None:
+def test_rules_of_the_caller_can_give_errors_and_warnings() -> None:
     def no_tools(graph: Graph) -> list[Finding]:
         return [
             error("no_tools", f"{node.id} is a tool", node=node) for node in graph.of_kind("tool")
@@ -172,7 +172,7 @@ def test_a_file_is_read_by_path_and_by_name(tmp_path: Path) -> None:
     assert loader.load(str(file), values=values) == loader.load(PIPELINE, values=values)
 
 
-def test_a_stylesheet_that_cannot_be_read_is_lints_affair() -> None:
+def test_an_invalid_stylesheet_is_reported_by_the_linter() -> None:
     graph = parse('digraph G { model_stylesheet="* {"; a }')
     assert transforms.apply(graph).nodes["a"] == Node("a", {}, (), 1, 37)
 
@@ -191,7 +191,7 @@ def test_a_stylesheet_that_cannot_be_read_is_lints_affair() -> None:
         ("start -> exit; start -> end", {"exit": "codergen", "end": "codergen"}),
     ],
 )
-def test_nodes_called_start_and_exit_are_it_where_nothing_else_is(
+def test_nodes_called_start_and_exit_are_start_and_exit_if_there_are_no_others(
     body: str, kinds: dict[str, str]
 ) -> None:
     graph = transforms.apply(parse(f"digraph g {{ {body} }}"))

@@ -75,7 +75,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "line", "column", "said", "remedy"), WRONG)
-def test_an_error_says_where_what_and_what_to_do(
+def test_an_error_has_the_place_the_problem_and_a_hint(
     text: str, line: int, column: int, said: str, remedy: str
 ) -> None:
     with pytest.raises(DotError) as caught:
@@ -93,7 +93,7 @@ def test_the_line_is_shown_with_a_caret_below_the_place() -> None:
     assert caught.value.message.splitlines()[1:] == ["    \ta [x=]", "    \t     ^"]
 
 
-def test_of_a_long_line_only_the_part_around_the_place_is_shown() -> None:
+def test_only_the_part_of_a_long_line_near_the_error_is_shown() -> None:
     with pytest.raises(DotError) as caught:
         parse("digraph G { " + "a; " * 100_000 + "!" + " b;" * 100_000 + "}")
     _, shown, caret = caught.value.message.splitlines()
@@ -101,7 +101,7 @@ def test_of_a_long_line_only_the_part_around_the_place_is_shown() -> None:
     assert shown[caret.index("^")] == "!"
 
 
-def test_subgraphs_have_a_greatest_depth_and_python_none() -> None:
+def test_the_depth_of_subgraphs_is_limited() -> None:
     deep = "digraph G {" + "subgraph {" * 64 + "a" + "}" * 65
     assert list(parse(deep).nodes) == ["a"]
     for opening in ("{", "subgraph s {", "a -> {"):
@@ -109,7 +109,7 @@ def test_subgraphs_have_a_greatest_depth_and_python_none() -> None:
             parse("digraph G {" + opening * 100_000)
 
 
-def test_groups_that_multiply_are_refused() -> None:
+def test_too_many_edges_from_groups_are_rejected() -> None:
     group = "{" + " ".join(f"n{i}" for i in range(1000)) + "}"
     with pytest.raises(DotError, match="more than 100000 edges at once"):
         parse(f"digraph G {{ {group} -> {group} }}")
@@ -124,7 +124,7 @@ def test_it_is_a_config_error_and_a_file_is_named(tmp_path: Path) -> None:
     assert caught.value.message.startswith(f"{file}:1:12:")
 
 
-def test_a_file_that_is_no_utf8_is_refused_with_the_place(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_rejected_with_the_place(tmp_path: Path) -> None:
     file = tmp_path / "latin.dot"
     file.write_bytes('digraph G {\n a [label="ü"] }'.encode("latin-1"))
     with pytest.raises(DotError, match="0xfc is not UTF-8") as caught:

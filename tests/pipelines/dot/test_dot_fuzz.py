@@ -50,7 +50,7 @@ def test_any_text_is_a_graph_or_a_dot_error(text: str) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
-def test_any_heap_of_words_is_a_graph_or_a_dot_error(pieces: list[str]) -> None:
+def test_any_sequence_of_tokens_is_a_graph_or_a_dot_error(pieces: list[str]) -> None:
     for glue in ("", " "):
         text = glue.join(pieces)
         read(text)
@@ -61,7 +61,7 @@ def test_any_heap_of_words_is_a_graph_or_a_dot_error(pieces: list[str]) -> None:
             assert from_json(to_json(graph)) == graph
 
 
-def test_a_whole_pipeline_with_anything_changed_is_a_graph_or_a_dot_error() -> None:
+def test_a_mutated_pipeline_is_a_graph_or_a_dot_error() -> None:
     chance = random.Random(20261115)
     read_well = 0
     for _ in range(3000):
@@ -81,7 +81,7 @@ def test_a_file_of_any_bytes_is_a_graph_or_a_dot_error(data: bytes) -> None:
         parser.parse(parser.decode(b"digraph G {" + data + b"}", "x.dot"))
 
 
-def test_a_file_of_noise_is_a_dot_error(tmp_path: Path) -> None:
+def test_a_file_of_random_bytes_is_a_dot_error(tmp_path: Path) -> None:
     file = tmp_path / "noise.dot"
     file.write_bytes(random.Random(1).randbytes(100_000))
     with pytest.raises(parser.DotError):
@@ -128,6 +128,6 @@ NASTY = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
-def test_nasty_input_takes_no_longer_than_its_length(text: str) -> None:
+def test_hostile_input_takes_linear_time(text: str) -> None:
     """What grows with the square would take hours here, and run into the test's own limit."""
     read(text)

@@ -127,5 +127,5 @@ def statements(draw: st.DrawFn) -> str:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(statements(), max_size=8))
-def test_pydot_reads_the_same_of_whatever_is_written(parts: list[str]) -> None:
+def test_pydot_reads_the_same_from_any_generated_graph(parts: list[str]) -> None:
     same("digraph G {\n" + "".join(parts) + "}\n")

@@ -124,7 +124,7 @@ def test_keys_may_have_dots() -> None:
         "digraph G { a\u00a0; b; a -> b }",
     ],
 )
-def test_one_graph_however_it_is_written(text: str) -> None:
+def test_different_spellings_give_the_same_graph(text: str) -> None:
     graph = parse(text)
     assert graph.name == "G"
     assert list(graph.nodes) == ["a", "b"]
@@ -193,7 +193,7 @@ def test_explicit_wins_also_over_defaults_that_came_with_an_edge() -> None:
     assert graph.nodes["b"].attrs == {"shape": "diamond"}
 
 
-def test_defaults_that_came_with_an_edge_are_kept_against_later_ones() -> None:
+def test_defaults_from_an_edge_win_over_later_defaults() -> None:
     graph = of("subgraph { node [x=1] a -> b } node [x=2, y=2] b [z=3]")
     assert graph.nodes["b"].attrs == {"x": 1, "y": 2, "z": 3}
 
@@ -274,12 +274,12 @@ def test_nodes_and_edges_know_their_place() -> None:
     assert [(e.line, e.column) for e in graph.edges] == [(5, 3), (5, 8)]
 
 
-def test_the_nodes_of_an_edge_stand_where_they_are_named() -> None:
+def test_nodes_that_an_edge_creates_have_its_place() -> None:
     graph = parse("digraph G {\n  a -> b;\n  c\n   -> d;\n}")
     assert [(n.line, n.column) for n in graph.nodes.values()] == [(2, 3), (2, 8), (3, 3), (4, 7)]
 
 
-def test_a_place_is_that_of_the_declaration() -> None:
+def test_the_place_of_a_node_is_its_declaration() -> None:
     graph = parse("digraph G {\n a -> b\n b [x=1]\n b [y=1]\n}")
     assert (graph.nodes["b"].line, graph.nodes["b"].column) == (3, 2)
 

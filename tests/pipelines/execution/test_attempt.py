@@ -74,7 +74,7 @@ async def test_none_is_success(harness: NodeHarness) -> None:
         (ConfigError("no such thing", hint="Mend it."), False),
     ],
 )
-async def test_an_error_of_ours_fails_the_node_in_its_own_words(
+async def test_a_corral_error_fails_the_node_with_its_message(
     harness: NodeHarness, error: Exception, retryable: bool
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
@@ -106,7 +106,7 @@ async def test_a_handler_that_raises_fails_the_node_as_a_bug(
 
 
 @pytest.mark.parametrize("limit", [{}, {"timeout": "1h"}])
-def test_an_interrupt_that_no_person_made_does_not_end_a_worker(
+def test_a_keyboard_interrupt_outside_the_main_thread_does_not_end_a_worker(
     harness: NodeHarness, limit: dict[str, str]
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
@@ -133,7 +133,7 @@ async def test_a_handler_that_hangs_is_ended_at_its_timeout(harness: NodeHarness
     assert ended
 
 
-def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
+def test_a_handler_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution_attempt, "STOP_TIMEOUT", 0.05)
@@ -151,7 +151,7 @@ def test_a_handler_that_will_not_end_holds_neither_the_run_nor_the_loop(
 
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
-async def test_a_cancelled_attempt_takes_its_handler_along(
+async def test_a_cancelled_attempt_cancels_its_handler(
     harness: NodeHarness, timeout: str | None
 ) -> None:
     begun, ended = asyncio.Event(), False
@@ -173,7 +173,7 @@ async def test_a_cancelled_attempt_takes_its_handler_along(
     assert ended
 
 
-async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
+async def test_a_handler_that_cancels_itself_has_failed(
     harness: NodeHarness,
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
@@ -183,7 +183,9 @@ async def test_a_handler_that_cancels_itself_is_a_failure_and_no_cancellation(
 
 
 @pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
-async def test_what_is_no_outcome_is_named(harness: NodeHarness, told: Any) -> None:
+async def test_a_returned_value_that_is_not_an_outcome_is_an_error(
+    harness: NodeHarness, told: Any
+) -> None:
     async def step(_: NodeContext) -> Outcome:
         return cast("Outcome", told)
 
@@ -192,7 +194,7 @@ async def test_what_is_no_outcome_is_named(harness: NodeHarness, told: Any) -> N
     assert outcome.retryable is False
 
 
-async def test_an_outcome_of_wrong_types_is_named(harness: NodeHarness) -> None:
+async def test_an_outcome_with_wrong_types_is_an_error(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         return Outcome(status=cast("Any", "great"))
 
@@ -214,7 +216,7 @@ async def test_an_outcome_of_wrong_types_is_named(harness: NodeHarness) -> None:
     ],
     ids=["date", "number key", "set inside", "nan", "inf", "bytes", "half", "huge", "object"],
 )
-async def test_what_is_no_json_fails_the_node_and_names_the_key(
+async def test_a_value_that_is_not_json_fails_the_node_with_its_key(
     harness: NodeHarness, value: Any
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
@@ -225,7 +227,7 @@ async def test_what_is_no_json_fails_the_node_and_names_the_key(
     assert "'bad.key'" in outcome.failure_reason
 
 
-async def test_a_value_nested_without_end_is_refused(harness: NodeHarness) -> None:
+async def test_a_value_nested_too_deep_is_rejected(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> Outcome:
         deep: Any = []
         for _level in range(100_000):
@@ -235,7 +237,7 @@ async def test_a_value_nested_without_end_is_refused(harness: NodeHarness) -> No
     assert "nested" in (await attempt(harness, step)).failure_reason
 
 
-async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(
+async def test_a_too_large_outcome_names_its_largest_key(
     harness: NodeHarness,
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
@@ -244,18 +246,18 @@ async def test_an_outcome_too_large_for_the_journal_names_what_fills_it(
     assert "'large'" in (await attempt(harness, step)).failure_reason
 
 
-async def test_an_unknown_type_runs_as_its_shape_says(harness: NodeHarness) -> None:
+async def test_an_unknown_type_runs_by_its_shape(harness: NodeHarness) -> None:
     attrs = {"type": "tol", "shape": "parallelogram", "tool_command": "echo hi"}
     outcome = await harness.attempt(attrs=attrs)
     assert outcome.context_updates["tool.output"] == "hi\n"
 
 
-async def test_a_timeout_that_is_none_fails_clearly(harness: NodeHarness) -> None:
+async def test_an_invalid_timeout_fails_the_node(harness: NodeHarness) -> None:
     outcome = await harness.attempt(attrs={"shape": "parallelogram", "timeout": "soon"})
     assert "'soon' is not a duration" in outcome.failure_reason
 
 
-async def test_the_nodes_own_status_file_is_its_word(harness: NodeHarness) -> None:
+async def test_the_status_file_of_a_node_is_its_report(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
         told = {
             "outcome": "PARTIAL_SUCCESS",
@@ -287,9 +289,7 @@ async def test_a_status_file_cannot_make_a_failure_a_success(harness: NodeHarnes
     "written",
     ["", "{", "[]", '{"notes": "great"}', '{"outcome": "success", "context_updates": 3}'],
 )
-async def test_a_status_file_that_is_none_fails_the_node(
-    harness: NodeHarness, written: str
-) -> None:
+async def test_an_invalid_status_file_fails_the_node(harness: NodeHarness, written: str) -> None:
     async def step(work: NodeContext) -> None:
         (work.folder / "status.json").write_text(written)
 
@@ -311,7 +311,7 @@ async def test_a_status_file_that_is_a_link_is_not_followed(
     assert (tmp_path / "other.json").read_text().endswith('"stolen"}')
 
 
-async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(
+async def test_the_status_of_an_earlier_attempt_is_not_read(
     harness: NodeHarness,
 ) -> None:
     async def first(work: NodeContext) -> Outcome:
@@ -325,7 +325,7 @@ async def test_the_status_of_an_earlier_attempt_is_not_taken_for_this_ones(
     assert (await attempt(harness, second)).status == "success"
 
 
-async def test_auto_status_says_that_none_was_written(harness: NodeHarness) -> None:
+async def test_auto_status_notes_that_no_status_was_written(harness: NodeHarness) -> None:
     async def step(_: NodeContext) -> None:
         return None
 
@@ -333,7 +333,7 @@ async def test_auto_status_says_that_none_was_written(harness: NodeHarness) -> N
     assert (outcome.status, outcome.notes) == ("success", works.AUTO_STATUS)
 
 
-async def test_an_unwritable_folder_fails_before_anything_is_done(
+async def test_an_unwritable_folder_fails_before_the_handler_runs(
     harness: NodeHarness, tmp_path: Path
 ) -> None:
     (tmp_path / "run").write_text("in the way")
@@ -348,7 +348,7 @@ async def test_an_unwritable_folder_fails_before_anything_is_done(
     assert not ran
 
 
-async def test_a_folder_that_goes_away_does_not_undo_what_was_done(
+async def test_a_folder_that_disappears_does_not_change_the_outcome(
     harness: NodeHarness,
 ) -> None:
     async def step(work: NodeContext) -> Outcome:
@@ -360,7 +360,7 @@ async def test_a_folder_that_goes_away_does_not_undo_what_was_done(
     assert "could not be written" in outcome.notes
 
 
-async def test_secrets_of_the_environment_land_in_no_file(
+async def test_secrets_of_the_environment_are_written_to_no_file(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
@@ -376,7 +376,9 @@ async def test_secrets_of_the_environment_land_in_no_file(
     assert secret.encode() not in harness.written_bytes()
 
 
-async def test_events_are_kept_beside_the_node_and_passed_on(harness: NodeHarness) -> None:
+async def test_events_are_stored_in_the_folder_of_the_node_and_passed_on(
+    harness: NodeHarness,
+) -> None:
     async def step(work: NodeContext) -> None:
         work.emit(Text("one"))
         work.emit(Text("two"))
@@ -387,7 +389,7 @@ async def test_events_are_kept_beside_the_node_and_passed_on(harness: NodeHarnes
     assert harness.events == [Text("one"), Text("two")]
 
 
-async def test_simulated_work_answers_for_its_stage(harness: NodeHarness) -> None:
+async def test_a_simulated_node_has_an_answer(harness: NodeHarness) -> None:
     async with NodeResources(simulate=True) as resources:
         outcome = await harness.attempt("plan", resources=resources, attrs={"prompt": "Plan it"})
     assert outcome.status == "success"

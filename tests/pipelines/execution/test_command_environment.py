@@ -76,7 +76,7 @@ def seen(path: Path) -> set[str]:
     return {line.partition("=")[0] for line in path.read_text().splitlines()}
 
 
-def test_so_many_are_planted() -> None:
+def test_the_environment_has_many_secrets() -> None:
     assert len(PLANTED) == 42
 
 
@@ -114,7 +114,7 @@ async def test_every_command_sees_the_same_few_variables(
         assert found >= USUAL, name
 
 
-async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
+async def test_a_secret_in_command_output_reaches_no_model_and_no_file(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     """The secrets of the environment also stand in files, as they do in real projects."""
@@ -144,7 +144,7 @@ async def test_what_a_command_finds_of_a_secret_reaches_no_model_and_no_file(
     assert "canary" not in told
 
 
-def test_an_address_is_secret_for_the_login_in_it() -> None:
+def test_a_url_with_a_password_is_a_secret() -> None:
     found = named_secrets({"DATABASE_URL": "postgres://app:s3cr3t%40pw-long@db/app"})
     assert {"s3cr3t%40pw-long", "s3cr3t@pw-long"} <= {*found.values()}
     assert named_secrets({"HTTPS_PROXY": "http://me:proxy-pass@proxy:3128"})
@@ -163,16 +163,16 @@ def test_an_address_is_secret_for_the_login_in_it() -> None:
         ("EDITOR", "vim with words"),
     ],
 )
-def test_what_is_no_secret_is_not_redacted(name: str, value: str) -> None:
+def test_values_that_are_not_secret_are_not_redacted(name: str, value: str) -> None:
     assert named_secrets({name: value}) == {}
 
 
-def test_the_list_for_commands_names_nothing_that_is_secret() -> None:
+def test_the_variables_for_commands_contain_no_secret() -> None:
     assert not [name for name in FOR_COMMANDS if named_secrets({name: "any-value-at-all"})]
     assert for_commands(environ={"LC_ALL": "C", "X": "y"}) == {"LC_ALL": "C"}
 
 
-async def test_a_trusted_file_passes_variables_on(
+async def test_a_trusted_config_file_passes_variables(
     harness: NodeHarness, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = tmp_path / "trusted.toml"
@@ -185,7 +185,7 @@ async def test_a_trusted_file_passes_variables_on(
     assert seen(workspace / "seen") & PLANTED.keys() == {"INTERNAL_HOST"}
 
 
-async def test_a_token_of_a_node_is_redacted_whatever_its_variable_is_called(
+async def test_a_token_of_a_node_is_redacted_whatever_the_name_of_its_variable(
     harness: NodeHarness, workspace: Path
 ) -> None:
     attrs = {"type": "tool", "tool_command": "cat dump", "bearer_env": "INTERNAL_HOST"}

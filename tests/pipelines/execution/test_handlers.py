@@ -24,7 +24,7 @@ def _forgotten() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in node_kinds.KINDS.items() if kind.handler])
-def test_every_type_of_ours_has_a_handler(kind: str) -> None:
+def test_every_built_in_type_has_a_handler(kind: str) -> None:
     assert callable(handlers.find(kind))
 
 
@@ -32,12 +32,12 @@ async def own(_: NodeContext) -> Outcome:
     return Outcome()
 
 
-def test_ones_own_wins_over_ours() -> None:
+def test_a_registered_handler_wins_over_the_built_in_one() -> None:
     handlers.handler("tool")(own)
     assert handlers.find("tool") is own
 
 
-def test_what_is_not_async_is_no_handler() -> None:
+def test_a_function_that_is_not_async_is_rejected() -> None:
     with pytest.raises(ConfigError, match="must be an async function"):
         handlers.register("x", lambda _: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 
@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("node_pack", None)
 
 
-def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
+def test_a_type_of_another_package_is_found_by_its_entry_point(site: Path) -> None:
     package(site, "async def step(work): ...\n", "node_pack:step")
     assert getattr(handlers.find("pack.step"), "__name__", "") == "step"
     assert "pack.step" in handlers.registered_kinds()
@@ -69,13 +69,13 @@ def test_another_packages_type_is_found_by_its_entry_point(site: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "said"), [("1 / 0\n", "division by zero"), ("step = 3\n", "async function")]
 )
-def test_another_packages_fault_is_told_as_one(site: Path, module: str, said: str) -> None:
+def test_an_import_error_of_another_package_is_reported(site: Path, module: str, said: str) -> None:
     package(site, module, "node_pack:step")
     with pytest.raises(ConfigError, match=said):
         handlers.find("pack.step")
 
 
-def test_an_unknown_type_names_the_nearest_and_all() -> None:
+def test_an_unknown_type_is_an_error_with_the_most_similar_name() -> None:
     with pytest.raises(ConfigError) as raised:
         handlers.find("for_eech")
     assert raised.value.message == "no node type is called 'for_eech'"

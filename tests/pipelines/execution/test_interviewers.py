@@ -73,7 +73,7 @@ async def asked(interviewer: Interviewer, question: Question = ASKED) -> Answer:
         ("", Answer(value="Y")),
     ],
 )
-async def test_a_line_at_the_terminal_is_a_choice(
+async def test_a_line_at_the_terminal_selects_a_choice(
     terminal: Terminal, line: str, answer: Answer
 ) -> None:
     terminal.type(f"{line}\n")
@@ -82,23 +82,23 @@ async def test_a_line_at_the_terminal_is_a_choice(
     assert "[Y] Yes, ship  (default)\n  [F] Fix it" in terminal.said[0]
 
 
-async def test_what_is_no_choice_is_asked_again(terminal: Terminal) -> None:
+async def test_an_invalid_choice_is_asked_again(terminal: Terminal) -> None:
     terminal.type("maybe\nno\nfix\n")
     assert await asked(terminal.console) == Answer(value="F")
     assert terminal.said[1:] == ["Please answer with one of: Y, F\n> "] * 2
 
 
-async def test_any_text_will_do_where_there_are_no_choices(terminal: Terminal) -> None:
+async def test_any_text_is_an_answer_if_there_are_no_choices(terminal: Terminal) -> None:
     terminal.type("\nthe tests, müde\n")
     assert await asked(terminal.console, FREE) == Answer(value="the tests, müde")
 
 
-async def test_the_end_of_the_input_skips(terminal: Terminal) -> None:
+async def test_the_end_of_the_input_skips_the_question(terminal: Terminal) -> None:
     terminal.type("\x04")
     assert await asked(terminal.console) == Answer(skipped=True)
 
 
-async def test_a_question_given_up_takes_no_line_from_the_next(terminal: Terminal) -> None:
+async def test_a_cancelled_question_takes_no_line_from_the_next(terminal: Terminal) -> None:
     begun = asyncio.Event()
     console = Console(terminal.fd, lambda _: begun.set())
     first = asyncio.create_task(console.ask(FREE))
@@ -111,14 +111,14 @@ async def test_a_question_given_up_takes_no_line_from_the_next(terminal: Termina
     assert await asked(console) == Answer(value="F")
 
 
-async def test_questions_at_once_are_put_one_after_another(terminal: Terminal) -> None:
+async def test_simultaneous_questions_are_asked_one_after_another(terminal: Terminal) -> None:
     terminal.type("y\n")
     terminal.type("f\n")
     answers = await asyncio.gather(asked(terminal.console), asked(terminal.console))
     assert [answer.value for answer in answers] == ["Y", "F"]
 
 
-def test_nobody_can_be_asked_through_a_pipe() -> None:
+def test_a_pipe_is_rejected_because_it_is_not_a_terminal() -> None:
     reading, writing = os.pipe()
     try:
         with pytest.raises(ConfigError, match="not a terminal"):
@@ -133,7 +133,7 @@ async def test_auto_approve_takes_the_first_choice() -> None:
     assert not (await asked(AutoApprove(), FREE)).skipped
 
 
-async def test_queued_answers_come_in_order_and_then_none() -> None:
+async def test_queued_answers_come_in_order_and_then_skip() -> None:
     queue = Queued(["f", Answer(value="y", text="well")])
     assert [await asked(queue) for _ in range(3)] == [
         Answer(value="f"),
@@ -142,7 +142,7 @@ async def test_queued_answers_come_in_order_and_then_none() -> None:
     ]
 
 
-async def test_a_function_answers_whether_it_waits_or_blocks() -> None:
+async def test_a_callback_may_be_async_or_blocking() -> None:
     async def later(question: Question) -> AnswerLike:
         await asyncio.sleep(0)
         return question.choices[1].key
@@ -157,18 +157,18 @@ async def test_a_function_answers_whether_it_waits_or_blocks() -> None:
     assert await asked(Callback(partial(later))) == Answer(value="F")
 
 
-async def test_a_function_that_gives_no_answer_is_told_so() -> None:
+async def test_a_callback_that_returns_no_answer_is_an_error() -> None:
     with pytest.raises(ConfigError, match="answered with a int"):
         await asked(Callback(lambda _: 3))  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_recording_keeps_what_was_asked_and_answered() -> None:
+async def test_a_recording_has_questions_and_answers() -> None:
     recording = Recording(Queued(["f"]))
     await asked(recording)
     assert recording.asked == [(ASKED, Answer(value="f"))]
 
 
-def test_a_label_that_begins_like_a_key_is_still_the_label() -> None:
+def test_a_label_that_begins_like_a_key_is_matched_as_a_label() -> None:
     question = Question(
         id="q", node="q", text="?", choices=(Choice("A", "go", "x"), Choice("G", "a b", "y"))
     )

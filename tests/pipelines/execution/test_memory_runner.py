@@ -111,7 +111,7 @@ def outcomes(*said: Outcome) -> Callable[[NodeContext], Awaitable[Outcome | None
     return act
 
 
-def test_a_run_comes_to_its_end(stage: Stage) -> None:
+def test_a_run_reaches_its_end(stage: Stage) -> None:
     stage.acts["a"] = outcomes(Outcome(context_updates={"x": 1}, cost_usd=0.5, tokens=3))
     result = run("s -> a -> b -> e", values={"given": True})
     assert result.ok
@@ -131,7 +131,7 @@ def test_a_run_without_a_folder_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
+def test_built_in_nodes_have_a_temporary_folder_during_the_run(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"
@@ -143,7 +143,7 @@ def test_built_in_nodes_have_a_folder_for_as_long_as_the_run_lasts(
     assert not any(scratch.iterdir())
 
 
-def test_a_node_is_tried_again_and_what_it_spent_is_added_up(stage: Stage) -> None:
+def test_a_node_is_retried_and_its_costs_are_added(stage: Stage) -> None:
     told: list[RunEvent] = []
     stage.acts["a"] = outcomes(
         Outcome(status="fail", retryable=True, cost_usd=0.5, failure_reason="busy"),
@@ -159,7 +159,7 @@ def test_a_node_is_tried_again_and_what_it_spent_is_added_up(stage: Stage) -> No
     assert 0.1 <= retrying.delay <= 0.3
 
 
-def test_branches_run_at_once(stage: Stage) -> None:
+def test_branches_run_in_parallel(stage: Stage) -> None:
     arrived: list[str] = []
     both = asyncio.Event()
 
@@ -176,7 +176,7 @@ def test_branches_run_at_once(stage: Stage) -> None:
     assert stage.most == 2
 
 
-def test_the_first_success_ends_the_others(stage: Stage) -> None:
+def test_the_first_success_stops_the_other_branches(stage: Stage) -> None:
     stage.acts = {"a": for_ever, "c": for_ever}
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     result = run(body + "p -> a -> f; p -> b -> f; p -> c -> f")
@@ -199,7 +199,7 @@ def deaf(hears: type[BaseException]) -> Callable[[NodeContext], Awaitable[Outcom
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the last word
 @pytest.mark.parametrize("hears", [asyncio.CancelledError, BaseException])
-def test_a_branch_that_will_not_stop_holds_neither_the_run_nor_the_loop(
+def test_a_branch_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -226,7 +226,7 @@ async def for_ever_not(_work: NodeContext) -> Outcome | None:
     return None
 
 
-def test_people_are_asked(stage: Stage) -> None:
+def test_the_interviewer_is_asked(stage: Stage) -> None:
     body = "g [type=human]; s -> g; g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
     assert run(body, interviewer=AutoApprove()).completed == ["s", "g", "a", "e"]
     assert run(body, interviewer=Queued(["no"])).completed == ["s", "g", "b", "e"]
@@ -247,13 +247,13 @@ class Broken:
 
 
 @pytest.mark.parametrize("people", [Silent(), None])
-def test_a_gate_times_out_into_its_default(stage: Stage, people: Silent | None) -> None:
+def test_a_gate_takes_its_default_at_the_timeout(stage: Stage, people: Silent | None) -> None:
     body = "g [type=human, human.timeout=20ms, human.default_choice=No]; s -> g;"
     body += "g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
     assert run(body, interviewer=people).completed == ["s", "g", "b", "e"]
 
 
-def test_an_interviewer_that_breaks_fails_the_gate(stage: Stage) -> None:
+def test_an_interviewer_that_raises_fails_the_gate(stage: Stage) -> None:
     body = "g [type=human, human.timeout=60s]; s -> g; g -> a [label=Yes]; a -> e"
     result = run(body, interviewer=Broken())
     assert "the line is dead" in result.reason
@@ -262,7 +262,7 @@ def test_an_interviewer_that_breaks_fails_the_gate(stage: Stage) -> None:
 CHILD = "digraph c { s [type=start]; e [type=exit]; w [type=step]; s -> w -> e }"
 
 
-def test_a_child_runs_with_the_context_and_gives_its_own_back(stage: Stage, tmp_path: Path) -> None:
+def test_a_child_gets_the_context_and_returns_its_own(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
     seen: list[object] = []
 
@@ -288,9 +288,7 @@ def test_a_child_runs_with_the_context_and_gives_its_own_back(stage: Stage, tmp_
     assert (tmp_path / "run" / "i" / "child" / "checkpoint.json").exists()
 
 
-def test_a_child_that_is_not_there_or_includes_itself_fails_its_node(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_a_missing_or_recursive_child_fails_its_node(stage: Stage, tmp_path: Path) -> None:
     result = run(
         "i [type=include, dotfile=gone.dot]; s -> i; i -> e [condition=x]", workspace=tmp_path
     )
@@ -303,7 +301,7 @@ def test_a_child_that_is_not_there_or_includes_itself_fails_its_node(
     assert "nested more than" in result.reason
 
 
-def test_a_manager_looks_at_its_child_and_stops_it(stage: Stage, tmp_path: Path) -> None:
+def test_a_manager_observes_its_child_and_stops_it(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
     stage.acts["w"] = for_ever
     body = """m [type="stack.manager_loop", manager.poll_interval=1ms, dotfile=child.dot,
@@ -345,7 +343,7 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> None:
+def test_leaving_the_block_early_stops_all_nodes(stage: Stage, after: int) -> None:
     stage.acts = {"a": for_ever, "b": for_ever}
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
@@ -363,7 +361,7 @@ def test_leaving_early_ends_all_that_is_at_work(stage: Stage, after: int) -> Non
     assert running.scheduler.state.finish.status == "cancelled"
 
 
-def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
+def test_a_cancelled_run_has_the_status_cancelled(stage: Stage, tmp_path: Path) -> None:
     stage.acts["a"] = for_ever
 
     async def whole() -> RunResult:
@@ -381,7 +379,7 @@ def test_cancelled_in_order_it_says_so(stage: Stage, tmp_path: Path) -> None:
     assert (saved["status"], saved["current_node"]) == ("cancelled", "a")
 
 
-def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> None:
+def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     async def act(work: NodeContext) -> Outcome | None:
@@ -406,7 +404,7 @@ def test_a_cancelled_task_takes_the_run_along(stage: Stage, tmp_path: Path) -> N
     assert saved["status"] == "cancelled"
 
 
-def test_the_folder_tells_the_run(stage: Stage, tmp_path: Path) -> None:
+def test_the_run_directory_has_the_files_of_the_run(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     stage.acts["a"] = outcomes(failed("no"), Outcome())
     body = 's -> a; a -> a [condition="outcome=fail"]; a -> e [condition="outcome=success"]'
@@ -433,7 +431,7 @@ def test_every_node_that_ended_has_its_status(stage: Stage, tmp_path: Path) -> N
         assert status["outcome"] == "success", node
 
 
-def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: Path) -> None:
+def test_a_checkpoint_exists_while_a_node_runs(stage: Stage, tmp_path: Path) -> None:
     stage.acts["b"] = for_ever
     path = tmp_path / "run" / "checkpoint.json"
 
@@ -450,7 +448,7 @@ def test_a_checkpoint_is_there_while_a_node_is_at_work(stage: Stage, tmp_path: P
     play(whole())
 
 
-def test_loop_restart_leaves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:
+def test_loop_restart_moves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:
     stage.acts["b"] = outcomes(failed("no"), Outcome())
     body = 's -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e'
     result = run(body, folder=tmp_path / "run")
@@ -461,7 +459,7 @@ def test_loop_restart_leaves_the_old_round_aside(stage: Stage, tmp_path: Path) -
     assert (tmp_path / "run/b").resolve().name == "b.2"
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+def test_a_folder_that_cannot_be_created_is_rejected_before_the_run(
     stage: Stage, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -470,7 +468,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
     assert stage.ran == []
 
 
-def test_a_folder_that_breaks_meanwhile_does_not_lose_the_run(stage: Stage, tmp_path: Path) -> None:
+def test_a_folder_that_breaks_during_the_run_does_not_end_it(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     async def break_it(work: NodeContext) -> Outcome | None:
@@ -496,7 +494,7 @@ def test_a_folder_that_is_gone_is_made_again(stage: Stage, tmp_path: Path) -> No
     assert (tmp_path / "run" / "b" / "status.json").exists()
 
 
-def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
+def test_a_run_continues_from_the_state_of_another(stage: Stage) -> None:
     graph = steps("s -> a -> b -> e")
     stage.acts["b"] = for_ever
 
@@ -516,7 +514,7 @@ def test_a_run_goes_on_from_the_state_of_another(stage: Stage) -> None:
     assert result.completed == ["s", "a", "b", "e"]
 
 
-def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -> None:
+def test_an_event_listener_that_raises_ends_the_run_cleanly(stage: Stage) -> None:
     stage.acts["a"] = for_ever
 
     def listen(event: RunEvent) -> None:
@@ -528,7 +526,7 @@ def test_a_listener_that_raises_ends_the_run_and_nothing_is_left(stage: Stage) -
         run(body, on_event=listen)
 
 
-def test_a_run_is_read_only_once_it_is_entered(stage: Stage) -> None:
+def test_events_can_only_be_read_inside_the_block(stage: Stage) -> None:
     async def whole() -> None:
         running = MemoryRun(steps("s -> a -> e"), settings())
         with pytest.raises(RuntimeError, match="enter the run first"):

@@ -35,7 +35,7 @@ def told(
     return preamble(work, fidelity)
 
 
-def test_the_first_node_is_told_nothing(harness: NodeHarness) -> None:
+def test_the_first_node_gets_no_preamble(harness: NodeHarness) -> None:
     assert told(harness, "compact", {"graph.goal": "Feed the cats"}, previous="start") == ""
     work = harness.context(resources=NodeResources(), context={"graph.goal": "x"})
     assert with_preamble(work, "Go", "compact") == "Go"
@@ -48,7 +48,7 @@ def test_truncate_is_the_goal_and_the_run(harness: NodeHarness) -> None:
     assert "plan.output" not in said
 
 
-def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(
+def test_compact_has_stages_and_context_without_internal_keys(
     harness: NodeHarness,
 ) -> None:
     said = told(harness, "compact", previous="plan")
@@ -60,9 +60,7 @@ def test_compact_tells_stages_and_context_and_no_secrets_of_the_engine(
 
 
 @pytest.mark.parametrize("plan", ["plan", "plan/review", "../plan"])
-def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
-    harness: NodeHarness, plan: str
-) -> None:
+def test_answer_and_stages_are_read_from_the_run_folder(harness: NodeHarness, plan: str) -> None:
     place = RunDir(harness.run_folder).make_visit_dir(f"{plan}.1", plan)
     (place / "response.md").write_text("the whole answer " * 50)
     checkpoint = {
@@ -76,15 +74,13 @@ def test_the_whole_answer_and_all_stages_are_taken_from_the_run_folder(
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"completed_nodes": 3}'])
-def test_a_checkpoint_that_cannot_be_read_costs_nothing(
-    harness: NodeHarness, broken: bytes
-) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_ignored(harness: NodeHarness, broken: bytes) -> None:
     harness.run_folder.mkdir()
     (harness.run_folder / "checkpoint.json").write_bytes(broken)
     assert "- plan: success" in told(harness, "compact", previous="plan")
 
 
-def test_each_fidelity_has_its_size_and_more_of_it_tells_more(harness: NodeHarness) -> None:
+def test_each_fidelity_has_its_size(harness: NodeHarness) -> None:
     much: dict[str, Json] = {**CONTEXT, **{f"key.{n}": "word " * 500 for n in range(100)}}
     sizes = {name: len(told(harness, name, much, previous="plan")) for name in SIZES}
     assert all(sizes[name] <= SIZES[name] for name in SIZES)
@@ -93,9 +89,9 @@ def test_each_fidelity_has_its_size_and_more_of_it_tells_more(harness: NodeHarne
     )
 
 
-def test_full_without_a_session_is_told_a_summary(harness: NodeHarness) -> None:
+def test_full_without_a_session_gets_a_summary(harness: NodeHarness) -> None:
     assert told(harness, "full", previous="plan") == told(harness, "summary:high", previous="plan")
 
 
-def test_an_unknown_fidelity_is_told_as_compact(harness: NodeHarness) -> None:
+def test_an_unknown_fidelity_is_treated_as_compact(harness: NodeHarness) -> None:
     assert told(harness, "vivid", previous="plan") == told(harness, "compact", previous="plan")

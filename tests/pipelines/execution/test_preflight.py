@@ -20,14 +20,16 @@ def of(attributes: str, folder: Path, **resources: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["codergen", "prompt"])
-def test_a_missing_key_is_told_with_the_node_and_the_variable(kind: str, workspace: Path) -> None:
+def test_a_missing_key_is_an_error_with_the_node_and_the_variable(
+    kind: str, workspace: Path
+) -> None:
     with pytest.raises(MissingKey, match="'work'") as told:
         of(f'type={kind}, prompt="x", model="{GEMINI}"', workspace)
     assert "GEMINI_API_KEY" in (told.value.hint or "")
 
 
 @pytest.mark.parametrize("kind", ["codergen", "prompt"])
-def test_with_its_key_it_may_run(
+def test_the_check_passes_with_the_key(
     kind: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
@@ -35,7 +37,7 @@ def test_with_its_key_it_may_run(
     of(f'type={kind}, prompt="x"', workspace, model=GEMINI)
 
 
-def test_an_agent_that_is_unknown_or_not_installed_is_told_before_the_run(
+def test_an_unknown_or_missing_agent_is_an_error_before_the_run(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -45,11 +47,11 @@ def test_an_agent_that_is_unknown_or_not_installed_is_told_before_the_run(
         of('prompt="x", agent="gemini-cli"', workspace)
 
 
-def test_what_a_node_says_wrongly_is_told_before_the_run(workspace: Path) -> None:
+def test_invalid_attributes_of_a_node_are_an_error_before_the_run(workspace: Path) -> None:
     for wrong in ("policy=everything", "output_schema=absent.json", "max_turns=many"):
         with pytest.raises(ConfigError, match="work"):
             of(f'prompt="x", agent="gemini-cli", {wrong}', workspace)
 
 
-def test_what_only_the_run_can_know_is_left_to_it(workspace: Path) -> None:
+def test_attributes_with_placeholders_are_not_checked(workspace: Path) -> None:
     of('prompt="x", model="{{which}}"', workspace)

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> RunDir:
     return made
 
 
-def test_a_new_folder_says_what_runs_and_since_when(folder: RunDir) -> None:
+def test_the_manifest_has_the_name_and_the_start_time(folder: RunDir) -> None:
     manifest = json.loads((folder.path / "manifest.json").read_text())
     assert manifest["name"] == "g"
     assert manifest["goal"] == "G"
@@ -43,13 +43,13 @@ def test_a_new_folder_says_what_runs_and_since_when(folder: RunDir) -> None:
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
-def test_a_run_that_is_taken_up_again_keeps_its_start(folder: RunDir) -> None:
+def test_a_continued_run_keeps_its_start_time(folder: RunDir) -> None:
     before = (folder.path / "manifest.json").read_bytes()
     RunDir(folder.path).create(graph_of("s -> e"), "run-1")
     assert (folder.path / "manifest.json").read_bytes() == before
 
 
-def test_the_checkpoint_says_where_the_run_stands(folder: RunDir) -> None:
+def test_the_checkpoint_has_the_state_of_the_run(folder: RunDir) -> None:
     run = run_scheduler("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
     folder.save(run.scheduler.state)
     saved = json.loads((folder.path / "checkpoint.json").read_text())
@@ -63,7 +63,7 @@ def test_the_checkpoint_says_where_the_run_stands(folder: RunDir) -> None:
     assert saved["status"] == "fail"
 
 
-def test_a_changed_outcome_is_written_anew(folder: RunDir) -> None:
+def test_a_changed_outcome_is_written_again(folder: RunDir) -> None:
     state = run_scheduler("s -> a -> e").scheduler.state
     folder.save(state)
     state.outcomes["a"] = Outcome(status="partial_success")
@@ -84,7 +84,7 @@ def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
     assert folder.visit_dir("a.1") == first
 
 
-def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) -> None:
+def test_a_restart_uses_an_empty_folder_and_loses_no_file(folder: RunDir) -> None:
     (folder.make_visit_dir("a.1", "a") / "prompt.md").write_text("one")
     folder.append_events([PipelineStarted(name="g")])
     folder.save(run_scheduler("s -> a -> e").scheduler.state)
@@ -103,7 +103,7 @@ def test_a_restart_begins_with_a_fresh_folder_and_loses_nothing(folder: RunDir) 
     assert (folder.path / "rounds" / "2" / "a" / "prompt.md").read_text() == "two"
 
 
-def test_a_restart_that_was_cut_short_is_finished(folder: RunDir) -> None:
+def test_an_interrupted_restart_is_completed(folder: RunDir) -> None:
     (folder.path / "rounds" / ".1").mkdir(parents=True)
     folder.make_visit_dir("a.1", "a")
     (folder.path / "visits").rename(folder.path / "rounds" / ".1" / "visits")
@@ -111,7 +111,7 @@ def test_a_restart_that_was_cut_short_is_finished(folder: RunDir) -> None:
     assert (folder.path / "rounds" / "1" / "a").is_dir()
 
 
-def test_events_are_lines(folder: RunDir) -> None:
+def test_events_are_written_as_lines(folder: RunDir) -> None:
     told: list[events.RunEvent] = [
         PipelineStarted(name="g"),
         StepStarted(node="a", visit="a.1", kind="tool"),
@@ -154,7 +154,7 @@ def test_no_two_ids_share_a_file_name_and_none_leaves_the_folder(one: str, other
         assert not name.startswith(".")
 
 
-def test_a_folder_that_cannot_be_made_is_refused_with_a_word_on_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailed, match="cannot write the run folder") as caught:
         RunDir(tmp_path / "file" / "run").create(graph_of("s -> e"), "r")
@@ -187,7 +187,7 @@ for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-def test_a_node_that_takes_as_long_as_a_checkpoint_has_one(tmp_path: Path) -> None:
+def test_a_node_that_takes_as_long_as_a_checkpoint_gets_one(tmp_path: Path) -> None:
     class Slow(RunDir):
         def save(self, state: State) -> None:
             time.sleep(0.05)
@@ -201,7 +201,7 @@ def test_a_node_that_takes_as_long_as_a_checkpoint_has_one(tmp_path: Path) -> No
     keeper.close(state)
 
 
-def test_a_read_only_folder_is_told_as_such(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
     open_to_all = Path("/tmp") if os.access("/tmp", os.W_OK) else tmp_path
     place = open_to_all / f"corral-read-only-{os.getpid()}"
     place.mkdir(mode=0o755)
@@ -218,7 +218,7 @@ def test_a_read_only_folder_is_told_as_such(tmp_path: Path) -> None:
     assert done.stdout.count("Permission denied") == 4
 
 
-def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+def test_a_full_disk_prevents_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     blocked = tmp_path / "run"
     keeper = CheckpointWriter(RunDir(blocked))
     blocked.write_text("in the way")

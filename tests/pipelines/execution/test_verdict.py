@@ -57,7 +57,7 @@ digraph g {
         ("verdict=off; s -> n -> e; n [goal_gate=true, verdict=on]", ["success", "fail"], []),
     ],
 )  # fmt: skip
-def test_which_nodes_are_asked_for_a_report_and_of_what(
+def test_which_nodes_must_report_and_what(
     body: str, outcomes: list[str] | None, labels: list[str] | None
 ) -> None:
     graph = graph_of(body)
@@ -145,7 +145,7 @@ def reports(request: Request, **given: Any) -> Turn:
 
 @pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai"])
 @pytest.mark.parametrize("policy", [None, "reads"])
-async def test_our_own_agent_reports_by_the_tool_on_every_wire(
+async def test_the_built_in_agent_reports_by_the_tool_with_every_vendor(
     wire: str, policy: Any, model_server: ModelServer, workspace: Path
 ) -> None:
     lane = model_server.lane(
@@ -206,7 +206,7 @@ async def test_the_last_object_of_the_answer_is_a_report(
     assert result.context["fixed"] is True
 
 
-async def test_a_status_file_beats_the_answer_and_the_tool_beats_the_file(
+async def test_the_tool_wins_over_the_status_file_and_that_over_the_answer(
     scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -237,7 +237,7 @@ async def test_a_model_node_reports_in_its_answer(
     assert "end your answer with one JSON object" in scripted_model.prompts[0]
 
 
-async def test_a_node_that_decides_nothing_is_asked_for_nothing(
+async def test_a_node_that_decides_nothing_gets_no_instruction(
     scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     dot = "digraph g { s [shape=Mdiamond]; e [shape=Msquare]; a [prompt=Go]; s -> a -> e }"

@@ -24,12 +24,12 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
 def options_of(gemini: RealAgent, script: object) -> RunKwargs:
-    """The options without those that a node sets itself: its folder and its time limit."""
+    """Those of a resources: the node has its own folder and time."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
-async def test_nodes_share_a_warm_process_and_nothing_is_left(
+async def test_nodes_share_a_warm_process_and_no_process_is_left(
     harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
@@ -78,7 +78,7 @@ async def test_nodes_share_a_warm_process_and_nothing_is_left(
     assert list(paths.sessions().iterdir()) == []
 
 
-async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
+async def test_a_prompt_that_mentions_its_directory_gets_its_own_process(
     harness: NodeHarness, gemini: RealAgent
 ) -> None:
     command = 'echo \'{"outcome": "fail", "notes": "red"}\' > "$ATTRACTOR_STAGE_DIR/status.json"'
@@ -98,7 +98,7 @@ async def test_a_prompt_that_speaks_of_its_stage_has_a_process_that_knows_it(
     assert child_pids() == []
 
 
-async def test_a_hook_after_the_calls_of_another_agent_runs_from_what_it_reports(
+async def test_a_post_hook_of_another_agent_runs_from_its_events(
     harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:

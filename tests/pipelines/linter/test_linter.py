@@ -234,7 +234,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
 
 
 @pytest.mark.parametrize("case", RED, ids=lambda case: f"{case[0]} {case[2][-30:]}")
-def test_a_rule_finds_what_it_is_there_for(case: tuple[str, str, str, object, str, str]) -> None:
+def test_each_rule_finds_its_problem(case: tuple[str, str, str, object, str, str]) -> None:
     rule, severity, body, where, said, remedy = case
     found = of(rule, body)
     assert found, lint(body)
@@ -246,7 +246,7 @@ def test_a_rule_finds_what_it_is_there_for(case: tuple[str, str, str, object, st
     assert (finding.line > 0) is (where is not None)
 
 
-def test_an_edge_to_nowhere_is_found_in_a_graph_made_by_hand() -> None:
+def test_an_edge_to_an_unknown_node_is_found_in_a_graph_built_by_a_program() -> None:
     graph = parse(f"digraph G {{ {LINE} }}")
     graph.edges.append(Edge("a", "ghost"))
     found = [finding for finding in engine.lint(graph) if finding.severity == "error"]
@@ -286,11 +286,11 @@ GREEN = [
 
 
 @pytest.mark.parametrize("body", GREEN)
-def test_what_is_right_has_no_finding(body: str) -> None:
+def test_a_valid_pipeline_has_no_findings(body: str) -> None:
     assert lint(body) == []
 
 
-def test_every_rule_is_held_red_somewhere() -> None:
+def test_every_rule_has_a_failing_example() -> None:
     names = {getattr(rule, "__name__", "") for rule in RULES}
     assert names == {case[0] for case in RED} | {"edge_target_exists"}
 
@@ -322,12 +322,12 @@ def test_every_rule_is_held_red_somewhere() -> None:
         (" && ".join(f"(a{i}=1 || b{i}=1)" for i in range(30)), False),
     ],
 )
-def test_a_condition_that_nothing_could_make_true(condition: str, never: bool) -> None:
+def test_a_condition_that_can_never_be_true_is_found(condition: str, never: bool) -> None:
     text = condition.replace('"', '\\"')
     assert bool(of("condition_never_true", f'{LINE} a -> exit [condition="{text}"]')) is never
 
 
-def test_findings_come_in_the_order_of_the_text_with_their_place() -> None:
+def test_findings_are_in_text_order_with_line_and_column() -> None:
     found = lint(ENDS + "\nstart -> b\n  b -> exit\n a [timeout=x]")
     assert [(f.line, f.column, f.rule) for f in found if f.line > 2] == [
         (3, 10, "prompt_on_llm_nodes"),
@@ -344,14 +344,14 @@ def test_findings_come_in_the_order_of_the_text_with_their_place() -> None:
 async def _step(work: NodeContext) -> None: ...
 
 
-def test_a_type_of_ones_own_is_known_once_it_is_registered() -> None:
+def test_a_registered_type_is_known() -> None:
     body = LINE + "a [type=lint.own]"
     assert of("type_known", body)
     handlers.register("lint.own", _step)
     assert not of("type_known", body)
 
 
-def test_lint_finds_slips_by_the_thousand_at_once() -> None:
+def test_thousands_of_unknown_names_are_linted_quickly() -> None:
     count = 5000
     body = ENDS + " ".join(
         f'n{i} [promt{i}=x, type=kind{i}, retry_target=lost{i}, agent="agent-{i}", model="v{i}:m",'
@@ -373,7 +373,7 @@ def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
     assert len(engine.lint(graph)) == 3000
 
 
-def test_an_error_tells_the_errors_and_keeps_all_findings() -> None:
+def test_a_lint_error_lists_the_errors_and_has_all_findings() -> None:
     findings = lint("a -> b")
     with pytest.raises(engine.LintError, match="the pipeline has 2 errors") as caught:
         engine.raise_on_errors(findings)

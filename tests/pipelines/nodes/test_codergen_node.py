@@ -20,7 +20,7 @@ from corral.values import Json
 pytest_plugins = ("support.node_fixtures",)
 
 
-async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
+async def test_an_answer_is_complete_in_the_file_and_short_in_the_context(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("word " * 100)]) as resources:
@@ -41,7 +41,7 @@ async def test_an_answer_is_kept_whole_in_a_file_and_short_in_the_context(
     assert json.loads(harness.read("events.ndjson").splitlines()[-1])["type"] == "done"
 
 
-async def test_without_a_prompt_the_label_is_one(
+async def test_without_a_prompt_the_label_is_sent(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
@@ -58,7 +58,7 @@ async def test_without_a_prompt_the_label_is_one(
         {"agent": MODEL},
     ],
 )
-async def test_a_vendors_model_runs_on_our_own_agent(
+async def test_a_model_with_its_vendor_runs_on_the_built_in_agent(
     harness: NodeHarness, scripted_model: ScriptedModel, named: dict[str, Any]
 ) -> None:
     async with scripted_model.resources([say("done")], named=None) as resources:
@@ -77,7 +77,7 @@ async def test_a_vendors_model_runs_on_our_own_agent(
         (fail(403, times="forever"), False),
     ],
 )
-async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
+async def test_a_failed_run_fails_the_node_with_its_retryable_flag(
     harness: NodeHarness, scripted_model: ScriptedModel, turn: Turn, retryable: bool
 ) -> None:
     async with scripted_model.resources([turn]) as resources:
@@ -87,7 +87,7 @@ async def test_a_failed_run_fails_the_node_and_says_whether_to_try_again(
     assert outcome.retryable is retryable
 
 
-async def test_a_node_ends_at_its_timeout_with_what_was_said(
+async def test_a_node_ends_at_its_timeout_with_the_partial_answer(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([hang("half an answer")]) as resources:
@@ -98,7 +98,7 @@ async def test_a_node_ends_at_its_timeout_with_what_was_said(
     assert harness.read("response.md") == "half an answer"
 
 
-async def test_a_cancelled_node_leaves_nothing(
+async def test_a_cancelled_node_leaves_no_process(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     begun = asyncio.Event()
@@ -121,7 +121,7 @@ async def test_a_cancelled_node_leaves_nothing(
     assert processes_in(workspace) == []
 
 
-async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
+async def test_a_node_has_its_own_policy_and_reports_denied_tools(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     write = call("write_file", file_path="a.txt", content="x")
@@ -136,7 +136,7 @@ async def test_the_policy_of_a_node_is_its_own_and_a_refusal_is_told(
         assert ("denied by the policy: write_file" in outcome.notes) is not written
 
 
-async def test_allowed_tools_are_all_there_is(
+async def test_only_allowed_tools_can_be_used(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")], policy="all") as resources:
@@ -160,7 +160,7 @@ async def test_allowed_tools_are_all_there_is(
         ({"max_budget_usd": 1.5}, "corral has no option 'max_budget_usd'"),
     ],
 )
-async def test_what_cannot_be_is_told_before_anything_is_asked(
+async def test_invalid_attributes_fail_before_the_agent_is_called(
     harness: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], said: str
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
@@ -186,7 +186,7 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize("in_a_file", [True, False])
-async def test_typed_output_lands_in_the_context(
+async def test_typed_output_is_in_the_context(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path, in_a_file: bool
 ) -> None:
     (workspace / "schema.json").write_text(json.dumps(SCHEMA))
@@ -199,7 +199,7 @@ async def test_typed_output_lands_in_the_context(
     assert outcome.context_updates["plan.output"] == {"title": "It", "n": 2}
 
 
-async def test_output_that_never_fits_fails_the_node(
+async def test_output_that_never_matches_the_schema_fails_the_node(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say("no")) as resources:
@@ -209,7 +209,7 @@ async def test_output_that_never_fits_fails_the_node(
     assert "step.output" not in outcome.context_updates
 
 
-async def test_it_goes_on_until_the_command_succeeds(
+async def test_the_agent_continues_until_the_command_succeeds(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     def answer(request: Request) -> Turn:
@@ -227,7 +227,7 @@ async def test_it_goes_on_until_the_command_succeeds(
     assert (workspace / "done.txt").read_text() == "ready"
 
 
-async def test_rounds_that_are_used_up_fail_the_node(
+async def test_exhausted_rounds_fail_the_node(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say("done")) as resources:
@@ -254,7 +254,7 @@ async def test_an_agent_may_write_its_own_status(
     assert outcome.context_updates["last_response"] == "I have failed"
 
 
-async def test_an_agents_commands_know_their_stage(
+async def test_commands_of_an_agent_get_the_node_variables(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     script = [
@@ -266,7 +266,9 @@ async def test_an_agents_commands_know_their_stage(
     assert outcome.status == "retry"
 
 
-async def test_a_key_lands_in_no_file(harness: NodeHarness, scripted_model: ScriptedModel) -> None:
+async def test_a_key_is_written_to_no_file(
+    harness: NodeHarness, scripted_model: ScriptedModel
+) -> None:
     script = [call("shell", command=f"echo {KEY}; env"), say(f"The key is {KEY}")]
     async with scripted_model.resources(script, policy="all") as resources:
         outcome = await harness.attempt(resources=resources, attrs={"prompt": f"Guess {KEY}"})
@@ -286,7 +288,7 @@ async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(
     assert outcome.retryable is False  # the program is not there
 
 
-async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
+async def test_a_node_stores_no_session_without_a_thread(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
@@ -297,7 +299,7 @@ async def test_a_node_leaves_no_session_unless_a_thread_goes_on(
 # Threads.
 
 
-async def test_a_thread_goes_on_with_its_session(
+async def test_a_thread_resumes_its_session(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources([say("one"), say("two")]) as resources:
@@ -320,7 +322,7 @@ async def test_a_thread_goes_on_with_its_session(
     assert harness.read("prompt.md", "b") == "Second"
 
 
-async def test_a_thread_whose_session_is_lost_is_told_a_summary(
+async def test_a_thread_whose_session_is_lost_gets_a_summary(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     held: Json = {"agent": MODEL, "resume_token": "no-such-session"}
@@ -338,7 +340,7 @@ async def test_a_thread_whose_session_is_lost_is_told_a_summary(
     assert outcome.context_updates["internal.thread.t"] != held
 
 
-async def test_another_agents_session_is_not_taken(
+async def test_the_session_of_another_agent_is_not_resumed(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     held: Json = {"agent": "gemini-acp", "resume_token": "x"}
@@ -387,7 +389,7 @@ async def test_a_hook_before_a_call_sees_it_and_may_skip_it(
     assert results[1].error == "denied: no shells today"
 
 
-async def test_a_hook_after_a_call_sees_what_came_of_it(
+async def test_a_hook_after_a_call_gets_its_result(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [call("shell", command="echo hello"), say("done")]
@@ -413,7 +415,7 @@ async def test_a_hook_that_cannot_run_skips_the_call(
     assert not (workspace / "evil").exists()
 
 
-async def test_hooks_watch_over_typed_output_too(
+async def test_hooks_run_for_typed_output_too(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     script = [

@@ -18,7 +18,7 @@ from corral.values import Json
 pytest_plugins = ("support.node_fixtures",)
 
 
-async def test_set_puts_values_as_they_are(harness: NodeHarness) -> None:
+async def test_set_keeps_the_types_of_values(harness: NodeHarness) -> None:
     outcome = await harness.attempt(
         attrs={
             "type": "set",
@@ -47,7 +47,7 @@ async def test_set_puts_values_as_they_are(harness: NodeHarness) -> None:
         ({"set.graph.goal": "x"}, "is reserved for corral"),
     ],
 )
-async def test_a_set_that_cannot_be_is_told(
+async def test_an_invalid_set_node_fails(
     harness: NodeHarness, attrs: dict[str, Any], said: str
 ) -> None:
     outcome = await harness.attempt(attrs={"type": "set", **attrs})
@@ -86,7 +86,7 @@ async def test_a_switch_prefers_the_edge_of_its_value(harness: NodeHarness) -> N
     assert outcome.preferred_label == "green"
 
 
-async def test_a_switch_takes_its_default_and_never_just_any_edge(
+async def test_a_switch_takes_its_default_edge_and_no_other(
     harness: NodeHarness,
 ) -> None:
     outcome = await switched(harness, [*CASES, ("z", {"label": "default"})], {"c": "blue"}, key="c")
@@ -107,7 +107,7 @@ async def test_a_switch_takes_its_default_and_never_just_any_edge(
         ("[1, 2]", "", [1, 2]),
     ],
 )
-async def test_json_is_found_in_what_was_said(
+async def test_json_is_found_in_an_answer(
     harness: NodeHarness, said: str, path: str, found: Json
 ) -> None:
     outcome = await harness.attempt(
@@ -127,7 +127,7 @@ async def test_json_is_found_in_what_was_said(
         ('{"a": 1}', "a[", "is not a path"),
     ],
 )
-async def test_json_that_is_not_there_fails_unless_there_is_a_default(
+async def test_missing_json_fails_without_a_default(
     harness: NodeHarness, said: str, path: str, wrong: str
 ) -> None:
     attrs = {"type": "json_extract", "path": path, "source": "said"}
@@ -159,7 +159,7 @@ async def test_a_file_is_written_and_read(harness: NodeHarness, workspace: Path)
     assert os.listdir(workspace / "out") == ["report.json"]
 
 
-async def test_a_file_is_added_to(harness: NodeHarness, workspace: Path) -> None:
+async def test_a_file_can_be_appended(harness: NodeHarness, workspace: Path) -> None:
     attrs = {"type": "write_file", "path": "log", "source": "line", "append": True}
     for line in ("one\n", "two\n"):
         await harness.attempt(attrs=attrs, context={"line": line})
@@ -196,7 +196,9 @@ async def test_gits_own_folder_is_not_written(harness: NodeHarness, workspace: P
     assert "belongs to git" in outcome.failure_reason
 
 
-async def test_a_file_that_cannot_be_read_is_told(harness: NodeHarness, workspace: Path) -> None:
+async def test_a_file_that_cannot_be_read_fails_the_node(
+    harness: NodeHarness, workspace: Path
+) -> None:
     os.mkfifo(workspace / "pipe")
     (workspace / "large").write_bytes(b"x" * 600_000)
     (workspace / "bytes").write_bytes(b"\xff\xfe")

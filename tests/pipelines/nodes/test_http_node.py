@@ -79,7 +79,7 @@ def server() -> Iterator[Server]:
             thread.join(10)
 
 
-async def test_json_comes_back_as_a_value(harness: NodeHarness, server: Server) -> None:
+async def test_a_json_response_is_parsed(harness: NodeHarness, server: Server) -> None:
     outcome = await harness.attempt(
         "get",
         attrs={"type": "http", "url": "{{base}}/json/{{word}}?q={{word}}"},
@@ -92,7 +92,7 @@ async def test_json_comes_back_as_a_value(harness: NodeHarness, server: Server) 
     assert server.heard[0].path == f"/json/{quoted}?q={quoted}"
 
 
-async def test_json_is_sent_with_values_that_cannot_break_out(
+async def test_values_in_json_cannot_change_its_structure(
     harness: NodeHarness, server: Server
 ) -> None:
     outcome = await harness.attempt(
@@ -133,7 +133,7 @@ async def test_every_method_with_and_without_a_body(
     ("status", "retryable"),
     [(500, True), (503, True), (429, True), (400, False), (401, False), (403, False), (404, None)],
 )
-async def test_a_refusal_fails_the_node(
+async def test_an_error_status_fails_the_node(
     harness: NodeHarness, server: Server, status: int, retryable: bool | None
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/status/{status}"}
@@ -147,14 +147,14 @@ async def test_a_refusal_fails_the_node(
 @pytest.mark.parametrize(
     ("path", "said"), [("/broken", "not JSON"), ("/large", "too large for the context")]
 )
-async def test_an_answer_that_cannot_be_kept_fails_the_node(
+async def test_an_invalid_or_large_response_fails_the_node(
     harness: NodeHarness, server: Server, path: str, said: str
 ) -> None:
     outcome = await harness.attempt(attrs={"type": "http", "url": server.url + path})
     assert said in outcome.failure_reason
 
 
-async def test_a_server_that_hangs_is_left_at_the_timeout(
+async def test_a_server_that_hangs_fails_the_node_at_the_timeout(
     harness: NodeHarness, server: Server
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/hang", "timeout": "300ms"}
@@ -163,14 +163,14 @@ async def test_a_server_that_hangs_is_left_at_the_timeout(
     assert outcome.retryable is True or "did not end within" in outcome.failure_reason
 
 
-async def test_nobody_there_may_be_tried_again(harness: NodeHarness, server: Server) -> None:
+async def test_a_refused_connection_is_retryable(harness: NodeHarness, server: Server) -> None:
     url = server.url
     server.server_close()
     outcome = await harness.attempt(attrs={"type": "http", "url": url})
     assert outcome.retryable is True
 
 
-async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
+async def test_a_cut_response_contains_no_part_of_a_secret(
     harness: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
@@ -180,7 +180,7 @@ async def test_an_answer_that_is_too_large_ends_with_no_part_of_a_secret(
     assert harness.read("response.md").endswith("you said Bearer …")
 
 
-async def test_a_token_is_sent_and_written_nowhere(
+async def test_a_token_is_sent_and_written_to_no_file(
     harness: NodeHarness, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_PAT", "canary-token-0123456789")
@@ -206,7 +206,7 @@ async def test_a_token_is_sent_and_written_nowhere(
         {"url": "http://127.0.0.1:1/", "bearer_env": "NO_SUCH_VARIABLE"},
     ],
 )
-async def test_what_cannot_be_sent_is_told_and_not_tried_again(
+async def test_an_invalid_request_is_an_error_that_is_not_retried(
     harness: NodeHarness, attrs: dict[str, Any]
 ) -> None:
     outcome = await harness.attempt(

@@ -74,13 +74,13 @@ async def test_a_call_that_fails_fails_the_node(
     assert outcome.retryable is retryable
 
 
-async def test_a_prompt_without_a_model_says_so(harness: NodeHarness) -> None:
+async def test_a_prompt_node_without_a_model_fails(harness: NodeHarness) -> None:
     outcome = await harness.attempt(attrs={"type": "prompt", "prompt": "?"})
     assert "names no model" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_simulated_prompt_asks_nobody(harness: NodeHarness) -> None:
+async def test_a_simulated_prompt_calls_no_model(harness: NodeHarness) -> None:
     async with NodeResources(simulate=True) as resources:
         outcome = await harness.attempt(
             "ask", resources=resources, attrs={"type": "prompt", "prompt": "?"}
@@ -119,7 +119,7 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
     assert "the answer of c" not in scripted_model.prompts[0]
 
 
-async def test_a_judge_reads_the_whole_answer_of_each_branch(harness: NodeHarness) -> None:
+async def test_a_fan_in_prompt_contains_the_answer_of_each_branch(harness: NodeHarness) -> None:
     """Also of two branches that ended in the same node, and whatever that is called."""
     branches: list[Json] = []
     for number in (1, 2):
@@ -141,7 +141,7 @@ async def test_a_judge_reads_the_whole_answer_of_each_branch(harness: NodeHarnes
     assert "the whole answer 2" in asked
 
 
-async def test_a_judge_cannot_pick_what_is_not_there(
+async def test_a_fan_in_model_cannot_pick_an_unknown_branch(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
     async with scripted_model.resources(lambda _: say('{"best_id": "c"}')) as resources:
@@ -153,7 +153,7 @@ async def test_a_judge_cannot_pick_what_is_not_there(
     assert outcome.status == "fail"
 
 
-async def test_a_judge_of_no_branches_fails(harness: NodeHarness) -> None:
+async def test_a_fan_in_without_branches_fails(harness: NodeHarness) -> None:
     outcome = await harness.attempt(
         attrs={"type": "fan_in", "prompt": "Which?"}, context={"parallel.results": BRANCHES[2:]}
     )
@@ -218,7 +218,7 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
         ({"items": "1", "tool_command": ""}, "neither a prompt nor a tool_command"),
     ],
 )
-async def test_what_is_no_list_of_work_is_told(
+async def test_invalid_items_are_an_error(
     harness: NodeHarness, attrs: dict[str, Any], said: str
 ) -> None:
     outcome = await harness.attempt(
@@ -228,7 +228,9 @@ async def test_what_is_no_list_of_work_is_told(
     assert outcome.retryable is False
 
 
-async def test_no_more_work_at_once_than_is_allowed(harness: NodeHarness, workspace: Path) -> None:
+async def test_at_most_max_parallel_items_run_at_once(
+    harness: NodeHarness, workspace: Path
+) -> None:
     (workspace / "now").mkdir()
     command = "touch now/{{item}}; ls now | wc -l >> counts; sleep 0.2; rm now/{{item}}"
     outcome = await harness.attempt(
@@ -267,9 +269,7 @@ async def test_a_model_or_an_agent_answers_for_each_item(
     assert outcome.tokens
 
 
-async def test_one_item_over_its_time_costs_only_itself(
-    harness: NodeHarness, workspace: Path
-) -> None:
+async def test_an_item_that_times_out_fails_alone(harness: NodeHarness, workspace: Path) -> None:
     outcome = await harness.attempt(
         attrs={
             "type": "for_each",
@@ -284,7 +284,7 @@ async def test_one_item_over_its_time_costs_only_itself(
     assert [each["status"] for each in results if isinstance(each, dict)] == ["success", "fail"]
 
 
-async def test_long_answers_are_whole_in_their_file_and_short_in_the_context(
+async def test_long_answers_are_complete_in_the_file_and_short_in_the_context(
     harness: NodeHarness,
 ) -> None:
     outcome = await harness.attempt(

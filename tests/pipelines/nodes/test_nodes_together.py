@@ -47,7 +47,7 @@ digraph everything {
 """.replace("MODEL", MODEL)
 
 
-async def test_nodes_of_every_kind_hand_their_values_on(
+async def test_nodes_of_every_kind_pass_values_to_the_next(
     scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Turn:
@@ -80,7 +80,7 @@ async def test_nodes_of_every_kind_hand_their_values_on(
     assert result.tokens
 
 
-async def test_a_switch_by_conditions_sees_the_failure_before_it(
+async def test_a_switch_with_conditions_sees_the_failure_of_the_node_before(
     scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     graph = loader.load("""
@@ -101,7 +101,7 @@ async def test_a_switch_by_conditions_sees_the_failure_before_it(
     assert result.context["mended"] is True
 
 
-async def test_a_thread_of_full_fidelity_is_one_conversation(
+async def test_nodes_of_a_thread_with_full_fidelity_share_one_session(
     scripted_model: ScriptedModel, workspace: Path
 ) -> None:
     graph = loader.load(

@@ -36,7 +36,7 @@ async def tool(
     )
 
 
-async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
+async def test_a_command_runs_in_the_workspace_with_the_node_variables(
     harness: NodeHarness, workspace: Path
 ) -> None:
     outcome = await tool(
@@ -55,7 +55,7 @@ async def test_a_command_runs_in_the_workspace_and_knows_its_stage(
     assert harness.read("tool_output.txt") == said
 
 
-async def test_a_command_can_be_ended_by_others_where_we_are_killed(
+async def test_a_command_is_in_the_process_registry(
     harness: NodeHarness,
 ) -> None:
     ledger = paths.process_registry()
@@ -65,7 +65,9 @@ async def test_a_command_can_be_ended_by_others_where_we_are_killed(
     assert not list(ledger.iterdir())
 
 
-async def test_a_bad_exit_fails_the_node_with_what_it_said(harness: NodeHarness) -> None:
+async def test_an_exit_code_other_than_0_fails_the_node_with_the_output(
+    harness: NodeHarness,
+) -> None:
     outcome = await tool(harness, "echo some output; echo what is wrong >&2; exit 3")
     assert outcome.status == "fail"
     assert "exited with 3: what is wrong" in outcome.failure_reason
@@ -86,7 +88,7 @@ async def test_a_command_that_forks_is_gone_at_its_timeout(
     assert child_pids() == []
 
 
-async def test_what_a_command_leaves_running_ends_with_it(
+async def test_processes_that_a_command_started_end_with_it(
     harness: NodeHarness, workspace: Path
 ) -> None:
     assert (await tool(harness, "sleep 300 & echo done")).status == "success"
@@ -102,25 +104,23 @@ async def test_only_the_end_of_much_output_goes_into_the_context(harness: NodeHa
     assert harness.read("tool_output.txt").startswith("1\n2\n3\n")
 
 
-async def test_bytes_that_are_no_text_do_not_fail_the_node(harness: NodeHarness) -> None:
+async def test_output_that_is_not_text_does_not_fail_the_node(harness: NodeHarness) -> None:
     outcome = await tool(harness, r"printf 'a\377\000b'")
     assert outcome.context_updates["tool.output"] == "a\ufffd\0b"
 
 
-async def test_a_node_without_a_command_says_so(harness: NodeHarness) -> None:
+async def test_a_tool_node_without_a_command_fails(harness: NodeHarness) -> None:
     outcome = await tool(harness, " ")
     assert outcome.failure_reason == "the tool node step has no tool_command"
     assert outcome.retryable is False
 
 
-async def test_a_workspace_that_is_gone_fails_clearly(
-    harness: NodeHarness, workspace: Path
-) -> None:
+async def test_a_missing_workspace_fails_the_node(harness: NodeHarness, workspace: Path) -> None:
     workspace.rmdir()
     assert "no such folder" in (await tool(harness, "true")).failure_reason
 
 
-async def test_secrets_of_the_environment_stay_home(
+async def test_commands_do_not_see_secrets_of_the_environment(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
@@ -130,7 +130,7 @@ async def test_secrets_of_the_environment_stay_home(
     assert outcome.context_updates["tool.output"] == "[] []\n"
 
 
-async def test_a_secret_that_is_passed_on_is_seen_and_lands_in_no_file(
+async def test_a_secret_in_pass_env_is_visible_and_written_to_no_file(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "canary-secret-0123456789"
@@ -185,25 +185,25 @@ def test_no_value_becomes_part_of_the_commands_text(value: str, shape: str) -> N
     assert env == {"CONTEXT_X": value.replace("\0", "")}
 
 
-def test_the_time_is_linear_in_the_number_of_holes() -> None:
+def test_the_time_is_linear_in_the_number_of_placeholders() -> None:
     """Looking at all the text before each hole does not come to an end here."""
     said, env = shell_command("echo $((1)) {{x}}" * 100_000, {"x": "1"})
     assert said == 'echo $((1)) "${CONTEXT_X}"' * 100_000
     assert env == {"CONTEXT_X": "1"}
 
 
-async def test_a_hole_in_single_quotes_is_refused(harness: NodeHarness) -> None:
+async def test_a_placeholder_in_single_quotes_is_rejected(harness: NodeHarness) -> None:
     outcome = await tool(harness, "echo '{{x}}'", {"x": "1"})
     assert "single quotes" in outcome.failure_reason
     assert outcome.retryable is False
 
 
-async def test_a_hole_in_arithmetic_is_refused(harness: NodeHarness) -> None:
+async def test_a_placeholder_in_arithmetic_is_rejected(harness: NodeHarness) -> None:
     assert "$((" in (await tool(harness, "echo $(( 1 + {{x}} ))", {"x": "1"})).failure_reason
     assert (await tool(harness, "echo $((1 + 1)) {{x}}", {"x": "1"})).status == "success"
 
 
-async def test_values_reach_into_objects_and_other_templates_stay(
+async def test_placeholders_reach_into_objects_and_other_templates_stay(
     harness: NodeHarness,
 ) -> None:
     context: dict[str, Json] = {"plan.output": {"files": ["a", "b"], "n": 3}}
@@ -216,13 +216,15 @@ async def test_values_reach_into_objects_and_other_templates_stay(
     assert outcome.context_updates["tool.output"] == f"b|3|{whole}|{{{{.Names}}}}|"
 
 
-async def test_two_keys_that_read_alike_stay_apart(harness: NodeHarness) -> None:
+async def test_two_similar_keys_get_different_variables(harness: NodeHarness) -> None:
     outcome = await tool(harness, "echo {{a.b}} {{a_b}} {{a.b}}", {"a.b": "dot", "a_b": "line"})
     assert outcome.context_updates["tool.output"] == "dot line dot\n"
 
 
 @pytest.mark.parametrize("value", ["a\0b", "x" * 200_000])
-async def test_a_value_that_no_command_takes_is_named(harness: NodeHarness, value: str) -> None:
+async def test_a_value_that_no_command_accepts_is_an_error(
+    harness: NodeHarness, value: str
+) -> None:
     assert "{{x}}" in (await tool(harness, "echo {{x}}", {"x": value})).failure_reason
 
 
@@ -235,7 +237,7 @@ async def test_the_goal_is_a_variable_of_the_shell(harness: NodeHarness) -> None
 
 
 @pytest.mark.parametrize(("stream", "length"), [(1, 2_000), (2, 2_000), (2, 16_384)])
-async def test_the_reason_of_a_failure_begins_with_no_part_of_a_secret(
+async def test_a_failure_reason_contains_no_part_of_a_secret(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")

@@ -28,7 +28,7 @@ LOOP = """digraph review {
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.dot"))
 
 
-def test_as_text_a_person_can_follow_it() -> None:
+def test_the_text_rendering_shows_nodes_edges_and_statuses() -> None:
     assert as_text(parse(LOOP), {"plan": "success"}) == (
         "review\n"
         "goal: Ship it\n"
@@ -44,7 +44,7 @@ def test_as_text_a_person_can_follow_it() -> None:
     )
 
 
-def test_text_for_a_terminal_holds_nothing_that_a_terminal_obeys() -> None:
+def test_the_text_rendering_has_no_control_characters() -> None:
     shown = as_text(parse('digraph G { "a\x1b[31m" -> b [label="x\x07\ny"] goal="\x1b]0;t" }'))
     assert all(c.isprintable() or c == "\n" for c in shown)
 
@@ -69,7 +69,7 @@ def same(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
-def test_the_dot_of_an_example_is_the_same_pipeline(file: Path) -> None:
+def test_an_example_survives_a_round_trip_through_dot(file: Path) -> None:
     same(parse(file.read_text("utf-8")))
 
 
@@ -89,7 +89,7 @@ attributes = st.dictionaries(keys, values, max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(texts, st.dictionaries(texts, attributes, max_size=4), attributes, st.data())
-def test_the_dot_of_any_graph_is_the_same_pipeline(
+def test_any_graph_survives_a_round_trip_through_dot(
     name: str, nodes: dict[str, dict[str, Value]], attrs: dict[str, Value], data: st.DataObject
 ) -> None:
     edges: list[Edge] = []
@@ -103,7 +103,7 @@ def test_the_dot_of_any_graph_is_the_same_pipeline(
     as_text(graph)
 
 
-def test_backslashes_quotes_and_ends_of_lines_survive_the_dot() -> None:
+def test_backslashes_quotes_and_newlines_survive_a_round_trip() -> None:
     text = '\\ \\\\ \\n \\" " \n \t \\\n end\\'
     same(Graph(text, {"goal": text}, {text: Node(text, {"prompt": text, "a.b": 1.0})}))
 
@@ -112,7 +112,7 @@ def test_classes_of_subgraphs_stay_in_the_dot() -> None:
     same(parse('digraph G { subgraph { label="Loop A" a [class="x"] b } }'))
 
 
-def test_the_picture_shows_every_node_edge_and_label_and_colours_what_ended() -> None:
+def test_the_svg_shows_every_node_edge_label_and_status_color() -> None:
     picture = ElementTree.fromstring(as_svg(parse(LOOP), {"plan": "fail", "start": "success"}))
     said = [text.text for text in picture.iter(f"{SVG}text")]
     assert {"start", "Make a plan", "Good?", "done", "[A] Approve", "[R] Revise"} == set(said)
@@ -126,7 +126,7 @@ def test_the_picture_shows_every_node_edge_and_label_and_colours_what_ended() ->
     assert fills["ok"] is None
 
 
-def test_what_a_picture_shows_cannot_break_out_of_it() -> None:
+def test_texts_in_the_svg_are_escaped() -> None:
     nasty = "</title><script>alert(1)</script>\"'&]]>\x00\x1b"
     graph = Graph(
         nasty, {}, {nasty: Node(nasty, {"label": nasty, "prompt": nasty})}, [Edge(nasty, nasty)]
@@ -136,7 +136,7 @@ def test_what_a_picture_shows_cannot_break_out_of_it() -> None:
     assert not list(picture.iter(f"{SVG}script"))
 
 
-def test_nodes_stand_below_what_leads_to_them_and_never_on_each_other() -> None:
+def test_nodes_are_below_their_predecessors_and_do_not_overlap() -> None:
     graph = parse(
         "digraph G { s [shape=Mdiamond] s -> {a b c d} -> e -> f; f -> a; e -> e; s -> f }"
     )
@@ -153,7 +153,7 @@ def test_nodes_stand_below_what_leads_to_them_and_never_on_each_other() -> None:
         assert (way[0], way[-1]) == (place[edge.source], place[edge.target])
 
 
-def test_the_same_graph_is_always_drawn_the_same() -> None:
+def test_the_same_graph_gives_the_same_drawing() -> None:
     assert as_svg(parse(LOOP)) == as_svg(parse(LOOP))
 
 

@@ -63,14 +63,14 @@ BOTH = {"a": FAIL, "b": FAIL}
         ("s -> p; p [shape=component]; p -> a -> e; p -> b -> e", BOTH, "fail", ["a", "b"]),
     ],
 )  # fmt: skip
-def test_where_a_failure_leads(
+def test_the_route_after_a_failure(
     body: str, script: dict[str, Outcome | list[Outcome]], status: str, path: list[str]
 ) -> None:
     run = run_scheduler(body, script)
     assert (run.status, run.path) == (status, path)
 
 
-def test_the_reason_names_the_failed_node_also_where_a_decision_leads_nowhere() -> None:
+def test_the_reason_names_the_failed_node_before_a_decision_without_an_edge() -> None:
     plain = run_scheduler("s -> a -> b -> e", {"a": FAIL})
     assert plain.finish.reason == "node 'a' failed: broken"
     decided = run_scheduler(
@@ -92,7 +92,7 @@ def test_a_manager_whose_child_failed_fails() -> None:
     assert run.status == "fail"
 
 
-def test_the_reason_and_class_of_a_failure_are_in_the_context_until_a_node_works() -> None:
+def test_failure_reason_and_class_are_in_the_context_until_a_node_succeeds() -> None:
     broken = Outcome(status="fail", failure_reason="late", failure_class="timeout")
     run = SchedulerDriver(f"s -> a -> d; {DECIDE}", {"a": broken})
     run.end("a", broken)
@@ -109,7 +109,7 @@ def test_a_failure_without_a_class_is_permanent() -> None:
     assert run.visit("fix").context["failure_class"] == "permanent"
 
 
-def test_a_limit_of_visits_on_a_node_wins_and_the_loop_is_named() -> None:
+def test_a_visit_limit_of_a_node_wins_and_the_error_names_the_loop() -> None:
     loop = 's -> a -> b; b -> a [condition="outcome=success"]; b -> e; max_visits=9;'
     run = run_scheduler(f"{loop} a [max_visits=2]")
     assert run.path == ["a", "b", "a", "b"]
@@ -123,7 +123,7 @@ def test_a_limit_of_visits_on_a_node_wins_and_the_loop_is_named() -> None:
 
 @pytest.mark.parametrize("status", ["success", "partial_success", "fail"])
 @pytest.mark.parametrize("decision", ["shape=diamond", "type=switch"])
-def test_a_decision_leaves_outcome_and_label_in_force(decision: str, status: Status) -> None:
+def test_a_decision_keeps_outcome_and_label(decision: str, status: Status) -> None:
     said = Outcome(status=status, preferred_label="Fix")
     body = f"s -> a -> d; d [{decision}]; d -> x [condition=never]; d -> b; x -> e; b -> e"
     run = run_scheduler(body, {"a": said})

@@ -40,7 +40,7 @@ def test_without_a_retry_target_the_run_fails() -> None:
     assert "e" not in run.completed
 
 
-def test_a_gate_that_never_holds_ends_by_its_visits() -> None:
+def test_a_gate_that_is_never_satisfied_ends_at_the_visit_limit() -> None:
     run = run_scheduler(f"{BODY} {ON} max_visits=4; retry_target=w;", {"n": FAIL})
     assert run.status == "fail"
     assert run.path == ["w", "n"] * 4
@@ -58,7 +58,7 @@ def test_the_last_visit_of_a_gate_decides() -> None:
     assert run.finish.reason == "goal gate unsatisfied and no retry target"
 
 
-def test_every_gate_is_looked_at() -> None:
+def test_every_gate_is_checked() -> None:
     body = "s -> n -> m -> e; n [goal_gate=true]; m [goal_gate=true, retry_target=m]; "
     run = run_scheduler(body, {"m": [FAIL, Outcome()]})
     assert run.path == ["n", "m", "m"]

@@ -34,7 +34,7 @@ def test_a_gate_asks_with_its_edges_as_options() -> None:
 
 
 @pytest.mark.parametrize("value", ["Y", "y", "Yes", " yes ", "[Y] Yes"])
-def test_a_choice_is_meant_by_key_label_or_target(value: str) -> None:
+def test_a_choice_is_found_by_key_label_or_target(value: str) -> None:
     run = SchedulerDriver(BODY)
     run.answer(value)
     assert run.path == ["yes"]
@@ -72,7 +72,7 @@ def test_of_two_edges_with_one_label_the_chosen_one_is_taken() -> None:
     assert run.path == ["b"]
 
 
-def test_conditional_edges_are_no_options() -> None:
+def test_conditional_edges_are_not_choices() -> None:
     body = f'{BODY} g -> late [condition="outcome=fail"]; late -> e'
     run = SchedulerDriver(body)
     assert [c.target for c in asked(run).choices] == ["yes", "no"]
@@ -112,14 +112,14 @@ def test_without_a_default_it_is_asked_again_and_then_fails() -> None:
     assert run.scheduler.state.retries == {"g": 1}
 
 
-def test_an_answer_that_is_no_choice_is_asked_again_and_then_fails() -> None:
+def test_an_invalid_answer_is_asked_again_and_then_fails() -> None:
     run = SchedulerDriver(BODY + "g [max_retries=1]")
     run.answer("maybe")
     run.answer("perhaps")
     assert "'perhaps' is not one of the choices: Y (Yes), N (No)" in run.finish.reason
 
 
-def test_who_takes_answers_can_tell_a_wrong_one() -> None:
+def test_find_choice_rejects_an_invalid_answer() -> None:
     choices = asked(SchedulerDriver(BODY)).choices
     assert human_gate.find_choice(choices, "maybe") is None
     assert human_gate.find_choice(choices, "no") == choices[1]
@@ -133,14 +133,14 @@ def test_a_gate_without_edges_takes_any_text() -> None:
     assert run.status == "success"
 
 
-def test_a_question_that_nobody_can_be_asked_fails_the_gate() -> None:
+def test_a_gate_without_an_interviewer_fails() -> None:
     run = SchedulerDriver(BODY)
     del run.waiting["g.1"]
     run.send(Ended(id="g.1", outcome=failed("there is nobody to ask")))
     assert run.finish.reason == "node 'g' failed: there is nobody to ask"
 
 
-def test_the_second_answer_is_nobodys() -> None:
+def test_a_second_answer_is_ignored() -> None:
     run = SchedulerDriver(BODY)
     run.answer("y")
     run.waiting["g.1"] = AskHuman(question=Question(id="g.1", node="g", text=""))

@@ -23,7 +23,7 @@ def wake(run: SchedulerDriver, **seen: Json) -> None:
     run.send(Woken(id=id, seen=seen))
 
 
-def test_an_included_pipeline_gets_the_context_and_gives_its_own_back() -> None:
+def test_an_included_pipeline_gets_the_context_and_returns_its_own() -> None:
     run = SchedulerDriver(INCLUDE, values={"x": 1})
     child = only(run, Child)
     assert isinstance(child, Child)
@@ -33,7 +33,7 @@ def test_an_included_pipeline_gets_the_context_and_gives_its_own_back() -> None:
     assert run.visit("b").context["stack.child.status"] == "completed"
 
 
-def test_a_childs_end_is_the_outcome_of_its_node() -> None:
+def test_the_outcome_of_a_child_is_the_outcome_of_its_node() -> None:
     inner = run_scheduler(
         "s -> a -> e", {"a": Outcome(context_updates={"y": 2}, cost_usd=0.5, tokens=5)}
     )
@@ -51,7 +51,7 @@ def test_an_include_that_names_no_pipeline_fails() -> None:
     assert "no child pipeline is named" in run.finish.reason
 
 
-def test_a_manager_starts_its_child_and_looks_again_and_again() -> None:
+def test_a_manager_starts_its_child_and_observes_it_repeatedly() -> None:
     run = SchedulerDriver(MANAGER)
     child, wait = only(run, Child), only(run, Wait)
     assert isinstance(child, Child)
@@ -82,7 +82,7 @@ def test_the_stop_condition_ends_the_child() -> None:
     assert run.scheduler.state.outcomes["m"].status == "success"
 
 
-def test_after_so_many_cycles_the_manager_gives_up() -> None:
+def test_a_manager_fails_after_max_cycles() -> None:
     run = SchedulerDriver(
         MANAGER + 'm [manager.max_cycles=3]; m -> x [condition="outcome=fail"]; x -> e'
     )
@@ -93,7 +93,7 @@ def test_after_so_many_cycles_the_manager_gives_up() -> None:
     assert run.path == ["x"]
 
 
-def test_without_autostart_there_is_no_child_to_look_at() -> None:
+def test_without_autostart_no_child_is_started() -> None:
     body = (
         MANAGER + 'm [stack.child_autostart=false, manager.stop_condition="stack.manager.cycle=2"]'
     )
@@ -126,6 +126,6 @@ def test_a_manager_that_does_not_observe_sees_nothing() -> None:
     assert "stack.child.current_node" not in run.context
 
 
-def test_what_a_manager_waits_for_can_be_ordered_again() -> None:
+def test_open_commands_of_a_manager_can_be_given_again() -> None:
     run = SchedulerDriver(MANAGER)
     assert run.scheduler.pending() == [*run.waiting.values()]

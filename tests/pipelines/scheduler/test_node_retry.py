@@ -57,19 +57,21 @@ def tries(attrs: str, outcome: Outcome) -> tuple[int, Outcome]:
         ('n [max_retries="some"]', FAIL, 1, "fail"),
     ],
 )
-def test_so_often_and_then_this(attrs: str, outcome: Outcome, attempts: int, status: str) -> None:
+def test_how_often_a_node_is_tried_and_its_final_outcome(
+    attrs: str, outcome: Outcome, attempts: int, status: str
+) -> None:
     count, last = tries(attrs, outcome)
     assert (count, last.status) == (attempts, status)
 
 
-def test_a_failed_retry_says_why() -> None:
+def test_exhausted_retries_have_a_reason() -> None:
     assert tries("", Outcome(status="retry"))[1].failure_reason
     assert tries("", RETRY)[1].failure_reason == "r"
     assert tries("n [allow_partial=true]", RETRY)[1].notes == "retries exhausted: r"
 
 
 @given(st.integers(1, 400), st.text())
-def test_a_pause_doubles_up_to_a_minute_and_only_the_seed_moves_it(attempt: int, seed: str) -> None:
+def test_a_pause_doubles_up_to_a_minute_with_jitter_from_the_seed(attempt: int, seed: str) -> None:
     middle = min(60.0, 0.2 * 2 ** (attempt - 1))
     pause = delay(attempt, seed)
     assert 0.5 * middle <= pause <= 1.5 * middle
@@ -87,7 +89,7 @@ def test_different_visits_pause_differently() -> None:
     assert len(pauses) == 9
 
 
-def test_what_earlier_attempts_spent_is_not_forgotten() -> None:
+def test_the_cost_of_earlier_attempts_is_added() -> None:
     first, second = Outcome(cost_usd=0.5, tokens=10), Outcome(cost_usd=0.25)
     total = with_earlier_cost(second, first)
     assert (total.cost_usd, total.tokens) == (0.75, 10)

@@ -32,7 +32,7 @@ def results(run: SchedulerDriver) -> dict[str, str]:
     return found
 
 
-def test_branches_run_at_once_and_control_goes_on_at_the_fan_in() -> None:
+def test_branches_run_in_parallel_and_the_run_continues_at_the_fan_in() -> None:
     run = SchedulerDriver(TWO)
     assert set(run.waiting) == {"a.1", "b.1"}
     run.end("b")
@@ -60,7 +60,7 @@ def test_wait_all(script: dict[str, Outcome], parallel: str, fan_in: str) -> Non
     assert (outcomes["p"].status, outcomes["f"].status) == (parallel, fan_in)
 
 
-def test_where_every_branch_failed_the_fan_ins_own_failure_edge_is_taken() -> None:
+def test_if_every_branch_failed_the_failure_edge_of_the_fan_in_is_taken() -> None:
     run = run_scheduler(f'{TWO} f -> x [condition="outcome=fail"]; x -> e', {"a": FAIL, "b": FAIL})
     assert run.path == ["a", "b", "x"]
     assert run.scheduler.state.outcomes["f"].failure_reason == "every branch failed"
@@ -78,12 +78,12 @@ def test_first_success_stops_the_rest() -> None:
     assert run.scheduler.state.outcomes["p"].status == "success"
 
 
-def test_first_success_where_none_succeeds_fails() -> None:
+def test_first_success_fails_if_no_branch_succeeds() -> None:
     run = run_scheduler(TWO + "p [join_policy=first_success]", {"a": FAIL, "b": FAIL})
     assert run.scheduler.state.outcomes["p"].status == "fail"
 
 
-def test_no_more_branches_at_once_than_allowed() -> None:
+def test_at_most_max_parallel_branches_run_at_once() -> None:
     run = SchedulerDriver(
         f"{FORK} p [max_parallel=2]; p -> a -> f; p -> b -> f; p -> c -> d -> f; p -> x -> f"
     )
@@ -98,12 +98,12 @@ def test_no_more_branches_at_once_than_allowed() -> None:
     assert run.status == "success"
 
 
-def test_four_at_once_where_nothing_is_said() -> None:
+def test_by_default_four_branches_run_at_once() -> None:
     edges = "".join(f"p -> n{number} -> f;" for number in range(9))
     assert len(SchedulerDriver(FORK + edges).waiting) == 4
 
 
-def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
+def test_branches_do_not_see_each_other() -> None:
     run = SchedulerDriver(
         f"{FORK} s -> p; p -> a -> c -> f; p -> b -> d -> f", values={"deep": [1]}
     )
@@ -115,7 +115,7 @@ def test_a_branch_sees_nothing_of_the_others_and_cannot_reach_them() -> None:
     assert run.visit("d").context["deep"] == [1]
 
 
-def test_branches_of_one_process_share_nothing_either() -> None:
+def test_branches_share_no_objects() -> None:
     plan = Scheduler(graph_of(f"{FORK} p -> a -> c -> f; p -> b -> d -> f"))
     plan.start()
     plan.receive(Ended(id="a.1", outcome=Outcome(context_updates={"x": "a"})))
@@ -171,7 +171,7 @@ def test_a_fan_in_with_a_prompt_is_asked_and_its_pick_wins() -> None:
     assert run.status == "success"
 
 
-def test_a_pick_that_is_no_branch_or_failed_does_not_count() -> None:
+def test_an_unknown_or_failed_pick_is_ignored() -> None:
     for pick in ("nobody", "b"):
         run = SchedulerDriver(f"{TWO} f [prompt=pick]")
         run.end("a")
@@ -180,17 +180,17 @@ def test_a_pick_that_is_no_branch_or_failed_does_not_count() -> None:
         assert run.context["parallel.fan_in.best_id"] == "a"
 
 
-def test_a_fan_in_with_a_prompt_is_not_asked_where_all_failed() -> None:
+def test_a_fan_in_with_a_prompt_is_not_run_if_all_branches_failed() -> None:
     run = run_scheduler(f"{TWO} f [prompt=pick]", {"a": FAIL, "b": FAIL})
     assert "f" not in run.path
 
 
-def test_a_fan_in_that_no_branch_comes_to_fails() -> None:
+def test_a_fan_in_without_branches_fails_its_node() -> None:
     run = run_scheduler("s -> f; f [type=fan_in]; f -> e [condition=never]")
     assert run.finish.reason == "node 'f' failed: there is no branch to join"
 
 
-def test_a_parallel_node_in_a_branch_has_a_join_of_its_own() -> None:
+def test_a_parallel_node_in_a_branch_has_its_own_join() -> None:
     body = f"""{FORK} p -> q; q [shape=component]; q -> x -> g; q -> y -> g; g [type=fan_in];
         g -> z -> f; p -> b -> f"""
     run = SchedulerDriver(body)
@@ -205,7 +205,7 @@ def test_a_parallel_node_in_a_branch_has_a_join_of_its_own() -> None:
     assert run.completed == ["s", "x", "y", "q", "g", "b", "z", "p", "f", "e"]
 
 
-def test_the_first_success_stops_what_is_nested_in_the_others() -> None:
+def test_the_first_success_stops_nested_branches_of_the_others() -> None:
     body = f"""{FORK} p [join_policy=first_success]; p -> q; q [shape=component]; q -> x -> g;
         q -> y -> g; g [type=fan_in]; g -> f; p -> b -> f"""
     run = SchedulerDriver(body)
@@ -216,7 +216,7 @@ def test_the_first_success_stops_what_is_nested_in_the_others() -> None:
     assert run.scheduler.state.forks == {}
 
 
-def test_a_branch_may_die_or_come_to_an_exit() -> None:
+def test_a_branch_may_fail_or_reach_an_exit() -> None:
     body = f"{FORK} p -> a -> f; p -> b; p -> c -> e;"
     run = run_scheduler(body, {"b": FAIL})
     assert results(run) == {"a": "success", "b": "fail", "c": "success"}
@@ -224,7 +224,7 @@ def test_a_branch_may_die_or_come_to_an_exit() -> None:
     assert run.status == "success"
 
 
-def test_without_a_fan_in_the_run_goes_on_at_the_exit_its_branches_came_to() -> None:
+def test_without_a_fan_in_the_run_continues_at_the_exit_of_its_branches() -> None:
     body = "s -> p; p [shape=component]; p -> a -> e; p -> b -> e; b [goal_gate=true]"
     run = run_scheduler(body)
     assert run.status == "success"
@@ -258,7 +258,7 @@ def test_a_branch_loops_by_itself() -> None:
     assert run_scheduler(body, {"a": [FAIL, FAIL, Outcome()]}).path == ["a", "b", "a", "a"]
 
 
-def test_a_branch_that_loops_for_ever_fails_alone() -> None:
+def test_a_branch_with_an_endless_loop_fails_alone() -> None:
     body = f'max_visits=5; {FORK} p -> a; a -> a [condition="outcome=fail"]; a -> f; p -> b -> f'
     run = run_scheduler(body, {"a": FAIL})
     assert results(run) == {"a": "fail", "b": "success"}
@@ -276,12 +276,12 @@ def test_two_edges_to_one_node_are_two_branches() -> None:
     assert run.path == ["a", "a"]
 
 
-def test_an_edge_whose_condition_is_false_is_no_branch() -> None:
+def test_an_edge_with_a_false_condition_starts_no_branch() -> None:
     run = run_scheduler(f'{FORK} p -> a -> f; p -> b [condition="outcome=fail"]; b -> f')
     assert results(run) == {"a": "success"}
 
 
-def test_a_parallel_node_that_leads_back_into_itself_ends() -> None:
+def test_a_parallel_node_that_leads_to_itself_ends() -> None:
     run = run_scheduler("max_visits=60; s -> p; p [shape=component]; p -> a -> p; p -> b; a -> e")
     assert run.finish
     assert run.scheduler.state.forks == {}
@@ -297,7 +297,7 @@ def test_loop_restart_within_a_branch_stops_the_others() -> None:
     assert run.completed == ["x", "e"]
 
 
-def test_what_happens_is_told_in_order() -> None:
+def test_events_are_emitted_in_order() -> None:
     run = run_scheduler(TWO)
     names = [o.event for o in run.commands if isinstance(o, EmitEvent)]
     assert [o.number for o in run.commands if isinstance(o, EmitEvent)] == [

@@ -153,12 +153,12 @@ def test_a_label_that_reads_as_a_condition_counts_as_one_after_a_decision_only()
         ("", "", ""),
     ],
 )
-def test_an_accelerator_is_told_from_its_label(label: str, key: str, rest: str) -> None:
+def test_the_accelerator_is_split_from_the_label(label: str, key: str, rest: str) -> None:
     assert accelerator(label) == (key, rest)
     assert normalize_label(label) == rest.lower()
 
 
-def test_the_order_in_which_edges_were_written_decides_nothing() -> None:
+def test_the_order_of_edges_in_the_text_does_not_matter() -> None:
     forwards = "n -> a [weight=1]; n -> b [weight=1]; n -> c"
     backwards = "n -> c; n -> b [weight=1]; n -> a [weight=1]"
     assert chosen(forwards) == chosen(backwards) == "a"

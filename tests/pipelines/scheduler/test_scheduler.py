@@ -39,7 +39,7 @@ def test_the_scheduler_does_no_io(path: Path) -> None:
     assert not tops & {"asyncio", "os", "time", "random", "datetime", "pathlib", "threading"}
 
 
-def test_a_line_of_nodes_is_walked_to_its_exit() -> None:
+def test_a_chain_of_nodes_runs_to_its_exit() -> None:
     run = run_scheduler("s -> a -> b -> e")
     assert run.status == "success"
     assert run.path == ["a", "b"]
@@ -63,13 +63,13 @@ def test_a_node_without_any_edge_ends_the_run_and_is_named() -> None:
     assert run.completed == ["s", "a"]
 
 
-def test_start_exit_and_conditional_cost_no_visit() -> None:
+def test_start_exit_and_conditional_are_not_run_by_the_driver() -> None:
     run = run_scheduler("s -> c -> e; c [shape=diamond]")
     assert run.path == []
     assert run.status == "success"
 
 
-def test_every_node_that_ends_is_worth_a_checkpoint() -> None:
+def test_every_node_that_ends_gives_a_checkpoint() -> None:
     run = run_scheduler("s -> a -> e")
     assert [o.node for o in run.commands if isinstance(o, Checkpoint)] == ["s", "a", "e"]
 
@@ -90,7 +90,7 @@ def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None
     }
 
 
-def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own_keys() -> None:
+def test_updates_reach_the_next_node_and_cannot_change_reserved_keys() -> None:
     said = Outcome(
         context_updates={"x": [1], "outcome": "nonsense", "last_response": "r" * 300},
         preferred_label="go",
@@ -104,7 +104,7 @@ def test_updates_reach_the_next_node_and_the_engine_has_the_last_word_on_its_own
     assert context["last_stage"] == "a"
 
 
-def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
+def test_changes_of_a_node_to_its_context_are_not_seen_by_others() -> None:
     plan = Scheduler(SchedulerDriver("s -> a -> e").graph, values={"deep": {"list": [1]}})
     [visit] = [order for order in plan.start() if isinstance(order, RunNode)]
     deep = visit.context["deep"]
@@ -116,12 +116,12 @@ def test_what_a_node_does_to_its_context_reaches_nobody() -> None:
     assert "new" not in plan.state.context
 
 
-def test_a_failed_node_without_an_edge_fails_the_run_and_says_why() -> None:
+def test_a_failed_node_without_an_edge_fails_the_run_with_the_reason() -> None:
     run = run_scheduler("s -> a; a -> e [condition=never]", {"a": FAIL})
     assert run.finish == FinishRun(status="fail", reason="node 'a' failed: broken")
 
 
-def test_a_conditional_leaves_outcome_and_label_in_force() -> None:
+def test_a_conditional_keeps_outcome_and_label() -> None:
     body = """s -> a -> c; c [shape=diamond]; c -> good [condition="outcome=success"]
         c -> bad [condition="outcome=fail"]; good -> e; bad -> e"""
     assert run_scheduler(body, {"a": FAIL}).path == ["a", "bad"]
@@ -139,13 +139,13 @@ def test_a_conditional_that_no_edge_leaves_after_a_failure_fails_the_run() -> No
     assert run.status == "fail"
 
 
-def test_a_skipped_node_is_no_failed_one() -> None:
+def test_a_skipped_node_has_not_failed() -> None:
     run = run_scheduler("s -> a -> e", {"a": Outcome(status="skipped")})
     assert run.status == "success"
     assert run.context["outcome"] == "skipped"
 
 
-def test_the_retry_counter_stands_in_the_context_until_a_success() -> None:
+def test_the_retry_counter_is_in_the_context_until_a_success() -> None:
     tried = Outcome(status="fail", attempts=3)
     body = 's -> a; a -> b [condition="outcome=fail"]; b -> a; a -> e [condition="outcome=success"]'
     run = run_scheduler(body, {"a": [tried, Outcome(attempts=2)]})
@@ -154,7 +154,7 @@ def test_the_retry_counter_stands_in_the_context_until_a_success() -> None:
     assert run.scheduler.state.retries == {}
 
 
-def test_late_double_and_unknown_messages_change_nothing() -> None:
+def test_late_duplicate_and_unknown_messages_change_nothing() -> None:
     run = SchedulerDriver("s -> a -> b -> e")
     run.end("a")
     before = run.scheduler.state
@@ -174,20 +174,20 @@ def test_late_double_and_unknown_messages_change_nothing() -> None:
     assert run.scheduler.start() == []
 
 
-def test_nothing_is_heard_before_the_run_begins() -> None:
+def test_messages_before_the_start_are_ignored() -> None:
     plan = Scheduler(SchedulerDriver("s -> a -> e").graph)
     assert plan.receive(Cancelled()) == []
     assert plan.start() != []
 
 
-def test_a_node_may_be_visited_so_often_and_no_more() -> None:
+def test_a_node_is_visited_at_most_max_visits_times() -> None:
     run = run_scheduler('max_visits=3; s -> a; a -> a [condition="outcome=success"]; a -> e')
     assert run.path == ["a"] * 3
     assert run.finish.reason == "node 'a' would be visited more than 3 times (max_visits): a -> a"
     assert len(run_scheduler('s -> a; a -> a [condition="outcome=success"]; a -> e').path) == 50
 
 
-def test_a_ring_of_conditionals_ends_too() -> None:
+def test_a_loop_of_conditionals_ends() -> None:
     body = (
         "s -> a -> b; b -> a [condition=graph.name]; b -> e; a [shape=diamond]; b [shape=diamond]"
     )
@@ -195,7 +195,7 @@ def test_a_ring_of_conditionals_ends_too() -> None:
     assert "max_visits" in run.finish.reason
 
 
-def test_loop_restart_begins_again_with_the_graphs_context_only() -> None:
+def test_loop_restart_starts_again_with_only_the_graph_context() -> None:
     body = """goal=G; s -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e"""
     first = Outcome(context_updates={"x": 1})
     run = run_scheduler(body, {"a": first, "b": [FAIL, Outcome()]}, {"given": 1})
@@ -210,7 +210,7 @@ def test_loop_restart_begins_again_with_the_graphs_context_only() -> None:
     assert run.scheduler.state.round == 2
 
 
-def test_cancelled_ends_all_that_is_open() -> None:
+def test_a_cancellation_stops_all_open_commands() -> None:
     run = SchedulerDriver(
         "s -> p; p [shape=component]; p -> a; p -> b; a -> f; b -> f; f -> e; f [type=fan_in]"
     )
@@ -220,7 +220,7 @@ def test_cancelled_ends_all_that_is_open() -> None:
     assert run.finish == FinishRun(status="cancelled", reason="enough")
 
 
-def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
+def test_a_run_over_its_budget_fails_with_the_amount() -> None:
     dear = Outcome(cost_usd=0.6, tokens=600)
     run = run_scheduler("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.path == ["a", "b"]
@@ -233,14 +233,14 @@ def test_a_run_that_spent_its_budget_fails_and_says_how_much() -> None:
     )
 
 
-def test_steered_from_outside_the_context_says_so() -> None:
+def test_a_steering_message_changes_the_context() -> None:
     run = SchedulerDriver("s -> a -> b -> e")
     run.send(Steered(updates={"advice": "be brief"}))
     run.end("a")
     assert run.visit("b").context["advice"] == "be brief"
 
 
-def test_what_is_open_can_be_ordered_again() -> None:
+def test_open_commands_can_be_given_again() -> None:
     run = SchedulerDriver(
         "s -> p; p [shape=component]; p -> a; p -> g; a -> f; g -> f [label=ok]; f -> e; "
         "f [type=fan_in]; g [shape=hexagon]"
@@ -271,7 +271,7 @@ def test_fidelity_and_thread_come_from_edge_node_or_graph(
     assert (visit.fidelity, visit.thread, visit.previous) == (fidelity, thread, "a")
 
 
-def test_the_edges_fidelity_is_over_the_nodes_and_the_nodes_thread_over_the_edges() -> None:
+def test_fidelity_of_the_edge_wins_and_thread_of_the_node_wins() -> None:
     edge = 'a -> b [fidelity=full, thread_id="edge"]; b [fidelity="summary:low"];'
     visit = run_scheduler(f"{edge} s -> a; b -> e").visit("b")
     assert (visit.fidelity, visit.thread) == ("full", "edge")
@@ -290,16 +290,16 @@ def test_a_graph_without_a_start_fails_at_once() -> None:
 @pytest.mark.parametrize(
     "attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_total_tokens="y"']
 )
-def test_a_limit_that_is_no_number_is_refused_before_anything_runs(attrs: str) -> None:
+def test_a_limit_that_is_not_a_number_is_rejected_before_the_run(attrs: str) -> None:
     with pytest.raises(PipelineInvalid, match="is not a number"):
         SchedulerDriver(f"{attrs}; s -> a -> e")
 
 
-def test_a_condition_that_is_none_is_refused_before_anything_runs() -> None:
+def test_an_invalid_condition_is_rejected_before_the_run() -> None:
     with pytest.raises(ConditionError):
         SchedulerDriver('s -> a -> e [condition="= ="]')
 
 
-def test_a_nodes_attribute_that_is_no_duration_fails_the_node() -> None:
+def test_an_attribute_that_is_not_a_duration_fails_the_node() -> None:
     run = SchedulerDriver("s -> a -> e; a [shape=hexagon, human.timeout=soon]")
     assert "'soon' is not a duration" in run.finish.reason

@@ -126,7 +126,7 @@ class World:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_every_run_ends_and_goes_on_through_json_as_if_nothing_had_been(
+def test_every_run_ends_and_continues_after_a_json_round_trip(
     data: st.DataObject,
 ) -> None:
     graph = data.draw(graphs())
