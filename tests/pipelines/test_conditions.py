@@ -1,4 +1,4 @@
-"""When an edge's condition holds."""
+"""Conditions of edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines inside pipelines: found beside their parent, checked before anything runs."""
+"""Child pipelines: their paths, and the checks before a run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
 
 
 def node(attrs: str, graph: str = "") -> Node:
-    """A node as it runs, out of its attributes as written."""
+    """The node that runs, given its attributes as written."""
     body = f"digraph g {{ {graph} {ENDS} n [{attrs}]; start -> n -> done }}"
     return transforms.apply(parse(body)).nodes["n"]
 

@@ -1,4 +1,4 @@
-"""The page on pipelines, the help and the code say the same."""
+"""The page about pipelines agrees with the help and the code."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_every_command_is_on_the_page_and_loads() -> None:
 
 @pytest.mark.parametrize("name", ["run", "resume", "fork"])
 def test_every_option_that_matters_is_on_the_page(name: str) -> None:
-    told = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
+    documented = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
     for option in commands()[name].params:
         if isinstance(option, click.Option):
-            assert told & {*option.opts}, option.name
+            assert documented & {*option.opts}, option.name
 
 
 def test_every_option_says_what_it_does() -> None:

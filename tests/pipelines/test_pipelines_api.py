@@ -45,8 +45,8 @@ def test_the_public_names_are_these() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     home: str = vars(pipelines)["_HOME"][name]
-    whole = import_module(f"{home}.{name}") if home == "corral.pipelines" else None
-    assert getattr(pipelines, name) is (whole or getattr(import_module(home), name))
+    module = import_module(f"{home}.{name}") if home == "corral.pipelines" else None
+    assert getattr(pipelines, name) is (module or getattr(import_module(home), name))
 
 
 def test_type_checkers_see_the_same_names() -> None:
@@ -79,7 +79,7 @@ def test_parsing_and_linting_load_no_engine_and_no_network() -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path) -> None:
-    told: list[events.RunEvent] = []
+    received: list[events.RunEvent] = []
     begun: list[tuple[str, Path]] = []
     result = pipelines.run_sync(
         GATE,
@@ -87,15 +87,15 @@ def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path)
         simulate=True,
         workspace=workspace,
         people=interviewers.Queued(["yes"]),
-        on_event=told.append,
+        on_event=received.append,
         on_start=lambda name, folder: begun.append((name, folder)),
     )
     assert result.ok, result.reason
     assert result.completed == ["start", "ask", "ship", "done"]
     assert result.text == "[Simulated] Response for stage: ship"
     assert begun == [(result.run, Path(result.folder))]
-    assert isinstance(told[0], events.PipelineStarted)
-    assert isinstance(told[-1], events.PipelineCompleted)
+    assert isinstance(received[0], events.PipelineStarted)
+    assert isinstance(received[-1], events.PipelineCompleted)
 
 
 async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
 
 @pytest.mark.parametrize("time", ["first", "second"])
 def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) -> None:
-    """In each of two loops, one after the other."""
+    """Two runs at the same time, in each of two event loops."""
 
     async def both() -> list[str]:
         one = pipelines.run(
@@ -181,7 +181,7 @@ def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
 ) -> None:
     begun: list[str] = []
     (workspace / "file").touch()
-    for place in ("/proc/nobody/makes/this", workspace / "file", workspace / "file" / "run"):
+    for place in ("/proc/cannot/be/created", workspace / "file", workspace / "file" / "run"):
         with pytest.raises(ConfigError, match="the run folder"):
             pipelines.run_sync(
                 GATE,

@@ -1,4 +1,4 @@
-"""Which model and agent a node gets from the stylesheet."""
+"""The model and agent that a node gets from the stylesheet."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_only_the_model_name_with_the_highest_precedence_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "position", "said"),
+    ("text", "position", "expected"),
     [
         ("llm_model: x", 9, "expected {"),
         ("* llm_model: x", 2, "expected {"),
@@ -91,9 +91,9 @@ def test_only_the_model_name_with_the_highest_precedence_counts() -> None:
     ],
 )
 def test_an_invalid_stylesheet_is_rejected_with_the_place(
-    text: str, position: int, said: str
+    text: str, position: int, expected: str
 ) -> None:
-    with pytest.raises(StylesheetError, match=said) as caught:
+    with pytest.raises(StylesheetError, match=expected) as caught:
         stylesheet.parse(text)
     assert caught.value.position == position
     assert isinstance(caught.value, ConfigError)

@@ -24,7 +24,7 @@ CONTEXT: dict[str, Json] = {
     "list": [1, "two"],
     "user.name": "flat",
     "user": {"name": "deep", "age": 36},
-    "hole": "{{name}} $goal",
+    "template": "{{name}} $goal",
 }
 
 
@@ -45,7 +45,7 @@ CONTEXT: dict[str, Json] = {
         ("{{context.name}}", "Ada"),
         ("{{goal}}", "Ship it"),
         ("{{missing}} {{ user.email }}", "{{missing}} {{ user.email }}"),
-        ("{{hole}}", "{{name}} $goal"),
+        ("{{template}}", "{{name}} $goal"),
         ("{{}} {{ }} {name} {{a b}} {{name}", "{{}} {{ }} {name} {{a b}} {{name}"),
         ("{{{name}}}", "{Ada}"),
         ("{{#each x}}{{/each}}", "{{#each x}}{{/each}}"),

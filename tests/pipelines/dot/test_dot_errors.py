@@ -1,4 +1,4 @@
-"""What is no pipeline is refused, with the place and what to do."""
+"""A text that is not a pipeline is rejected, with the place and a hint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.pipelines import loader
 from corral.pipelines.dot.parser import DotError, parse
 
 WRONG = [
-    # text, line, column, what is said, what to do
+    # text, line, column, part of the message, part of the hint
     ("", 1, 1, "expected `digraph`", "digraph name"),
     ("  \n // only this\n", 3, 1, "expected `digraph`", ""),
     ("digraf G {}", 1, 1, "expected `digraph`", ""),
@@ -74,17 +74,17 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "column", "said", "remedy"), WRONG)
+@pytest.mark.parametrize(("text", "line", "column", "expected", "hint"), WRONG)
 def test_an_error_has_the_place_the_problem_and_a_hint(
-    text: str, line: int, column: int, said: str, remedy: str
+    text: str, line: int, column: int, expected: str, hint: str
 ) -> None:
     with pytest.raises(DotError) as caught:
         parse(text, "p.dot")
     error = caught.value
-    assert said in error.problem
+    assert expected in error.problem
     assert (error.line, error.column) == (line, column)
     assert str(error).startswith(f"p.dot:{line}:{column}: {error.problem}")
-    assert remedy in (error.hint or "")
+    assert hint in (error.hint or "")
 
 
 def test_the_line_is_shown_with_a_caret_below_the_place() -> None:

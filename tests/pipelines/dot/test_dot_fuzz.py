@@ -1,4 +1,4 @@
-"""Whatever is given, the answer is a graph or a DotError; and it comes in linear time."""
+"""Any input gives a graph or a ``DotError``, in linear time."""
 
 from __future__ import annotations
 
@@ -129,5 +129,5 @@ NASTY = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
 def test_hostile_input_takes_linear_time(text: str) -> None:
-    """What grows with the square would take hours here, and run into the test's own limit."""
+    """Quadratic time would take hours here, and exceed the time limit of the test."""
     read(text)

@@ -1,4 +1,4 @@
-"""Where Graphviz's language and ours are the same, pydot reads the same graph."""
+"""pydot reads the same graph, as far as its language and ours are the same."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ names = identifiers | strings.filter(lambda text: len(text) > 2)
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
 values = strings | words | st.integers(-999, 999).map(str) | st.sampled_from(["1.5", "-0.25"])
 separators = st.sampled_from([", ", " ", ",\n  "])
-"""Semicolons too are separators to Graphviz and to us; pydot has none of them."""
+"""Semicolons are separators for Graphviz and corral; pydot does not accept them."""
 
 
 @st.composite
 def blocks(draw: st.DrawFn) -> str:
-    # pydot takes the value of a name that is written twice from the first; Graphviz the last.
+    # If a name is written twice, pydot takes the first value, Graphviz the last.
     attributes = draw(st.dictionaries(identifiers, values, max_size=4))
     if not attributes:
         return ""
@@ -121,7 +121,7 @@ def blocks(draw: st.DrawFn) -> str:
 @st.composite
 def statements(draw: st.DrawFn) -> str:
     chain = draw(st.lists(names, min_size=1, max_size=4))
-    end = draw(st.sampled_from([";", "\n", " ;\n", "; // said\n", ";\n/* ] } */"]))
+    end = draw(st.sampled_from([";", "\n", " ;\n", "; // note\n", ";\n/* ] } */"]))
     return draw(st.sampled_from([" -> ", "->", "\n  -> "])).join(chain) + draw(blocks()) + end
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline's text means."""
+"""The graph that a text describes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("written", "expected"),
     [
         ('"text"', "text"),
         ('""', ""),
@@ -57,7 +57,7 @@ def pairs(graph: Graph) -> list[tuple[str, str]]:
         ("9223372036854775807", 2**63 - 1),
     ],
 )
-def test_a_value_keeps_the_type_it_was_written_with(written: str, meant: Value) -> None:
+def test_a_value_keeps_the_type_it_was_written_with(written: str, expected: Value) -> None:
     for body in (
         f"a [k={written}]",
         f"a [k = {written} ,];",
@@ -66,8 +66,8 @@ def test_a_value_keeps_the_type_it_was_written_with(written: str, meant: Value) 
     ):
         graph = of(body)
         attrs = graph.edges[0].attrs if graph.edges else graph.nodes["a"].attrs or graph.attrs
-        assert attrs == {"k": meant}
-        assert type(attrs["k"]) is type(meant)
+        assert attrs == {"k": expected}
+        assert type(attrs["k"]) is type(expected)
 
 
 @pytest.mark.parametrize(

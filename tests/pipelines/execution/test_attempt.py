@@ -182,15 +182,15 @@ async def test_a_handler_that_cancels_itself_has_failed(
     assert "cancelled itself" in (await attempt(harness, step)).failure_reason
 
 
-@pytest.mark.parametrize("told", ["success", {"status": "success"}, 42, True])
+@pytest.mark.parametrize("returned", ["success", {"status": "success"}, 42, True])
 async def test_a_returned_value_that_is_not_an_outcome_is_an_error(
-    harness: NodeHarness, told: Any
+    harness: NodeHarness, returned: Any
 ) -> None:
     async def step(_: NodeContext) -> Outcome:
-        return cast("Outcome", told)
+        return cast("Outcome", returned)
 
     outcome = await attempt(harness, step)
-    assert f"returned a {type(told).__name__}" in outcome.failure_reason
+    assert f"returned a {type(returned).__name__}" in outcome.failure_reason
     assert outcome.retryable is False
 
 
@@ -259,12 +259,12 @@ async def test_an_invalid_timeout_fails_the_node(harness: NodeHarness) -> None:
 
 async def test_the_status_file_of_a_node_is_its_report(harness: NodeHarness) -> None:
     async def step(work: NodeContext) -> Outcome:
-        told = {
+        status = {
             "outcome": "PARTIAL_SUCCESS",
             "preferred_next_label": "Fix",
             "context_updates": {"x": 1},
         }
-        (work.folder / "status.json").write_text(json.dumps(told))
+        (work.folder / "status.json").write_text(json.dumps(status))
         return Outcome(context_updates={"x": 0, "y": 2}, tokens=7)
 
     outcome = await attempt(harness, step)
@@ -384,8 +384,8 @@ async def test_events_are_stored_in_the_folder_of_the_node_and_passed_on(
         work.emit(Text("two"))
 
     await attempt(harness, step)
-    kept = [json.loads(line) for line in harness.read("events.ndjson").splitlines()]
-    assert [event["delta"] for event in kept] == ["one", "two"]
+    stored = [json.loads(line) for line in harness.read("events.ndjson").splitlines()]
+    assert [event["delta"] for event in stored] == ["one", "two"]
     assert harness.events == [Text("one"), Text("two")]
 
 

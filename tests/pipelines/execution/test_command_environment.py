@@ -1,4 +1,4 @@
-"""Which variables the commands see that corral starts, and what of their output a model reads."""
+"""The variables that commands see, and the parts of their output that a model gets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_every_command_sees_the_same_few_variables(
     workspace: Path,
     passed: tuple[str, ...],
 ) -> None:
-    """The shell tool of our own agent, its hooks, ``until``, and a tool node."""
+    """The shell tool of the built-in agent, its hooks, ``until``, and a tool node."""
     script = [call("shell", command="env > by-shell"), say("Done.")]
     graph = {"pass_env": ",".join(passed)} if passed else {}
     async with scripted_model.resources(script, policy="all") as resources:
@@ -117,7 +117,7 @@ async def test_every_command_sees_the_same_few_variables(
 async def test_a_secret_in_command_output_reaches_no_model_and_no_file(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
-    """The secrets of the environment also stand in files, as they do in real projects."""
+    """The secrets of the environment are also in files, as in real projects."""
     (workspace / "dump").write_text("\n".join(f"{k}={v}" for k, v in SECRETS.items()))
     script = [call("shell", command="cat dump"), say("One."), say("Two."), say("Three.")]
     async with scripted_model.resources(script, policy="all") as resources:
@@ -138,10 +138,10 @@ async def test_a_secret_in_command_output_reaches_no_model_and_no_file(
             context=tool.context_updates,
         )
     sent = str([request.body for request in scripted_model.lane.requests])
-    told = f"{sent} {done} {tool} {harness.events}" + harness.written_bytes().decode()
+    everything = f"{sent} {done} {tool} {harness.events}" + harness.written_bytes().decode()
     assert "GITHUB_PAT" in sent
-    assert [name for name, value in SECRETS.items() if value in told] == []
-    assert "canary" not in told
+    assert [name for name, value in SECRETS.items() if value in everything] == []
+    assert "canary" not in everything
 
 
 def test_a_url_with_a_password_is_a_secret() -> None:
@@ -159,7 +159,7 @@ def test_a_url_with_a_password_is_a_secret() -> None:
         ("BASE_URL", "https://example.org/path"),
         ("REMOTE", "ssh://git@github.com/owner/name"),
         ("GIT_AUTHOR_NAME", "Somebody Longname"),
-        ("PWD", "/home/somebody/work"),
+        ("PWD", "/home/user/work"),
         ("EDITOR", "vim with words"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Node types are found by their names: one's own, ours, another package's."""
+"""Handlers are found by their node type: registered, built in, or in another package."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ def test_a_type_of_another_package_is_found_by_its_entry_point(site: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("module", "said"), [("1 / 0\n", "division by zero"), ("step = 3\n", "async function")]
+    ("module", "expected"), [("1 / 0\n", "division by zero"), ("step = 3\n", "async function")]
 )
-def test_an_import_error_of_another_package_is_reported(site: Path, module: str, said: str) -> None:
+def test_an_import_error_of_another_package_is_reported(
+    site: Path, module: str, expected: str
+) -> None:
     package(site, module, "node_pack:step")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         handlers.find("pack.step")
 
 

@@ -1,4 +1,4 @@
-"""People who are asked, at a real terminal and otherwise."""
+"""Interviewers, at a real terminal and otherwise."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Terminal:
 
     def __init__(self) -> None:
         self.hand, self.fd = os.openpty()
-        self.said: list[str] = []
-        self.console = Console(self.fd, self.said.append)
+        self.shown: list[str] = []
+        self.console = Console(self.fd, self.shown.append)
 
     def type(self, text: str) -> None:
         os.write(self.hand, text.encode())
@@ -78,14 +78,14 @@ async def test_a_line_at_the_terminal_selects_a_choice(
 ) -> None:
     terminal.type(f"{line}\n")
     assert await asked(terminal.console) == answer
-    assert "Ship it?" in terminal.said[0]
-    assert "[Y] Yes, ship  (default)\n  [F] Fix it" in terminal.said[0]
+    assert "Ship it?" in terminal.shown[0]
+    assert "[Y] Yes, ship  (default)\n  [F] Fix it" in terminal.shown[0]
 
 
 async def test_an_invalid_choice_is_asked_again(terminal: Terminal) -> None:
     terminal.type("maybe\nno\nfix\n")
     assert await asked(terminal.console) == Answer(value="F")
-    assert terminal.said[1:] == ["Please answer with one of: Y, F\n> "] * 2
+    assert terminal.shown[1:] == ["Please answer with one of: Y, F\n> "] * 2
 
 
 async def test_any_text_is_an_answer_if_there_are_no_choices(terminal: Terminal) -> None:

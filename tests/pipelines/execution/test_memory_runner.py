@@ -1,4 +1,4 @@
-"""Runs in memory: through the front of the driver, with handlers of our own."""
+"""Runs in memory, with handlers that the tests register."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def steps(body: str) -> Graph:
     return graph_of(f"node [type=step]; s [type=start]; e [type=exit]; {body}")
 
 
-def play(work: Awaitable[T]) -> T:
-    """With a bound, and nothing left behind in the loop."""
+def run_async(work: Awaitable[T]) -> T:
+    """Run with a time limit. Fails if a task is left in the loop."""
 
-    async def whole() -> T:
+    async def scenario() -> T:
         async with asyncio.timeout(60):
             result = await work
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, left
         return result
 
-    return asyncio.run(whole())
+    return asyncio.run(scenario())
 
 
 def simulated() -> NodeResources:
@@ -94,16 +94,16 @@ def settings(folder: Path | None = None) -> RunSettings:
 
 
 def run(body: str, **given: object) -> RunResult:
-    return play(memory_runner.run(steps(body), resources=simulated(), **given))  # type: ignore[arg-type]
+    return run_async(memory_runner.run(steps(body), resources=simulated(), **given))  # type: ignore[arg-type]
 
 
-async def for_ever(_work: NodeContext) -> Outcome | None:
+async def wait_forever(_work: NodeContext) -> Outcome | None:
     await asyncio.Event().wait()
     return None
 
 
-def outcomes(*said: Outcome) -> Callable[[NodeContext], Awaitable[Outcome | None]]:
-    left = list(said)
+def outcomes(*results: Outcome) -> Callable[[NodeContext], Awaitable[Outcome | None]]:
+    left = list(results)
 
     async def act(_work: NodeContext) -> Outcome | None:
         return left.pop(0) if len(left) > 1 else left[0]
@@ -138,23 +138,23 @@ def test_built_in_nodes_have_a_temporary_folder_during_the_run(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
-    result = play(memory_runner.run(graph, resources=NodeResources()))
+    result = run_async(memory_runner.run(graph, resources=NodeResources()))
     assert str(result.context["tool.output"]).strip() == "hello"
     assert not any(scratch.iterdir())
 
 
 def test_a_node_is_retried_and_its_costs_are_added(stage: Stage) -> None:
-    told: list[RunEvent] = []
+    received: list[RunEvent] = []
     stage.acts["a"] = outcomes(
         Outcome(status="fail", retryable=True, cost_usd=0.5, failure_reason="busy"),
         Outcome(cost_usd=0.25),
     )
-    result = run("a [max_retries=2]; s -> a -> e", on_event=told.append)
+    result = run("a [max_retries=2]; s -> a -> e", on_event=received.append)
     assert result.ok
     assert stage.ran == ["a.1", "a.1"]
     assert result.cost_usd == 0.75
     assert result.outcomes["a"].attempts == 2
-    [retrying] = [event for event in told if isinstance(event, StepRetrying)]
+    [retrying] = [event for event in received if isinstance(event, StepRetrying)]
     assert (retrying.node, retrying.attempt, retrying.reason) == ("a", 1, "busy")
     assert 0.1 <= retrying.delay <= 0.3
 
@@ -177,7 +177,7 @@ def test_branches_run_in_parallel(stage: Stage) -> None:
 
 
 def test_the_first_success_stops_the_other_branches(stage: Stage) -> None:
-    stage.acts = {"a": for_ever, "c": for_ever}
+    stage.acts = {"a": wait_forever, "c": wait_forever}
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     result = run(body + "p -> a -> f; p -> b -> f; p -> c -> f")
     assert result.ok
@@ -185,7 +185,7 @@ def test_the_first_success_stops_the_other_branches(stage: Stage) -> None:
 
 
 def deaf(hears: type[BaseException]) -> Callable[[NodeContext], Awaitable[Outcome | None]]:
-    """Goes on, whatever it is told."""
+    """Ignores cancellation."""
 
     async def act(_work: NodeContext) -> Outcome | None:
         while True:
@@ -197,7 +197,7 @@ def deaf(hears: type[BaseException]) -> Callable[[NodeContext], Awaitable[Outcom
     return act
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the last word
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the final state
 @pytest.mark.parametrize("hears", [asyncio.CancelledError, BaseException])
 def test_a_branch_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
     tmp_path: Path,
@@ -207,21 +207,21 @@ def test_a_branch_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
 ) -> None:
     monkeypatch.setattr(memory_runner, "STOP_TIMEOUT", 0.05)
     handlers.register("deaf", deaf(hears))
-    handlers.register("step", for_ever_not)
+    handlers.register("step", ignore_cancellation)
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
-    with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not take the tests along
+    with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not block the tests
         given = memory_runner.run(
             steps(body), resources=simulated(), folder=tmp_path / "run", run_id="r"
         )
         result = apart.submit(asyncio.run, given).result(30)
     assert result.ok
-    said = "node 'a' of r did not stop within 0.05 s"
-    assert said in caplog.text
-    assert said in (tmp_path / "run" / "checkpoint.json").read_text()
+    message = "node 'a' of r did not stop within 0.05 s"
+    assert message in caplog.text
+    assert message in (tmp_path / "run" / "checkpoint.json").read_text()
 
 
-async def for_ever_not(_work: NodeContext) -> Outcome | None:
+async def ignore_cancellation(_work: NodeContext) -> Outcome | None:
     await asyncio.sleep(0)
     return None
 
@@ -230,9 +230,9 @@ def test_the_interviewer_is_asked(stage: Stage) -> None:
     body = "g [type=human]; s -> g; g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
     assert run(body, interviewer=AutoApprove()).completed == ["s", "g", "a", "e"]
     assert run(body, interviewer=Queued(["no"])).completed == ["s", "g", "b", "e"]
-    nobody = run(body)
-    assert nobody.status == "fail"
-    assert "there is no interviewer to ask: g" in nobody.reason
+    unanswered = run(body)
+    assert unanswered.status == "fail"
+    assert "there is no interviewer to ask: g" in unanswered.reason
 
 
 class Silent:
@@ -271,20 +271,20 @@ def test_a_child_gets_the_context_and_returns_its_own(stage: Stage, tmp_path: Pa
         return Outcome(context_updates={"y": 2}, cost_usd=0.5)
 
     stage.acts["w"] = work_in_child
-    told: list[RunEvent] = []
+    received: list[RunEvent] = []
     result = run(
         "i [type=include, dotfile=child.dot]; s -> i -> b -> e",
         workspace=tmp_path,
         values={"x": 1},
         folder=tmp_path / "run",
         run_id="r",
-        on_event=told.append,
+        on_event=received.append,
     )
     assert result.ok, result.reason
     assert seen == [1]
     assert result.context["y"] == 2
     assert result.cost_usd == 0.5
-    assert {event.run_id for event in told} == {"r", "r/i.1"}
+    assert {event.run_id for event in received} == {"r", "r/i.1"}
     assert (tmp_path / "run" / "i" / "child" / "checkpoint.json").exists()
 
 
@@ -303,7 +303,7 @@ def test_a_missing_or_recursive_child_fails_its_node(stage: Stage, tmp_path: Pat
 
 def test_a_manager_observes_its_child_and_stops_it(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "child.dot").write_text(CHILD)
-    stage.acts["w"] = for_ever
+    stage.acts["w"] = wait_forever
     body = """m [type="stack.manager_loop", manager.poll_interval=1ms, dotfile=child.dot,
         manager.stop_condition="stack.child.current_node=w"]; s -> m -> e"""
     result = run(body, workspace=tmp_path)
@@ -319,14 +319,14 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
 
     stage.acts["a"] = speak
 
-    async def whole() -> tuple[list[RunEvent], RunResult]:
+    async def scenario() -> tuple[list[RunEvent], RunResult]:
         async with MemoryRun(steps("s -> a -> e"), settings(), run_id="r") as running:
-            told = [event async for event in running]
-            return told, await running.result()
+            received = [event async for event in running]
+            return received, await running.result()
 
-    told, result = play(whole())
+    received, result = run_async(scenario())
     assert result.ok
-    assert [(type(event).__name__, event.node) for event in told] == [
+    assert [(type(event).__name__, event.node) for event in received] == [
         ("PipelineStarted", None),
         ("StepStarted", "s"),
         ("StepCompleted", "s"),
@@ -337,17 +337,17 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
         ("StepCompleted", "e"),
         ("PipelineCompleted", None),
     ]
-    pipeline = [event for event in told if not isinstance(event, Text)]
+    pipeline = [event for event in received if not isinstance(event, Text)]
     assert [event.seq for event in pipeline] == [*range(1, 9)]
     assert all(event.ts > 0 and event.run_id == "r" for event in pipeline)
 
 
 @pytest.mark.parametrize("after", range(6))
 def test_leaving_the_block_early_stops_all_nodes(stage: Stage, after: int) -> None:
-    stage.acts = {"a": for_ever, "b": for_ever}
+    stage.acts = {"a": wait_forever, "b": wait_forever}
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
-    async def whole() -> MemoryRun:
+    async def scenario() -> MemoryRun:
         async with MemoryRun(steps(body), settings()) as running:
             count = 0
             async for _ in running:
@@ -356,15 +356,15 @@ def test_leaving_the_block_early_stops_all_nodes(stage: Stage, after: int) -> No
                     break
         return running
 
-    running = play(whole())
+    running = run_async(scenario())
     assert running.scheduler.state.finish is not None
     assert running.scheduler.state.finish.status == "cancelled"
 
 
 def test_a_cancelled_run_has_the_status_cancelled(stage: Stage, tmp_path: Path) -> None:
-    stage.acts["a"] = for_ever
+    stage.acts["a"] = wait_forever
 
-    async def whole() -> RunResult:
+    async def scenario() -> RunResult:
         graph = steps("s -> a -> e")
         async with MemoryRun(graph, settings(folder=tmp_path / "run")) as running:
             async for event in running:
@@ -372,7 +372,7 @@ def test_a_cancelled_run_has_the_status_cancelled(stage: Stage, tmp_path: Path) 
                     running.cancel("enough")
             return await running.result()
 
-    result = play(whole())
+    result = run_async(scenario())
     assert (result.status, result.reason) == ("cancelled", "enough")
     assert stage.ended == ["a.1"]
     saved = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
@@ -384,11 +384,11 @@ def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None
 
     async def act(work: NodeContext) -> Outcome | None:
         begun.set()
-        return await for_ever(work)
+        return await wait_forever(work)
 
     stage.acts["a"] = act
 
-    async def whole() -> None:
+    async def scenario() -> None:
         graph = steps("s -> a -> e")
         task = asyncio.create_task(
             memory_runner.run(graph, resources=simulated(), folder=tmp_path / "run")
@@ -398,7 +398,7 @@ def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    play(whole())
+    run_async(scenario())
     assert stage.ended == ["a.1"]
     saved = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
     assert saved["status"] == "cancelled"
@@ -432,10 +432,10 @@ def test_every_node_that_ended_has_its_status(stage: Stage, tmp_path: Path) -> N
 
 
 def test_a_checkpoint_exists_while_a_node_runs(stage: Stage, tmp_path: Path) -> None:
-    stage.acts["b"] = for_ever
+    stage.acts["b"] = wait_forever
     path = tmp_path / "run" / "checkpoint.json"
 
-    async def whole() -> None:
+    async def scenario() -> None:
         graph = steps("s -> a -> b -> e")
         async with MemoryRun(graph, settings(folder=path.parent)) as running:
             async for event in running:
@@ -445,7 +445,7 @@ def test_a_checkpoint_exists_while_a_node_runs(stage: Stage, tmp_path: Path) -> 
                         assert saved["completed_nodes"] == ["s", "a"]
                         return
 
-    play(whole())
+    run_async(scenario())
 
 
 def test_loop_restart_moves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:
@@ -496,9 +496,9 @@ def test_a_folder_that_is_gone_is_made_again(stage: Stage, tmp_path: Path) -> No
 
 def test_a_run_continues_from_the_state_of_another(stage: Stage) -> None:
     graph = steps("s -> a -> b -> e")
-    stage.acts["b"] = for_ever
+    stage.acts["b"] = wait_forever
 
-    async def whole() -> RunResult:
+    async def scenario() -> RunResult:
         async with MemoryRun(graph, settings(), run_id="r") as first:
             async for event in first:
                 if event.node == "b":
@@ -508,14 +508,14 @@ def test_a_run_continues_from_the_state_of_another(stage: Stage) -> None:
         async with MemoryRun(graph, settings(), state=from_json(stored)) as second:
             return await second.result()
 
-    result = play(whole())
+    result = run_async(scenario())
     assert result.ok
     assert stage.ran == ["a.1", "b.1", "b.1"]
     assert result.completed == ["s", "a", "b", "e"]
 
 
 def test_an_event_listener_that_raises_ends_the_run_cleanly(stage: Stage) -> None:
-    stage.acts["a"] = for_ever
+    stage.acts["a"] = wait_forever
 
     def listen(event: RunEvent) -> None:
         if event.node == "b":
@@ -527,11 +527,11 @@ def test_an_event_listener_that_raises_ends_the_run_cleanly(stage: Stage) -> Non
 
 
 def test_events_can_only_be_read_inside_the_block(stage: Stage) -> None:
-    async def whole() -> None:
+    async def scenario() -> None:
         running = MemoryRun(steps("s -> a -> e"), settings())
         with pytest.raises(RuntimeError, match="enter the run first"):
             await running.result()
         with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):
             await anext(aiter(running))
 
-    play(whole())
+    run_async(scenario())

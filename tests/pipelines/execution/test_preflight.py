@@ -1,4 +1,4 @@
-"""What can be found out before a run spends anything."""
+"""The checks before a run costs anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.pipelines.execution.preflight import check
 GEMINI = "gemini:gemini-2.5-flash"
 
 
-def of(attributes: str, folder: Path, **resources: object) -> None:
+def check_node(attributes: str, folder: Path, **resources: object) -> None:
     text = f"digraph p {{ start [shape=Mdiamond] work [{attributes}] done [shape=Msquare] }}"
     check(parse(text), NodeResources(**resources), folder, {})  # type: ignore[arg-type]
 
@@ -23,9 +23,9 @@ def of(attributes: str, folder: Path, **resources: object) -> None:
 def test_a_missing_key_is_an_error_with_the_node_and_the_variable(
     kind: str, workspace: Path
 ) -> None:
-    with pytest.raises(MissingKey, match="'work'") as told:
-        of(f'type={kind}, prompt="x", model="{GEMINI}"', workspace)
-    assert "GEMINI_API_KEY" in (told.value.hint or "")
+    with pytest.raises(MissingKey, match="'work'") as caught:
+        check_node(f'type={kind}, prompt="x", model="{GEMINI}"', workspace)
+    assert "GEMINI_API_KEY" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("kind", ["codergen", "prompt"])
@@ -33,8 +33,8 @@ def test_the_check_passes_with_the_key(
     kind: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
-    of(f'type={kind}, prompt="x", model="{GEMINI}"', workspace)
-    of(f'type={kind}, prompt="x"', workspace, model=GEMINI)
+    check_node(f'type={kind}, prompt="x", model="{GEMINI}"', workspace)
+    check_node(f'type={kind}, prompt="x"', workspace, model=GEMINI)
 
 
 def test_an_unknown_or_missing_agent_is_an_error_before_the_run(
@@ -42,16 +42,16 @@ def test_an_unknown_or_missing_agent_is_an_error_before_the_run(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UnknownAgent, match="'work'"):
-        of('prompt="x", agent=nobody', workspace)
+        check_node('prompt="x", agent=unknown', workspace)
     with pytest.raises(NotInstalled, match="'work'"):
-        of('prompt="x", agent="gemini-cli"', workspace)
+        check_node('prompt="x", agent="gemini-cli"', workspace)
 
 
 def test_invalid_attributes_of_a_node_are_an_error_before_the_run(workspace: Path) -> None:
     for wrong in ("policy=everything", "output_schema=absent.json", "max_turns=many"):
         with pytest.raises(ConfigError, match="work"):
-            of(f'prompt="x", agent="gemini-cli", {wrong}', workspace)
+            check_node(f'prompt="x", agent="gemini-cli", {wrong}', workspace)
 
 
 def test_attributes_with_placeholders_are_not_checked(workspace: Path) -> None:
-    of('prompt="x", model="{{which}}"', workspace)
+    check_node('prompt="x", model="{{which}}"', workspace)

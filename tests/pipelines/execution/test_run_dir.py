@@ -1,4 +1,4 @@
-"""The run folder: what stands in it, and what happens where it cannot be written."""
+"""The run directory: its files, and what happens if it cannot be written."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_restart_uses_an_empty_folder_and_loses_no_file(folder: RunDir) -> Non
     ]
     assert (folder.path / "rounds" / "1" / "a" / "prompt.md").read_text() == "one"
     (folder.make_visit_dir("a.2", "a") / "prompt.md").write_text("two")
-    folder.restart(2)  # told once more
+    folder.restart(2)  # called a second time
     assert (folder.path / "a" / "prompt.md").read_text() == "two"
     folder.restart(3)
     assert (folder.path / "rounds" / "2" / "a" / "prompt.md").read_text() == "two"
@@ -112,15 +112,15 @@ def test_an_interrupted_restart_is_completed(folder: RunDir) -> None:
 
 
 def test_events_are_written_as_lines(folder: RunDir) -> None:
-    told: list[events.RunEvent] = [
+    written: list[events.RunEvent] = [
         PipelineStarted(name="g"),
         StepStarted(node="a", visit="a.1", kind="tool"),
     ]
-    folder.append_events(told[:1])
-    folder.append_events(told[1:])
+    folder.append_events(written[:1])
+    folder.append_events(written[1:])
     folder.close()
     lines = (folder.path / "events.ndjson").read_bytes().splitlines()
-    assert [events.from_json(line) for line in lines] == told
+    assert [events.from_json(line) for line in lines] == written
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How agents and models report the outcome of a node, and what becomes of it."""
+"""How agents and models report the outcome of a node, and how it is applied."""
 
 from __future__ import annotations
 
@@ -126,17 +126,17 @@ def test_what_a_reported_word_means(
 async def reviewed(
     resources: NodeResources, workspace: Path, dot: str = REVIEW, folder: Path | None = None
 ) -> tuple[RunResult, list[PipelineEvent]]:
-    heard: list[Any] = []
+    received: list[Any] = []
     graph = loader.load(dot)
     async with resources:
         result = await memory_runner.run(
-            graph, resources=resources, workspace=workspace, folder=folder, on_event=heard.append
+            graph, resources=resources, workspace=workspace, folder=folder, on_event=received.append
         )
-    return result, heard
+    return result, received
 
 
 def reports(request: Request, **given: Any) -> Turn:
-    """A model that reports by the tool, where it is offered one, and then ends its turn."""
+    """A model that reports by the tool, if there is one, and then ends its turn."""
     offered = [name for name in request.tools if name.endswith(verdict.TOOL)]
     if offered and not request.tool_results:
         return Turn(calls=[Call(offered[0], given)])
@@ -189,11 +189,11 @@ async def test_a_label_that_no_edge_has_is_a_warning(
     def answer(request: Request) -> Turn:
         return reports(request, outcome="success", preferred_label="Paint it")
 
-    result, heard = await reviewed(
+    result, received = await reviewed(
         scripted_model.resources(answer), workspace, folder=tmp_path / "run"
     )
     assert result.ok
-    assert any("'Paint it' is not one of" in str(event) for event in heard)
+    assert any("'Paint it' is not one of" in str(event) for event in received)
     status = json.loads((tmp_path / "run" / "review" / "status.json").read_text())
     assert "'Paint it' is not one of" in status["notes"]
 
@@ -268,9 +268,11 @@ async def test_a_real_agent_reports_by_the_tool(
         return reports(request, outcome="needs_work")
 
     stage = Stage(name, record, model_server, workspace, options={}, scenario=f"verdict-{name}")
-    whole = stage.scripted(answer, program=installed(name), timeout=200)
-    options: Any = {k: v for k, v in whole.items() if k not in ("cwd", "timeout", "keep", "model")}
-    resources = NodeResources(agent=name, model=whole.get("model"), options=options)
+    scripted = stage.scripted(answer, program=installed(name), timeout=200)
+    options: Any = {
+        k: v for k, v in scripted.items() if k not in ("cwd", "timeout", "keep", "model")
+    }
+    resources = NodeResources(agent=name, model=scripted.get("model"), options=options)
     result, _ = await reviewed(resources, workspace)
     assert result.ok, result.reason
     assert result.context["fixed"] is True

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
 def options_of(gemini: RealAgent, script: object) -> RunKwargs:
-    """Those of a resources: the node has its own folder and time."""
+    """Options for node resources, without the ones that each node sets itself."""
     options = gemini.options(script)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
@@ -72,7 +72,7 @@ async def test_nodes_share_a_warm_process_and_no_process_is_left(
     assert (workspace / "made.txt").read_text() == "made"
     assert harness.read("response.md", "n2") == "answer to 2"
     assert all(outcome.tokens for outcome in outcomes)
-    assert typed.status == "fail"  # it never answered with JSON, in a process of its own
+    assert typed.status == "fail"  # it never answered with JSON, and had its own process
     assert processes_in(workspace) == []
     assert child_pids() == []
     assert list(paths.sessions().iterdir()) == []

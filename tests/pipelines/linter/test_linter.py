@@ -1,4 +1,4 @@
-"""Every rule, red and green."""
+"""The rules of the linter: each finds its problem, and accepts valid pipelines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of(rule: str, body: str) -> list[Finding]:
 
 
 RED: list[tuple[str, str, str, object, str, str]] = [
-    # rule, severity, pipeline, where it is found, what is said, what to do
+    # rule, severity, pipeline, node or edge, part of the message, part of the fix
     ("prompt_file", "error", LINE + 'a [prompt="@gone.md"]', "a", "gone.md", "beside"),
     ("type_known", "warning", LINE + "a [shape=house]", "a", "human gate", "hexagon"),
     ("start_node", "error", "exit [shape=Msquare] a -> exit", None, "no start", "shape=Mdiamond"),
@@ -235,13 +235,13 @@ RED: list[tuple[str, str, str, object, str, str]] = [
 
 @pytest.mark.parametrize("case", RED, ids=lambda case: f"{case[0]} {case[2][-30:]}")
 def test_each_rule_finds_its_problem(case: tuple[str, str, str, object, str, str]) -> None:
-    rule, severity, body, where, said, remedy = case
+    rule, severity, body, where, expected, remedy = case
     found = of(rule, body)
     assert found, lint(body)
     finding = found[0]
     assert finding.severity == severity
     assert (finding.node or finding.edge) == where
-    assert said in finding.message
+    assert expected in finding.message
     assert remedy in (finding.fix or "")
     assert (finding.line > 0) is (where is not None)
 

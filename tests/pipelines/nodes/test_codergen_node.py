@@ -1,4 +1,4 @@
-"""Nodes that an agent works on: our own, against a scripted model."""
+"""Nodes that run an agent: the built-in agent, with a scripted model."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ async def test_a_cancelled_node_leaves_no_process(
 ) -> None:
     begun = asyncio.Event()
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, ToolOutput):
             begun.set()
 
     script = [call("shell", command="echo begun; sleep 300")]
     async with scripted_model.resources(script) as resources:
         work = harness.context(
-            resources=resources, attrs={"prompt": "Go", "policy": "all"}, emit=hear
+            resources=resources, attrs={"prompt": "Go", "policy": "all"}, emit=on_event
         )
         task = asyncio.create_task(works.attempt(work))
         async with asyncio.timeout(30):
@@ -148,7 +148,7 @@ async def test_only_allowed_tools_can_be_used(
 
 
 @pytest.mark.parametrize(
-    ("attrs", "said"),
+    ("attrs", "expected"),
     [
         ({"policy": "anything"}, "policy must be one of reads, edits, all"),
         ({"reasoning_effort": "immense"}, "reasoning_effort must be one of"),
@@ -161,11 +161,11 @@ async def test_only_allowed_tools_can_be_used(
     ],
 )
 async def test_invalid_attributes_fail_before_the_agent_is_called(
-    harness: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], said: str
+    harness: NodeHarness, scripted_model: ScriptedModel, attrs: dict[str, Any], expected: str
 ) -> None:
     async with scripted_model.resources([say("done")]) as resources:
         outcome = await harness.attempt(resources=resources, attrs={"prompt": "Go", **attrs})
-    assert said in outcome.failure_reason
+    assert expected in outcome.failure_reason
     assert outcome.retryable is False
     assert scripted_model.lane.requests == []
 
@@ -240,10 +240,10 @@ async def test_exhausted_rounds_fail_the_node(
 async def test_an_agent_may_write_its_own_status(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    told = json.dumps({"outcome": "fail", "failure_reason": "the tests are red"})
+    status = json.dumps({"outcome": "fail", "failure_reason": "the tests are red"})
     folder = harness.run_folder / "step"
     script = [
-        call("write_file", file_path=str(folder / "status.json"), content=told),
+        call("write_file", file_path=str(folder / "status.json"), content=status),
         say("I have failed"),
     ]
     async with scripted_model.resources(script, policy="edits") as resources:
@@ -285,7 +285,7 @@ async def test_an_unknown_effort_of_an_agent_is_left_out_with_a_note(
             resources=resources, attrs={"prompt": "Go", "reasoning_effort": "high"}
         )
     assert "reasoning_effort" not in outcome.failure_reason
-    assert outcome.retryable is False  # the program is not there
+    assert outcome.retryable is False  # the program does not exist
 
 
 async def test_a_node_stores_no_session_without_a_thread(
@@ -305,9 +305,9 @@ async def test_a_thread_resumes_its_session(
     async with scripted_model.resources([say("one"), say("two")]) as resources:
         full = {"fidelity": "full", "thread": "t"}
         first = await harness.attempt("a", resources=resources, attrs={"prompt": "First"}, **full)
-        held = first.context_updates["internal.thread.t"]
-        assert isinstance(held, dict)
-        context: dict[str, Json] = {"internal.thread.t": held, "x": 1}
+        session = first.context_updates["internal.thread.t"]
+        assert isinstance(session, dict)
+        context: dict[str, Json] = {"internal.thread.t": session, "x": 1}
         second = await harness.attempt(
             "b",
             resources=resources,
@@ -325,30 +325,30 @@ async def test_a_thread_resumes_its_session(
 async def test_a_thread_whose_session_is_lost_gets_a_summary(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    held: Json = {"agent": MODEL, "resume_token": "no-such-session"}
+    session: Json = {"agent": MODEL, "resume_token": "no-such-session"}
     async with scripted_model.resources([say("fine")]) as resources:
         outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go on"},
-            context={"internal.thread.t": held, "found": "a bug"},
+            context={"internal.thread.t": session, "found": "a bug"},
             fidelity="full",
             thread="t",
         )
     assert outcome.status == "success", outcome
     assert "is lost" in outcome.notes
     assert "found: a bug" in scripted_model.prompts[0]
-    assert outcome.context_updates["internal.thread.t"] != held
+    assert outcome.context_updates["internal.thread.t"] != session
 
 
 async def test_the_session_of_another_agent_is_not_resumed(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    held: Json = {"agent": "gemini-acp", "resume_token": "x"}
+    session: Json = {"agent": "gemini-acp", "resume_token": "x"}
     async with scripted_model.resources([say("fine")]) as resources:
         outcome = await harness.attempt(
             resources=resources,
             attrs={"prompt": "Go"},
-            context={"internal.thread.t": held},
+            context={"internal.thread.t": session},
             fidelity="full",
             thread="t",
         )

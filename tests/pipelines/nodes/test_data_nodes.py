@@ -39,7 +39,7 @@ async def test_set_keeps_the_types_of_values(harness: NodeHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attrs", "said"),
+    ("attrs", "expected"),
     [
         ({}, "sets nothing"),
         ({"key": "x"}, "has a key and no value"),
@@ -48,10 +48,10 @@ async def test_set_keeps_the_types_of_values(harness: NodeHarness) -> None:
     ],
 )
 async def test_an_invalid_set_node_fails(
-    harness: NodeHarness, attrs: dict[str, Any], said: str
+    harness: NodeHarness, attrs: dict[str, Any], expected: str
 ) -> None:
     outcome = await harness.attempt(attrs={"type": "set", **attrs})
-    assert said in outcome.failure_reason
+    assert expected in outcome.failure_reason
     assert outcome.retryable is False
 
 
@@ -99,7 +99,7 @@ async def test_a_switch_takes_its_default_edge_and_no_other(
 
 
 @pytest.mark.parametrize(
-    ("said", "path", "found"),
+    ("text", "path", "found"),
     [
         ('{"a": {"b": [1, {"c": "x"}]}}', "a.b[1].c", "x"),
         ('Here you are:\n```json\n{"a": [1, 2]}\n```\nFine?', "$.a.0", 1),
@@ -108,18 +108,18 @@ async def test_a_switch_takes_its_default_edge_and_no_other(
     ],
 )
 async def test_json_is_found_in_an_answer(
-    harness: NodeHarness, said: str, path: str, found: Json
+    harness: NodeHarness, text: str, path: str, found: Json
 ) -> None:
     outcome = await harness.attempt(
         attrs={"type": "json_extract", "path": path, "key": "found"},
-        context={"last_response": said},
+        context={"last_response": text},
     )
     assert outcome.status == "success", outcome
     assert outcome.context_updates == {"found": found}
 
 
 @pytest.mark.parametrize(
-    ("said", "path", "wrong"),
+    ("text", "path", "wrong"),
     [
         ("no JSON here", "a", "there is no JSON in it"),
         ('{"a": 1}', "b", "there is no 'b'"),
@@ -128,12 +128,12 @@ async def test_json_is_found_in_an_answer(
     ],
 )
 async def test_missing_json_fails_without_a_default(
-    harness: NodeHarness, said: str, path: str, wrong: str
+    harness: NodeHarness, text: str, path: str, wrong: str
 ) -> None:
-    attrs = {"type": "json_extract", "path": path, "source": "said"}
-    outcome = await harness.attempt(attrs=attrs, context={"said": said})
+    attrs = {"type": "json_extract", "path": path, "source": "text"}
+    outcome = await harness.attempt(attrs=attrs, context={"text": text})
     assert wrong in outcome.failure_reason
-    outcome = await harness.attempt(attrs={**attrs, "default": 0}, context={"said": said})
+    outcome = await harness.attempt(attrs={**attrs, "default": 0}, context={"text": text})
     assert outcome.context_updates == {"step.output": 0}
 
 
@@ -203,7 +203,7 @@ async def test_a_file_that_cannot_be_read_fails_the_node(
     (workspace / "large").write_bytes(b"x" * 600_000)
     (workspace / "bytes").write_bytes(b"\xff\xfe")
     (workspace / "folder").mkdir()
-    for path, said in (
+    for path, expected in (
         ("missing", "there is no file missing"),
         ("pipe", "is not a file"),
         ("large", "too large"),
@@ -212,6 +212,6 @@ async def test_a_file_that_cannot_be_read_fails_the_node(
     ):
         outcome = await harness.attempt(attrs={"type": "read_file", "path": path})
         assert outcome.status == "fail"
-        assert said in outcome.failure_reason
+        assert expected in outcome.failure_reason
     outcome = await harness.attempt(attrs={"type": "read_file", "path": "missing", "default": ""})
     assert outcome.context_updates == {"step.output": ""}

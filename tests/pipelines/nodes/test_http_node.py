@@ -14,7 +14,7 @@ from support.nodes import NodeHarness
 pytest_plugins = ("support.node_fixtures",)
 
 
-class Heard(NamedTuple):
+class ReceivedRequest(NamedTuple):
     method: str
     path: str
     headers: dict[str, str]
@@ -23,7 +23,7 @@ class Heard(NamedTuple):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    heard: list[Heard]
+    received: list[ReceivedRequest]
     let_go: Event
 
     @property
@@ -37,24 +37,24 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(server, Server)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        server.heard.append(Heard(self.command, self.path, headers, body))
+        server.received.append(ReceivedRequest(self.command, self.path, headers, body))
         if self.path.startswith("/hang"):
             server.let_go.wait(30)
         status = int(self.path.split("/")[2]) if self.path.startswith("/status/") else 200
-        kind, said = "text/plain", f"you said {headers.get('authorization', '')}".encode()
+        kind, content = "text/plain", f"you sent {headers.get('authorization', '')}".encode()
         if self.path.startswith("/json"):
-            kind, said = "application/json; charset=utf-8", b'{"n": [1, 2]}'
+            kind, content = "application/json; charset=utf-8", b'{"n": [1, 2]}'
         if self.path.startswith("/broken"):
-            kind, said = "application/json", b"{"
+            kind, content = "application/json", b"{"
         if self.path.startswith("/large"):
-            said = b"x" * 600_000
+            content = b"x" * 600_000
         if self.path.startswith("/cut"):
-            said = b"x" * (512 * 1024 - 22) + said + b"x" * 1000
+            content = b"x" * (512 * 1024 - 22) + content + b"x" * 1000
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -67,7 +67,7 @@ for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as served:
-        served.heard = []
+        served.received = []
         served.let_go = Event()
         thread = Thread(target=served.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -89,7 +89,7 @@ async def test_a_json_response_is_parsed(harness: NodeHarness, server: Server) -
     assert outcome.context_updates["get.output"] == {"n": [1, 2]}
     assert outcome.context_updates["get.status"] == 200
     quoted = "a%20b%2F..%2F%3F%26x%3D1"
-    assert server.heard[0].path == f"/json/{quoted}?q={quoted}"
+    assert server.received[0].path == f"/json/{quoted}?q={quoted}"
 
 
 async def test_values_in_json_cannot_change_its_structure(
@@ -100,20 +100,20 @@ async def test_values_in_json_cannot_change_its_structure(
             "type": "http",
             "method": "post",
             "url": f"{server.url}/x",
-            "json": '{"said": "{{said}}", "text": "It is {{said}}", "list": "{{list}}"}',
+            "json": '{"value": "{{value}}", "text": "It is {{value}}", "list": "{{list}}"}',
             "headers": "X-One: {{list.0}}\nX-Two: b",
         },
-        context={"said": '", "evil": "', "list": [1, 2]},
+        context={"value": '", "evil": "', "list": [1, 2]},
     )
     assert outcome.status == "success", outcome
-    (heard,) = server.heard
-    assert json.loads(heard.body) == {
-        "said": '", "evil": "',
+    (received,) = server.received
+    assert json.loads(received.body) == {
+        "value": '", "evil": "',
         "text": 'It is ", "evil": "',
         "list": [1, 2],
     }
-    assert heard.headers["content-type"] == "application/json"
-    assert (heard.headers["x-one"], heard.headers["x-two"]) == ("1", "b")
+    assert received.headers["content-type"] == "application/json"
+    assert (received.headers["x-one"], received.headers["x-two"]) == ("1", "b")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
@@ -123,7 +123,7 @@ async def test_every_method_with_and_without_a_body(
     for body in ("", "words"):
         attrs = {"type": "http", "url": f"{server.url}/", "method": method, "body": body}
         assert (await harness.attempt(attrs=attrs)).status == "success"
-    assert [(heard.method, heard.body) for heard in server.heard] == [
+    assert [(received.method, received.body) for received in server.received] == [
         (method, b""),
         (method, b"words"),
     ]
@@ -138,20 +138,20 @@ async def test_an_error_status_fails_the_node(
 ) -> None:
     attrs = {"type": "http", "url": f"{server.url}/status/{status}"}
     outcome = await harness.attempt(attrs=attrs)
-    assert f"answered with {status}: you said" in outcome.failure_reason
+    assert f"answered with {status}: you sent" in outcome.failure_reason
     assert outcome.retryable is retryable
     expected = await harness.attempt(attrs={**attrs, "expect": f"200, {status}"})
     assert expected.status == "success"
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/broken", "not JSON"), ("/large", "too large for the context")]
+    ("path", "expected"), [("/broken", "not JSON"), ("/large", "too large for the context")]
 )
 async def test_an_invalid_or_large_response_fails_the_node(
-    harness: NodeHarness, server: Server, path: str, said: str
+    harness: NodeHarness, server: Server, path: str, expected: str
 ) -> None:
     outcome = await harness.attempt(attrs={"type": "http", "url": server.url + path})
-    assert said in outcome.failure_reason
+    assert expected in outcome.failure_reason
 
 
 async def test_a_server_that_hangs_fails_the_node_at_the_timeout(
@@ -177,7 +177,7 @@ async def test_a_cut_response_contains_no_part_of_a_secret(
     attrs = {"type": "http", "url": f"{server.url}/cut", "bearer_env": "GITHUB_PAT"}
     outcome = await harness.attempt(attrs=attrs)
     assert "too large" in outcome.failure_reason
-    assert harness.read("response.md").endswith("you said Bearer …")
+    assert harness.read("response.md").endswith("you sent Bearer …")
 
 
 async def test_a_token_is_sent_and_written_to_no_file(
@@ -187,8 +187,8 @@ async def test_a_token_is_sent_and_written_to_no_file(
     outcome = await harness.attempt(
         attrs={"type": "http", "url": f"{server.url}/", "bearer_env": "GITHUB_PAT"}
     )
-    assert server.heard[0].headers["authorization"] == "Bearer canary-token-0123456789"
-    assert outcome.context_updates["step.output"] == "you said Bearer [GITHUB_PAT redacted]"
+    assert server.received[0].headers["authorization"] == "Bearer canary-token-0123456789"
+    assert outcome.context_updates["step.output"] == "you sent Bearer [GITHUB_PAT redacted]"
     assert b"canary-token" not in harness.written_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Nodes that a model answers without tools: prompts, judges, and one for each item."""
+"""Nodes that call a model without tools: ``prompt``, ``parallel.fan_in`` and ``for_each``."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ async def test_a_model_or_an_agent_picks_the_best_branch(
 
 
 async def test_a_fan_in_prompt_contains_the_answer_of_each_branch(harness: NodeHarness) -> None:
-    """Also of two branches that ended in the same node, and whatever that is called."""
+    """Even if two branches ended in the same node, and whatever its name is."""
     branches: list[Json] = []
     for number in (1, 2):
         visit = f"write/it.{number}"
         place = RunDir(harness.run_folder).make_visit_dir(visit, "write/it")
-        (place / "response.md").write_text(f"the whole answer {number}")
+        (place / "response.md").write_text(f"the complete answer {number}")
         branches.append(
             {"id": f"b{number}", "status": "success", "last_visit": visit, "last_response": "the"}
         )
@@ -137,8 +137,8 @@ async def test_a_fan_in_prompt_contains_the_answer_of_each_branch(harness: NodeH
             context={"parallel.results": branches},
         )
     asked = harness.read("prompt.md", "join")
-    assert "the whole answer 1" in asked
-    assert "the whole answer 2" in asked
+    assert "the complete answer 1" in asked
+    assert "the complete answer 2" in asked
 
 
 async def test_a_fan_in_model_cannot_pick_an_unknown_branch(
@@ -207,7 +207,7 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attrs", "said"),
+    ("attrs", "expected"),
     [
         ({"items": "[1"}, "is not JSON"),
         ({"items": '{"a": 1}'}, "must be a list"),
@@ -219,12 +219,12 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
     ],
 )
 async def test_invalid_items_are_an_error(
-    harness: NodeHarness, attrs: dict[str, Any], said: str
+    harness: NodeHarness, attrs: dict[str, Any], expected: str
 ) -> None:
     outcome = await harness.attempt(
         attrs={"type": "for_each", "tool_command": "true", **attrs}, context={"n": 3}
     )
-    assert said in outcome.failure_reason
+    assert expected in outcome.failure_reason
     assert outcome.retryable is False
 
 

@@ -51,12 +51,12 @@ async def test_nodes_of_every_kind_pass_values_to_the_next(
     scripted_model: ScriptedModel, workspace: Path, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Turn:
-        said = request.last_text
-        if "Name the cats for: Greet the cats" in said:
+        text = request.last_text
+        if "Name the cats for: Greet the cats" in text:
             return say('{"cats": ["Kit", "$(Tom)"]}')
-        if "Which is best?" in said:
+        if "Which is best?" in text:
             return say('{"best_id": "two", "reason": "shorter"}')
-        return say("one" if "Say one" in said else "two")
+        return say("one" if "Say one" in text else "two")
 
     graph = loader.load(PIPELINE)
     people = Recording(Queued(["f", "y"]))
@@ -88,17 +88,17 @@ async def test_a_switch_with_conditions_sees_the_failure_of_the_node_before(
       start [shape=Mdiamond]; done [shape=Msquare]
       try [shape=parallelogram, tool_command="exit 1"]
       which [type=switch]
-      mend [type=set, key=mended, value=true]
+      repair [type=set, key=repaired, value=true]
       start -> try -> which
-      which -> mend [label="outcome == \\"fail\\""]
+      which -> repair [label="outcome == \\"fail\\""]
       which -> done
-      mend -> done
+      repair -> done
     }
     """)
     async with scripted_model.resources([]) as resources:
         result = await memory_runner.run(graph, resources=resources, workspace=workspace)
     assert result.ok, result.reason
-    assert result.context["mended"] is True
+    assert result.context["repaired"] is True
 
 
 async def test_nodes_of_a_thread_with_full_fidelity_share_one_session(

@@ -1,4 +1,4 @@
-"""Shell commands as nodes: bounded, clean, and never made of what somebody said."""
+"""Shell commands as nodes: they are bounded, leave no process, and no value becomes a command."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ async def test_a_command_runs_in_the_workspace_with_the_node_variables(
         harness, 'pwd; echo "$ATTRACTOR_STAGE_DIR|$ATTRACTOR_NODE_ID|$ATTRACTOR_LOGS_ROOT"'
     )
     run = harness.run_folder
-    said = f"{workspace.resolve()}\n{run / 'step'}|step|{run}\n"
+    output = f"{workspace.resolve()}\n{run / 'step'}|step|{run}\n"
     assert outcome.status == "success"
     assert outcome.context_updates == {
-        "tool.output": said,
-        "tool_stdout": said,
+        "tool.output": output,
+        "tool_stdout": output,
         "tool.stderr": "",
         "tool.exit_code": 0,
         "tool.last_line": f"{run / 'step'}|step|{run}",
     }
-    assert harness.read("tool_output.txt") == said
+    assert harness.read("tool_output.txt") == output
 
 
 async def test_a_command_is_in_the_process_registry(
@@ -97,10 +97,10 @@ async def test_processes_that_a_command_started_end_with_it(
 
 async def test_only_the_end_of_much_output_goes_into_the_context(harness: NodeHarness) -> None:
     outcome = await tool(harness, "seq 1 100000")
-    said = outcome.context_updates["tool.output"]
-    assert isinstance(said, str)
-    assert len(said) == 32 * 1024
-    assert said.endswith("\n100000\n")
+    output = outcome.context_updates["tool.output"]
+    assert isinstance(output, str)
+    assert len(output) == 32 * 1024
+    assert output.endswith("\n100000\n")
     assert harness.read("tool_output.txt").startswith("1\n2\n3\n")
 
 
@@ -179,16 +179,16 @@ async def test_a_value_of_the_context_is_an_argument_and_never_a_command(
 @settings(no_deadline, max_examples=200)
 @given(st.text(), st.sampled_from(["{{x}}", '"{{x}}"', "a{{x}}b", "$(echo {{x}})", "`{{x}}`"]))
 def test_no_value_becomes_part_of_the_commands_text(value: str, shape: str) -> None:
-    said, env = shell_command(f"printf %s {shape}", {"x": value.replace("\0", "")})
+    command, env = shell_command(f"printf %s {shape}", {"x": value.replace("\0", "")})
     other, _ = shell_command(f"printf %s {shape}", {"x": "plain"})
-    assert said == other
+    assert command == other
     assert env == {"CONTEXT_X": value.replace("\0", "")}
 
 
 def test_the_time_is_linear_in_the_number_of_placeholders() -> None:
-    """Looking at all the text before each hole does not come to an end here."""
-    said, env = shell_command("echo $((1)) {{x}}" * 100_000, {"x": "1"})
-    assert said == 'echo $((1)) "${CONTEXT_X}"' * 100_000
+    """Searching all the text before each placeholder would take too long here."""
+    command, env = shell_command("echo $((1)) {{x}}" * 100_000, {"x": "1"})
+    assert command == 'echo $((1)) "${CONTEXT_X}"' * 100_000
     assert env == {"CONTEXT_X": "1"}
 
 
@@ -212,8 +212,8 @@ async def test_placeholders_reach_into_objects_and_other_templates_stay(
         "printf '%s|' {{plan.output.files.1}} {{plan.output.n}} {{plan.output}} '{{.Names}}'",
         context,
     )
-    whole = json.dumps(context["plan.output"], separators=(",", ":"))
-    assert outcome.context_updates["tool.output"] == f"b|3|{whole}|{{{{.Names}}}}|"
+    encoded = json.dumps(context["plan.output"], separators=(",", ":"))
+    assert outcome.context_updates["tool.output"] == f"b|3|{encoded}|{{{{.Names}}}}|"
 
 
 async def test_two_similar_keys_get_different_variables(harness: NodeHarness) -> None:
@@ -241,7 +241,7 @@ async def test_a_failure_reason_contains_no_part_of_a_secret(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch, stream: int, length: int
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "canary-secret-0123456789")
-    filler = length - len("0123456789")  # what is kept begins inside the secret
+    filler = length - len("0123456789")  # the stored part begins inside the secret
     command = f"printf '%s%0{filler}d' $SOME_API_KEY 0 >&{stream}; exit 1"
     async with NodeResources(options={"pass_env": ["SOME_API_KEY"]}) as resources:
         outcome = await harness.attempt(

@@ -1,4 +1,4 @@
-"""Pipelines shown."""
+"""Pipelines as text, DOT and SVG."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_classes_of_subgraphs_stay_in_the_dot() -> None:
 
 def test_the_svg_shows_every_node_edge_label_and_status_color() -> None:
     picture = ElementTree.fromstring(as_svg(parse(LOOP), {"plan": "fail", "start": "success"}))
-    said = [text.text for text in picture.iter(f"{SVG}text")]
-    assert {"start", "Make a plan", "Good?", "done", "[A] Approve", "[R] Revise"} == set(said)
+    texts = [text.text for text in picture.iter(f"{SVG}text")]
+    assert {"start", "Make a plan", "Good?", "done", "[A] Approve", "[R] Revise"} == set(texts)
     assert sum(path.get("class") == "edge" for path in picture.iter(f"{SVG}path")) == 4
     fills = {
         group.get("id"): path.get("style")
@@ -142,15 +142,15 @@ def test_nodes_are_below_their_predecessors_and_do_not_overlap() -> None:
     )
     widths = dict.fromkeys(graph.nodes, 100.0)
     drawn = layout.arrange(graph, widths)
-    place = drawn.positions
-    assert place["s"].y < place["a"].y == place["b"].y < place["e"].y < place["f"].y
-    for one in place:
-        assert widths[one] / 2 <= place[one].x <= drawn.width - widths[one] / 2
-        for two in place:
-            if one < two and place[one].y == place[two].y:
-                assert abs(place[one].x - place[two].x) >= 100
-    for edge, way in zip(graph.edges, drawn.paths, strict=True):
-        assert (way[0], way[-1]) == (place[edge.source], place[edge.target])
+    position = drawn.positions
+    assert position["s"].y < position["a"].y == position["b"].y < position["e"].y < position["f"].y
+    for one in position:
+        assert widths[one] / 2 <= position[one].x <= drawn.width - widths[one] / 2
+        for two in position:
+            if one < two and position[one].y == position[two].y:
+                assert abs(position[one].x - position[two].x) >= 100
+    for edge, path in zip(graph.edges, drawn.paths, strict=True):
+        assert (path[0], path[-1]) == (position[edge.source], position[edge.target])
 
 
 def test_the_same_graph_gives_the_same_drawing() -> None:

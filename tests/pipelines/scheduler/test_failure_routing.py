@@ -1,4 +1,4 @@
-"""A failure is never passed over: whole runs, from a node that fails to the run's end."""
+"""A failure is never ignored: runs from a node that fails to the end of the run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BOTH = {"a": FAIL, "b": FAIL}
 @pytest.mark.parametrize(
     ("body", "script", "status", "path"),
     [
-        # a plain edge handles nothing, whatever it leads to
+        # an unconditional edge does not handle a failure
         ("s -> build -> deploy -> e", {"build": FAIL}, "fail", ["build"]),
         ("s -> a -> e", {"a": FAIL}, "fail", ["a"]),
         ("s -> a -> h -> e; h [shape=hexagon]", {"a": FAIL}, "fail", ["a"]),
-        # a decision does
+        # a decision handles it
         (f"s -> a -> d; {DECIDE}", {"a": FAIL}, "success", ["a", "fix"]),
         (f"s -> a -> d; {DECIDE}", {}, "success", ["a"]),
         (
@@ -28,7 +28,7 @@ BOTH = {"a": FAIL, "b": FAIL}
             "success",
             ["a", "y"],
         ),
-        # a decision that leads nowhere for it does not
+        # a decision without a matching edge does not
         (
             's -> a -> d; d [shape=diamond]; d -> e [condition="outcome=success"]',
             {"a": FAIL},
@@ -38,17 +38,17 @@ BOTH = {"a": FAIL, "b": FAIL}
         # two decisions in a row
         (f"s -> a -> c; c [shape=diamond]; c -> e [condition=never]; c -> d; {DECIDE}",
          {"a": FAIL}, "success", ["a", "fix"]),
-        # what handles a failure may fail itself
+        # the node that handles a failure may fail itself
         (f"s -> a -> d; {DECIDE}", BOTH | {"fix": FAIL}, "fail", ["a", "fix"]),
         # retry targets
         ("s -> plan -> a -> e; a [retry_target=plan]", {"a": [FAIL, Outcome()]}, "success",
          ["plan", "a", "plan", "a"]),
         ("retry_target=plan; s -> plan -> a -> e", {"a": [FAIL, Outcome()]}, "success",
          ["plan", "a", "plan", "a"]),
-        # the author lets it pass
+        # error_policy=continue
         ("s -> a -> b -> e; a [error_policy=continue]", {"a": FAIL}, "success", ["a", "b"]),
         ("error_policy=continue; s -> a -> b -> e", BOTH, "success", ["a", "b"]),
-        # branches: a failure ends its own; the fan-in decides
+        # branches: a failure ends its branch; the fan-in decides
         (f"{FORK} f -> e", {"a": FAIL}, "success", ["a", "b"]),
         (f"{FORK} f -> e", BOTH, "fail", ["a", "b"]),
         (f"{FORK} f -> d; {DECIDE}", BOTH, "success", ["a", "b", "fix"]),
@@ -124,8 +124,8 @@ def test_a_visit_limit_of_a_node_wins_and_the_error_names_the_loop() -> None:
 @pytest.mark.parametrize("status", ["success", "partial_success", "fail"])
 @pytest.mark.parametrize("decision", ["shape=diamond", "type=switch"])
 def test_a_decision_keeps_outcome_and_label(decision: str, status: Status) -> None:
-    said = Outcome(status=status, preferred_label="Fix")
+    outcome = Outcome(status=status, preferred_label="Fix")
     body = f"s -> a -> d; d [{decision}]; d -> x [condition=never]; d -> b; x -> e; b -> e"
-    run = run_scheduler(body, {"a": said})
+    run = run_scheduler(body, {"a": outcome})
     seen = run.visit("b").context
     assert (seen["outcome"], seen["preferred_label"], seen["last_stage"]) == (status, "Fix", "a")

@@ -1,4 +1,4 @@
-"""At the exit every goal gate that was visited must have held."""
+"""At the exit every goal gate that was visited must have succeeded."""
 
 from __future__ import annotations
 

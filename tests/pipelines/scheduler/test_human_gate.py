@@ -1,4 +1,4 @@
-"""Gates: a person chooses the edge."""
+"""Human gates: a person chooses the edge."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_a_gate_without_edges_takes_any_text() -> None:
 def test_a_gate_without_an_interviewer_fails() -> None:
     run = SchedulerDriver(BODY)
     del run.waiting["g.1"]
-    run.send(Ended(id="g.1", outcome=failed("there is nobody to ask")))
-    assert run.finish.reason == "node 'g' failed: there is nobody to ask"
+    run.send(Ended(id="g.1", outcome=failed("there is no interviewer")))
+    assert run.finish.reason == "node 'g' failed: there is no interviewer"
 
 
 def test_a_second_answer_is_ignored() -> None:

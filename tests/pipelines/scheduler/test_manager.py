@@ -1,4 +1,4 @@
-"""A pipeline within a pipeline: included, or watched over by a manager."""
+"""Child pipelines: included, or observed by a manager."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_manager_with_a_prompt_steers() -> None:
     assert steer == [Steer(child="m.1", updates={"advice": "go on"})]
     assert only(run, Wait)
     wake(run)
-    run.end("m.1")  # the child ends while it is thought about
+    run.end("m.1")  # the child ends while the manager's prompt runs
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["m.1~3.steer"]
     assert run.status == "success"
 

@@ -1,4 +1,4 @@
-"""Whether a node is tried again: the rule, without a clock."""
+"""The rule that decides whether a node is tried again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSING, LOST = failed("429", retryable=True), failed("401", retryable=False)
 
 
 def tries(attrs: str, outcome: Outcome) -> tuple[int, Outcome]:
-    """How many attempts there are, and what they come to."""
+    """The number of attempts, and the final outcome."""
     graph = graph_of(f"{attrs} s -> n -> e")
     for attempt in range(1, 20):
         then = after(graph, graph.nodes["n"], outcome, attempt, "seed")
@@ -32,7 +32,7 @@ def tries(attrs: str, outcome: Outcome) -> tuple[int, Outcome]:
         ("", Outcome(status="partial_success"), 1, "partial_success"),
         ("", Outcome(status="skipped"), 1, "skipped"),
         ("n [max_retries=2]", Outcome(), 1, "success"),
-        # retry, and what may pass
+        # retry, and transient errors
         ("", RETRY, 1, "fail"),
         ("n [max_retries=2]", RETRY, 3, "fail"),
         ("default_max_retries=1;", RETRY, 2, "fail"),
@@ -41,11 +41,11 @@ def tries(attrs: str, outcome: Outcome) -> tuple[int, Outcome]:
         ("default_max_retries=5; n [max_retries=0]", RETRY, 1, "fail"),
         ("default_max_retries=2;", PASSING, 3, "fail"),
         ("", PASSING, 1, "fail"),
-        # fail: only where the node itself says so
+        # fail: only if the node itself sets max_retries
         ("default_max_retries=2;", FAIL, 1, "fail"),
         ("n [max_retries=2]", FAIL, 3, "fail"),
         ("node [max_retries=1];", FAIL, 2, "fail"),
-        # what cannot help is never tried again
+        # permanent errors are never tried again
         ("n [max_retries=2]", LOST, 1, "fail"),
         ("n [max_retries=2, allow_partial=true]", LOST, 1, "fail"),
         ("n [max_retries=2]", Outcome(status="retry", retryable=False), 1, "fail"),

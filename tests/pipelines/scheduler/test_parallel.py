@@ -24,9 +24,9 @@ PARTIAL = Outcome(status="partial_success")
 
 
 def results(run: SchedulerDriver) -> dict[str, str]:
-    told = run.context["parallel.results"]
-    assert isinstance(told, list)
-    found = {str(one["id"]): str(one["status"]) for one in told if isinstance(one, dict)}
+    results_list = run.context["parallel.results"]
+    assert isinstance(results_list, list)
+    found = {str(one["id"]): str(one["status"]) for one in results_list if isinstance(one, dict)}
     for branch, status in found.items():
         assert run.context[f"parallel.branch.{branch}.status"] == status
     return found
@@ -172,7 +172,7 @@ def test_a_fan_in_with_a_prompt_is_asked_and_its_pick_wins() -> None:
 
 
 def test_an_unknown_or_failed_pick_is_ignored() -> None:
-    for pick in ("nobody", "b"):
+    for pick in ("unknown", "b"):
         run = SchedulerDriver(f"{TWO} f [prompt=pick]")
         run.end("a")
         run.end("b", FAIL)

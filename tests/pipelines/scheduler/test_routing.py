@@ -1,4 +1,4 @@
-"""Which edge is taken, rule by rule."""
+"""The edge that a run follows, rule by rule."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ TRUE, FALSE = 'condition="outcome=success"', 'condition="outcome=fail"'
 
 
 def chosen(edges: str, outcome: Outcome | None = None) -> str | None:
-    """Where a node ``n`` with these edges goes."""
+    """The target of a node ``n`` with these edges."""
     graph = graph_of(f"s -> n; {edges}")
-    said = outcome or Outcome()
-    label = said.preferred_label
-    context: dict[str, Json] = {"outcome": said.status, "preferred_label": label, "risk": "high"}
+    given = outcome or Outcome()
+    label = given.preferred_label
+    context: dict[str, Json] = {"outcome": given.status, "preferred_label": label, "risk": "high"}
     routes, node = Routes(graph), graph.nodes["n"]
-    if said.status == "fail":
-        way = routes.choose_failed(node, context, label, said.suggested_next_ids)
-        return None if way is None else way.target
-    edge = routes.choose(node, context, label, said.suggested_next_ids)
+    if given.status == "fail":
+        route = routes.choose_failed(node, context, label, given.suggested_next_ids)
+        return None if route is None else route.target
+    edge = routes.choose(node, context, label, given.suggested_next_ids)
     return None if edge is None else edge.target
 
 
@@ -114,7 +114,7 @@ DIAMOND = 'd [shape=diamond]; d -> a [condition="outcome=fail"]; d -> e;'
         ("n -> e", None),
         (f"n -> b [{TRUE}]", None),
         ("", None),
-        # the edges of a gate are the person's choice
+        # the person chooses the edge of a gate
         ("n [shape=hexagon]; n -> b [label=Approve]", None),
         (f"{DIAMOND} n [shape=hexagon]; n -> d [label=Approve]", None),
         ("error_policy=continue; n [shape=hexagon]; n -> b [label=Approve]", None),

@@ -1,4 +1,4 @@
-"""A run's life: from node to node, with one context, to its end."""
+"""A run from node to node, with one context, to its end."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_the_graphs_attributes_and_the_given_values_are_in_the_context() -> None
 
 
 def test_updates_reach_the_next_node_and_cannot_change_reserved_keys() -> None:
-    said = Outcome(
+    outcome = Outcome(
         context_updates={"x": [1], "outcome": "nonsense", "last_response": "r" * 300},
         preferred_label="go",
     )
-    run = run_scheduler("s -> a -> b -> e", {"a": said})
+    run = run_scheduler("s -> a -> b -> e", {"a": outcome})
     context = run.visit("b").context
     assert context["x"] == [1]
     assert context["outcome"] == "success"
@@ -161,7 +161,7 @@ def test_late_duplicate_and_unknown_messages_change_nothing() -> None:
     for message in (
         Ended(id="a.1", outcome=FAIL),
         Ended(id="a.2", outcome=FAIL),
-        Ended(id="nobody.1", outcome=FAIL),
+        Ended(id="unknown.1", outcome=FAIL),
     ):
         assert run.send(message) == []
     assert run.scheduler.state == before

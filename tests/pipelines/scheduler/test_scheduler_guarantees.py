@@ -1,4 +1,4 @@
-"""The laws of a plan, over graphs and orders of messages that nobody thought of."""
+"""The guarantees of the scheduler, for generated graphs and orders of messages."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph("random", attrs, nodes, edges)
 
 
-class World:
-    """Whoever carries the orders out, in any order, as the drawn numbers say."""
+class RandomDriver:
+    """A driver that carries out commands in an order that generated numbers decide."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.open: dict[str, str] = {}
         self.ever: set[str] = set()
 
-    def take(self, orders: list[Command]) -> None:
-        for order in orders:
-            match order:
+    def take(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
                 case RunNode(id=id) | Child(id=id):
                     self._opened(id, "visit")
                 case Wait(id=id):
@@ -130,52 +130,52 @@ def test_every_run_ends_and_continues_after_a_json_round_trip(
     data: st.DataObject,
 ) -> None:
     graph = data.draw(graphs())
-    whole, resumed = Scheduler(graph, run_id="r"), Scheduler(graph, run_id="r")
-    world = World(graph)
-    orders = whole.start()
-    assert resumed.start() == orders
-    world.take(orders)
+    original, resumed = Scheduler(graph, run_id="r"), Scheduler(graph, run_id="r")
+    driver = RandomDriver(graph)
+    commands = original.start()
+    assert resumed.start() == commands
+    driver.take(commands)
     messages: list[Message] = []
-    while whole.state.finish is None:
-        assert world.open, "it waits for nobody and has not ended"
-        assert set(whole.state.open) == set(world.open)
-        message = world.message(data)
+    while original.state.finish is None:
+        assert driver.open, "nothing is open and the run has not ended"
+        assert set(original.state.open) == set(driver.open)
+        message = driver.message(data)
         messages.append(message)
-        orders = whole.receive(message)
-        world.take(orders)
+        commands = original.receive(message)
+        driver.take(commands)
         stored = to_json(resumed.state)
         assert to_json(from_json(stored)) == stored
         resumed = Scheduler(graph, state=from_json(stored))
-        assert resumed.receive(message) == orders, "resumed, it orders something else"
-        assert to_json(resumed.state) == to_json(whole.state)
-        assert whole.receive(message) == [], "the same message twice"
-        again = World(graph)
+        assert resumed.receive(message) == commands, "the resumed scheduler gives other commands"
+        assert to_json(resumed.state) == to_json(original.state)
+        assert original.receive(message) == [], "the same message twice"
+        again = RandomDriver(graph)
         again.take(resumed.pending())
-        assert again.open == world.open
-    assert orders[-1] == whole.state.finish
-    assert not world.open
-    assert not whole.state.open
-    assert not whole.state.forks
-    assert set(whole.state.lanes) == {""}
+        assert again.open == driver.open
+    assert commands[-1] == original.state.finish
+    assert not driver.open
+    assert not original.state.open
+    assert not original.state.forks
+    assert set(original.state.lanes) == {""}
     most = int(graph.attrs["max_visits"])
-    assert all(count <= most for count in whole.state.visits.values())
+    assert all(count <= most for count in original.state.visits.values())
     replayed = Scheduler(graph, run_id="r")
     replayed.start()
     for message in messages:
         replayed.receive(message)
-    assert to_json(replayed.state) == to_json(whole.state)
+    assert to_json(replayed.state) == to_json(original.state)
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    plan, world = Scheduler(graph), World(graph)
-    world.take(plan.start())
+    scheduler, driver = Scheduler(graph), RandomDriver(graph)
+    driver.take(scheduler.start())
     for _ in range(data.draw(st.integers(0, 12))):
-        if plan.state.finish is None:
-            world.take(plan.receive(world.message(data)))
-    world.take(plan.receive(Cancelled(reason="enough")))
-    assert plan.state.finish is not None
-    assert not world.open
-    assert not plan.state.open
+        if scheduler.state.finish is None:
+            driver.take(scheduler.receive(driver.message(data)))
+    driver.take(scheduler.receive(Cancelled(reason="enough")))
+    assert scheduler.state.finish is not None
+    assert not driver.open
+    assert not scheduler.state.open
