@@ -34,7 +34,7 @@ DEFAULTS = dict(
 
 NOT_OF_AN_OPTION = {
     *("prompt", "file", "agent", "as_json", "quiet", "dry_run"),
-    *("session", "session_idle"),
+    *("session", "session_idle", "schema", "full_result"),
     *("approve", "yolo", "policy_file", "allow_tool", "deny_tool"),
 }
 """Parameters of ``corral run`` that are not options of a run, or only together (the policy)."""

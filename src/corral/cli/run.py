@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
+from corral.cli import run_result
 from corral.cli.options import (
     CWD,
     DURATION,
@@ -30,6 +31,7 @@ from corral.cli.options import (
     policy_options,
     read_prompt_and_stdin,
 )
+from corral.cli.run_result import read_schema
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
@@ -77,6 +79,8 @@ class RunFlags(PolicyFlags):
     no_strict: bool
     no_keep: bool
     label: str | None
+    schema: str | None
+    full_result: bool
     as_json: bool
     quiet: bool
     dry_run: bool
@@ -148,6 +152,17 @@ class RunFlags(PolicyFlags):
 @click.option("--no-strict", is_flag=True, help="Run even if the policy cannot be enforced.")
 @click.option("--no-keep", is_flag=True, help="Do not store the session.")
 @click.option("--label", help="A text in every event and in the stored session.")
+@click.option(
+    "--schema",
+    metavar="FILE",
+    help="Print an answer that fits this JSON Schema: a file, - for stdin, or the schema itself.",
+)
+@click.option(
+    "--result",
+    "full_result",
+    is_flag=True,
+    help="Print the result as one JSON object: status, text, output, files, usage, cost.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
 @click.option("--dry-run", is_flag=True, help="Show what would be started.")
@@ -168,6 +183,9 @@ def command(
     """
     if flags["as_json"] and flags["quiet"]:
         raise ConfigError("--json and --quiet are both given")
+    if flags["as_json"] and (flags["schema"] is not None or flags["full_result"]):
+        raise ConfigError("--json prints events: leave out --schema and --result")
+    schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
     text = read_prompt_and_stdin(prompt, file)
     options = _options(flags)
     printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
@@ -183,6 +201,8 @@ def command(
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     gc.enable()  # loading is done; the run may be long
+    if schema is not None or flags["full_result"]:
+        return run_result.run(agent, text, options, schema, progress, full=flags["full_result"])
     return asyncio.run(_run(agent, text, options, printer, progress))
 
 
@@ -259,7 +279,9 @@ def _report(done: Done | None, progress: Progress) -> int:
     return exit_code(done)
 
 
-_NOT_WITH_SESSION = ("resume", "replay", "record_to", "no_keep", "dry_run", "via")
+_NOT_WITH_SESSION = (
+    *("schema", "full_result", "resume", "replay", "record_to", "no_keep", "dry_run", "via"),
+)
 
 
 def _run_named(
@@ -275,7 +297,8 @@ def _run_named(
 
     for flag in _NOT_WITH_SESSION:
         if flags.get(flag):
-            raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
+            name_of_flag = flag.removeprefix("full_").replace("_", "-")
+            raise ConfigError(f"--session and --{name_of_flag} are both given")
     if not (text or "").strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
     cwd = os.path.realpath(flags["cwd"] or ".")

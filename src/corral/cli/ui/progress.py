@@ -122,6 +122,10 @@ class Progress:
         if done.error is not None:
             self._print(_format_error(done.error))
 
+    def error(self, error: Error) -> None:
+        """Print the error of the run."""
+        self._print(_format_error(error))
+
     def pause(self) -> None:
         """Stop the status line until the next tool call."""
         self._spin(on=False)
