@@ -38,20 +38,20 @@ from corral.values import Cost, Usage
 E = TypeVar("E", bound=Event)
 
 
-def new_guard(**more: Callable[[str], bool | None]) -> EventNormalizer:
+def new_normalizer(**more: Callable[[str], bool | None]) -> EventNormalizer:
     init = Init(
         run_id="run-1", agent="an-agent", cwd="/work", model="m-asked", agent_version="1.2.3"
     )
     return EventNormalizer(init, started=100.0, **more)
 
 
-def whole(*items: RawEvent, error: errors.CorralError | None = None) -> list[Event]:
-    """The stream that these items become, lawful or the test fails."""
-    guard = new_guard()
+def normalized(*items: RawEvent, error: errors.CorralError | None = None) -> list[Event]:
+    """The stream that these items become, valid or the test fails."""
+    normalizer = new_normalizer()
     events: list[Event] = []
     for number, item in enumerate(items):
-        events += guard.take([item], 101.0 + number)
-    return check_stream([*events, *guard.close(200.0, error)])
+        events += normalizer.take([item], 101.0 + number)
+    return check_stream([*events, *normalizer.close(200.0, error)])
 
 
 def done_of(events: list[Event]) -> Done:
@@ -65,88 +65,92 @@ def of_type(events: list[Event], kind: type[E]) -> list[E]:
 
 
 def test_a_turn_without_output_has_init_and_done() -> None:
-    init, done = whole()
+    init, done = normalized()
     assert isinstance(init, Init)
     assert (init.model, init.cwd, init.agent_version) == ("m-asked", "/work", "1.2.3")
     assert isinstance(done, Done)
 
 
 def test_the_agents_init_is_completed_with_known_facts() -> None:
-    init = whole(Init(session_id="s-1", model="m-real"))[0]
+    init = normalized(Init(session_id="s-1", model="m-real"))[0]
     assert isinstance(init, Init)
     assert (init.model, init.cwd, init.session_id) == ("m-real", "/work", "s-1")
 
 
 def test_the_vendors_session_id_is_on_every_event_once_known() -> None:
-    events = whole("early", Init(session_id="s-1"), "late")
+    events = normalized("early", Init(session_id="s-1"), "late")
     assert [event.session_id for event in events] == [None, None, "s-1", "s-1", "s-1"]
 
 
 def test_log_lines_before_init_are_emitted_after_it() -> None:
-    events = whole(Log("a banner"), Error("odd", "odd", recoverable=True), Init(), "hello")
+    events = normalized(Log("a banner"), Error("odd", "odd", recoverable=True), Init(), "hello")
     assert [type(event) for event in events] == [Init, Log, Error, Text, Done]
 
 
 def test_log_lines_without_an_init_come_after_a_default_one() -> None:
-    assert [type(event) for event in whole(Log("all it ever said"))] == [Init, Log, Done]
+    assert [type(event) for event in normalized(Log("all it ever said"))] == [Init, Log, Done]
 
 
 def test_a_bounded_number_of_lines_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "MAX_BEFORE_INIT", 3)
-    guard = new_guard()
-    assert guard.take([Log("1"), Log("2"), Log("3")], 101.0) == []
-    began = guard.take([Log("4")], 102.0)
+    normalizer = new_normalizer()
+    assert normalizer.take([Log("1"), Log("2"), Log("3")], 101.0) == []
+    began = normalizer.take([Log("4")], 102.0)
     assert [type(event) for event in began] == [Init, Log, Log, Log, Log]
 
 
 def test_a_second_init_is_a_vendor_event() -> None:
-    events = whole(Init(session_id="s-1"), Init(session_id="s-2", model="other"))
+    events = normalized(Init(session_id="s-1"), Init(session_id="s-2", model="other"))
     (again,) = of_type(events, Vendor)
     assert again.name == "init"
     assert done_of(events).session_id == "s-2"
 
 
 def test_a_done_event_from_the_agent_does_not_end_the_stream() -> None:
-    events = whole("before", Done(status="success"), "after")
+    events = normalized("before", Done(status="success"), "after")
     assert [type(event) for event in events] == [Init, Text, Vendor, Text, Done]
 
 
 def test_a_result_gets_its_tools_name_and_how_long_it_took() -> None:
-    (result,) = of_type(whole(ToolUse("c1", "look"), ToolResult("c1", "success")), ToolResult)
+    (result,) = of_type(normalized(ToolUse("c1", "look"), ToolResult("c1", "success")), ToolResult)
     assert (result.name, result.duration_ms) == ("look", 1000)
 
 
 def test_a_duration_that_the_agent_reports_is_kept() -> None:
-    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success", duration_ms=7))
+    events = normalized(ToolUse("c1", "look"), ToolResult("c1", "success", duration_ms=7))
     assert of_type(events, ToolResult)[0].duration_ms == 7
 
 
 def test_a_result_without_a_tool_use_gets_one() -> None:
-    events = whole(ToolResult("c1", "success", name="look"))
+    events = normalized(ToolResult("c1", "success", name="look"))
     assert [type(event) for event in events] == [Init, ToolUse, ToolResult, Done]
     assert of_type(events, ToolUse)[0].name == "look"
 
 
 def test_output_without_a_tool_use_gets_one_that_is_closed() -> None:
-    events = whole(ToolOutput("", "half a line"))
+    events = normalized(ToolOutput("", "half a line"))
     assert [type(event) for event in events] == [Init, ToolUse, ToolOutput, ToolResult, Done]
     assert len({getattr(event, "call_id") for event in events[1:4]}) == 1  # noqa: B009
 
 
 def test_a_second_result_of_one_tool_is_a_vendor_event() -> None:
-    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success"), ToolResult("c1", "error"))
+    events = normalized(
+        ToolUse("c1", "look"), ToolResult("c1", "success"), ToolResult("c1", "error")
+    )
     (late,) = of_type(events, Vendor)
     assert late.name == "late_tool_result"
     assert [result.status for result in of_type(events, ToolResult)] == ["success"]
 
 
 def test_output_after_the_result_is_a_vendor_event() -> None:
-    events = whole(ToolUse("c1", "look"), ToolResult("c1", "success"), ToolOutput("c1", "more"))
+    events = normalized(
+        ToolUse("c1", "look"), ToolResult("c1", "success"), ToolOutput("c1", "more")
+    )
     assert of_type(events, Vendor)[0].name == "late_tool_output"
 
 
 def test_tools_still_open_at_the_end_are_cancelled() -> None:
-    events = whole(ToolUse("c1", "look"), ToolUse("c2", "run"), ToolResult("c1", "success"))
+    events = normalized(ToolUse("c1", "look"), ToolUse("c2", "run"), ToolResult("c1", "success"))
     assert [(r.call_id, r.status) for r in of_type(events, ToolResult)] == [
         ("c1", "success"),
         ("c2", "cancelled"),
@@ -154,7 +158,7 @@ def test_tools_still_open_at_the_end_are_cancelled() -> None:
 
 
 def test_two_open_tools_of_one_id_each_get_a_result_in_order() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("c1", "first"),
         ToolUse("c1", "second"),
         ToolResult("c1", "success"),
@@ -167,7 +171,7 @@ def test_two_open_tools_of_one_id_each_get_a_result_in_order() -> None:
 
 
 def test_an_id_used_again_after_its_result_is_another_tool() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("c1", "first"),
         ToolResult("c1", "success"),
         ToolUse("c1", "second"),
@@ -182,7 +186,7 @@ def test_an_id_used_again_after_its_result_is_another_tool() -> None:
 
 
 def test_tools_without_an_id_get_one_each_and_their_results_in_order() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("", "first"),
         ToolUse("", "second"),
         ToolResult("", "success"),
@@ -196,17 +200,17 @@ def test_tools_without_an_id_get_one_each_and_their_results_in_order() -> None:
 
 def test_ids_of_closed_tools_are_remembered_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "MAX_CLOSED_IDS", 2)
-    guard = new_guard()
+    normalizer = new_normalizer()
     for number in range(5):
-        guard.take([ToolUse(f"c{number}", "t"), ToolResult(f"c{number}", "success")], 101.0)
-    forgotten = guard.take([ToolResult("c0", "success")], 102.0)
-    remembered = guard.take([ToolResult("c4", "success")], 102.0)
+        normalizer.take([ToolUse(f"c{number}", "t"), ToolResult(f"c{number}", "success")], 101.0)
+    forgotten = normalizer.take([ToolResult("c0", "success")], 102.0)
+    remembered = normalizer.take([ToolResult("c4", "success")], 102.0)
     assert [type(event) for event in forgotten] == [ToolUse, ToolResult]
     assert [type(event) for event in remembered] == [Vendor]
 
 
 def test_a_refusal_is_listed_with_its_reason() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("c1", "write", title="write a.txt"),
         ToolResult("c1", "denied", error="not under this policy"),
         TurnEnd(ok=True),
@@ -223,40 +227,46 @@ def test_a_refusal_is_listed_with_its_reason() -> None:
 
 @pytest.mark.parametrize(("existed", "kind"), [(False, "created"), (True, "modified")])
 def test_a_confirmed_edit_is_a_file_change_with_an_absolute_path(existed: bool, kind: str) -> None:
-    guard = new_guard(existed=lambda path: existed if path == "/work/sub/a.txt" else None)
+    normalizer = new_normalizer(existed=lambda path: existed if path == "/work/sub/a.txt" else None)
     use = ToolUse("c1", "write", kind="edit", paths=("sub/../sub/a.txt",))
-    events = guard.take([use, ToolResult("c1", "success")], 101.0)
+    events = normalizer.take([use, ToolResult("c1", "success")], 101.0)
     (change,) = of_type(events, FileChange)
     assert (change.path, change.kind, change.call_id) == ("/work/sub/a.txt", kind, "c1")
 
 
 def test_a_file_created_and_edited_again_stays_created_in_the_end() -> None:
-    guard = new_guard(existed=lambda _path: False)
+    normalizer = new_normalizer(existed=lambda _path: False)
     for call in ("c1", "c2"):
         use = ToolUse(call, "write", kind="edit", paths=("a.txt",))
-        guard.take([use, ToolResult(call, "success")], 101.0)
-    assert guard.written == {"/work/a.txt": "created"}
+        normalizer.take([use, ToolResult(call, "success")], 101.0)
+    assert normalizer.written == {"/work/a.txt": "created"}
 
 
 @pytest.mark.parametrize("status", ["error", "denied", "cancelled"])
 def test_a_write_that_was_not_confirmed_changes_no_file(status: str) -> None:
     failed = ToolResult("c1", status)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    events = whole(ToolUse("c1", "write", kind="edit", paths=("a.txt",)), failed)
+    events = normalized(ToolUse("c1", "write", kind="edit", paths=("a.txt",)), failed)
     assert of_type(events, FileChange) == []
 
 
 def test_reading_a_file_is_no_change() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("c1", "read", kind="read", paths=("a.txt",)), ToolResult("c1", "success")
     )
     assert of_type(events, FileChange) == []
 
 
 def test_the_error_comes_before_done_and_is_in_it() -> None:
-    events = whole("half", error=errors.RateLimited("slow down", hint="Wait.", retry_after=2.0))
-    said = events[-2]
-    assert isinstance(said, Error)
-    assert (said.code, said.retryable, said.facts) == ("rate_limit", True, {"retry_after": 2.0})
+    events = normalized(
+        "half", error=errors.RateLimited("slow down", hint="Wait.", retry_after=2.0)
+    )
+    answer_text = events[-2]
+    assert isinstance(answer_text, Error)
+    assert (answer_text.code, answer_text.retryable, answer_text.facts) == (
+        "rate_limit",
+        True,
+        {"retry_after": 2.0},
+    )
     in_done = done_of(events).error
     assert in_done is not None
     assert in_done.message == "slow down"
@@ -274,12 +284,12 @@ def test_the_error_comes_before_done_and_is_in_it() -> None:
     ],
 )
 def test_the_status_is_the_errors_own(error: errors.CorralError, status: str) -> None:
-    assert done_of(whole(error=error)).status == status
+    assert done_of(normalized(error=error)).status == status
 
 
 def test_the_turn_end_is_not_an_event_and_fills_done() -> None:
     usage = Usage(input=3, output=4, coverage="complete")
-    events = whole(TurnEnd(ok=True, usage=usage, model="m-real", stop_reason="end"))
+    events = normalized(TurnEnd(ok=True, usage=usage, model="m-real", stop_reason="end"))
     done = done_of(events)
     assert [type(event) for event in events] == [Init, Done]
     assert (done.usage, done.model, done.stop_reason) == (usage, "m-real", "end")
@@ -287,7 +297,7 @@ def test_the_turn_end_is_not_an_event_and_fills_done() -> None:
 
 
 def test_without_a_turn_end_the_latest_usage_counts() -> None:
-    events = whole(
+    events = normalized(
         UsageReport(Usage(input=3), cost=Cost(0.5, "reported")), UsageReport(Usage(input=5))
     )
     assert done_of(events).usage == Usage(input=5)
@@ -298,16 +308,16 @@ def test_without_a_turn_end_the_latest_usage_counts() -> None:
 def test_answered_stays_true_whatever_follows_the_text(
     after: tuple[RawEvent, ...],
 ) -> None:
-    guard = new_guard()
-    guard.take([Init()], 101.0)
-    assert not guard.answered
-    guard.take(["text", *after], 101.0)
-    assert guard.answered
+    normalizer = new_normalizer()
+    normalizer.take([Init()], 101.0)
+    assert not normalizer.answered
+    normalizer.take(["text", *after], 101.0)
+    assert normalizer.answered
 
 
 def test_a_clock_that_is_set_back_makes_no_negative_duration() -> None:
-    guard = new_guard()
-    (done,) = [event for event in guard.close(50.0, None) if isinstance(event, Done)]
+    normalizer = new_normalizer()
+    (done,) = [event for event in normalizer.close(50.0, None) if isinstance(event, Done)]
     assert done.duration_ms == 0
 
 
@@ -338,36 +348,36 @@ ERRORS = st.sampled_from(sorted(classes_by_code()))
 def test_any_items_in_any_order_become_a_valid_stream(
     batches: list[list[RawEvent]], code: str | None
 ) -> None:
-    guard = new_guard()
+    normalizer = new_normalizer()
     events: list[Event] = []
     for number, batch in enumerate(batches):
-        events += guard.take(batch, 101.0 + number)
+        events += normalizer.take(batch, 101.0 + number)
     error = classes_by_code()[code]("it broke") if code else None
-    check_stream([*events, *guard.close(200.0, error)])
+    check_stream([*events, *normalizer.close(200.0, error)])
 
 
 @no_deadline
 @given(items=st.lists(st.text(min_size=1) | st.builds(Thinking, st.text()), max_size=20))
 def test_no_text_is_lost_and_none_is_added(items: list[RawEvent]) -> None:
-    said = "".join(event.delta for event in of_type(whole(*items), Text))
-    assert said == "".join(item for item in items if isinstance(item, str))
+    answer_text = "".join(event.delta for event in of_type(normalized(*items), Text))
+    assert answer_text == "".join(item for item in items if isinstance(item, str))
 
 
 @pytest.mark.timeout(60)
 def test_the_cost_of_a_result_does_not_grow_with_the_calls_that_are_open() -> None:
     """With a search through all open calls this takes minutes."""
     many = 45_000
-    guard = new_guard()
-    guard.take([ToolUse(str(n), "open") for n in range(many)], 1.0)
-    events = guard.take([ToolResult(f"other-{n}", "success") for n in range(many)], 1.0)
+    normalizer = new_normalizer()
+    normalizer.take([ToolUse(str(n), "open") for n in range(many)], 1.0)
+    events = normalizer.take([ToolResult(f"other-{n}", "success") for n in range(many)], 1.0)
     assert len(events) == 2 * many
-    assert len(guard.close(2.0, None)) == many + 1
+    assert len(normalizer.close(2.0, None)) == many + 1
 
 
 def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
     uses = [ToolUse("a", f"tool-{n}") for n in range(4)]
     results = [ToolResult("a", "success") for _ in range(4)]
-    ended = of_type(whole(*uses, *results), ToolResult)
+    ended = of_type(normalized(*uses, *results), ToolResult)
     assert [result.name for result in ended] == ["tool-0", "tool-1", "tool-2", "tool-3"]
 
 
@@ -381,11 +391,11 @@ def test_results_for_calls_that_share_an_id_are_given_in_their_order() -> None:
     ],
 )
 def test_impossible_usage_is_unknown(given: Usage, believed: Usage) -> None:
-    events = whole("x", TurnEnd(ok=True, usage=given))
+    events = normalized("x", TurnEnd(ok=True, usage=given))
     assert done_of(events).usage == believed
     codes = [event.code for event in of_type(events, Error)]
     assert codes == (["implausible_usage"] if given != believed else [])
-    reported = whole("x", UsageReport(given), UsageReport(given), TurnEnd(ok=True))
+    reported = normalized("x", UsageReport(given), UsageReport(given), TurnEnd(ok=True))
     assert done_of(reported).usage == believed
     assert len(of_type(reported, Error)) == (given != believed)
     assert all(report.usage == believed for report in of_type(reported, UsageReport))
@@ -394,17 +404,17 @@ def test_impossible_usage_is_unknown(given: Usage, believed: Usage) -> None:
 @pytest.mark.parametrize("usd", [-0.5, float("inf"), float("nan"), 1e300])
 def test_an_impossible_cost_is_unknown(usd: float) -> None:
     cost = Cost(usd=usd, source="reported")
-    events = whole("x", UsageReport(Usage(), cost=cost), TurnEnd(ok=True, cost=cost))
+    events = normalized("x", UsageReport(Usage(), cost=cost), TurnEnd(ok=True, cost=cost))
     assert done_of(events).cost == Cost()
 
 
 def test_a_negative_duration_is_measured_instead() -> None:
-    events = whole(ToolUse("1", "x"), ToolResult("1", "success", duration_ms=-7))
+    events = normalized(ToolUse("1", "x"), ToolResult("1", "success", duration_ms=-7))
     assert of_type(events, ToolResult)[0].duration_ms == 1000
 
 
 def test_a_file_that_was_written_for_a_call_is_one_change() -> None:
-    events = whole(
+    events = normalized(
         ToolUse("w", name="write_file", kind="edit", paths=("/work/new.txt",)),
         FileChange("/work/new.txt", "created"),
         ToolResult("w", "success"),

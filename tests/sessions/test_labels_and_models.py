@@ -38,8 +38,8 @@ async def test_a_label_is_on_every_event_in_the_result_and_on_disk(workspace: Pa
     assert {json.loads(corral.to_json(event))["label"] for event in events} == {"review 7"}
     assert [corral.from_json(corral.to_json(event)) for event in events] == events
     assert corral.result_from_events(events).label == again.label == "review 7"
-    [kept] = store.all_sessions()
-    assert kept.meta.label == "review 7"
+    [stored] = store.all_sessions()
+    assert stored.meta.label == "review 7"
 
 
 async def test_a_resumed_session_keeps_its_label_unless_another_is_given(workspace: Path) -> None:
@@ -98,7 +98,7 @@ async def test_the_models_of_the_gemini_cli_are_distinguished(workspace: Path) -
 
 
 def test_the_quota_of_an_acp_agent_is_reported_by_model_in_each_spelling() -> None:
-    told: Json = {
+    reported: Json = {
         "stopReason": "end_turn",
         "_meta": {
             "quota": {
@@ -120,7 +120,7 @@ def test_the_quota_of_an_acp_agent_is_reported_by_model_in_each_spelling() -> No
             }
         },
     }
-    assert turn_end(told, DEFAULT_QUIRKS, Usage(), Cost()).usage_by_model == {
+    assert turn_end(reported, DEFAULT_QUIRKS, Usage(), Cost()).usage_by_model == {
         "a": Usage(input=7, output=2, coverage="partial"),
         "b": Usage(
             input=1534, output=56, reasoning=3, cache_read=200, cache_write=100, coverage="complete"

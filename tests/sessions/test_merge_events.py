@@ -72,13 +72,13 @@ async def test_no_streams_are_an_empty_stream() -> None:
 async def test_no_more_than_one_item_of_a_stream_is_read_ahead() -> None:
     a, b = Numbers("a", 1000), Numbers("b", 1000)
     async with aclosing(corral.merge(a, b)) as merged:
-        taken = 0
+        consumed = 0
         async for _ in merged:
-            taken += 1
+            consumed += 1
             for _ in range(20):  # a slow reader
                 await asyncio.sleep(0)
-            assert a.asked + b.asked <= taken + 2
-            if taken == 50:
+            assert a.asked + b.asked <= consumed + 2
+            if consumed == 50:
                 break
     assert a.closed
     assert b.closed
@@ -154,11 +154,14 @@ async def test_turns_of_several_sessions_come_as_one_stream(workspace: Path) -> 
     ):
         turns = one.prompt("init\ntext one\nresult"), two.prompt("init\ntext two\nresult")
         events = [event async for event in corral.merge(*turns)]
-    told = {run_id: [e for e in events if e.run_id == run_id] for run_id in _runs(events)}
-    for mine in told.values():
+    reported = {run_id: [e for e in events if e.run_id == run_id] for run_id in _runs(events)}
+    for mine in reported.values():
         assert [type(event) for event in mine] == [Init, Text, Done]
         assert [event.seq for event in mine] == [1, 2, 3]
-    assert sorted(corral.result_from_events(mine).text for mine in told.values()) == ["one", "two"]
+    assert sorted(corral.result_from_events(mine).text for mine in reported.values()) == [
+        "one",
+        "two",
+    ]
 
 
 def _runs(events: list[corral.Event]) -> list[str]:

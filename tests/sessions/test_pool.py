@@ -37,18 +37,18 @@ def agent(*arguments: str) -> str:
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
-    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
-    return whole
+    merged: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return merged
 
 
-async def gone(seconds: float = 60.0) -> None:
+async def until_no_children(seconds: float = 60.0) -> None:
     """Until this process has no children."""
     async with asyncio.timeout(seconds):
         while child_pids():
             await asyncio.sleep(0.01)
 
 
-async def there(path: Path) -> None:
+async def until_exists(path: Path) -> None:
     async with asyncio.timeout(60):
         while not path.exists():
             await asyncio.sleep(0.01)
@@ -76,8 +76,8 @@ async def test_no_more_prompts_run_at_once_than_there_are_places(workspace: Path
     async with corral.pool(agent(), size=1, prompts_at_once=2, **scripted(workspace)) as pool:
         orders = [f"touch began-{n}\nuntil {release}\ntext {n}" for n in range(4)]
         running = [asyncio.create_task(pool.run(each, track_files=False)) for each in orders]
-        await there(workspace / "began-0")
-        await there(workspace / "began-1")
+        await until_exists(workspace / "began-0")
+        await until_exists(workspace / "began-1")
         assert sorted(os.listdir(workspace)) == ["began-0", "began-1"]
         release.touch()
         results = await asyncio.gather(*running)
@@ -157,7 +157,7 @@ async def test_a_crash_fails_only_its_own_prompts_and_the_next_starts_a_new_proc
     async with corral.pool(agent(), size=2, prompts_at_once=1, **options) as pool:
         orders = f"touch began\nuntil {workspace}/release\ntext fine"
         other = asyncio.create_task(pool.run(orders))
-        await there(workspace / "began")
+        await until_exists(workspace / "began")
         crashed = await pool.run("text half\nexit 3")
         (workspace / "release").touch()
         assert (await other).text == "fine"
@@ -176,7 +176,7 @@ async def test_prompts_of_one_crashed_process_all_fail_and_none_hangs(workspace:
             for n in range(2)
         ]
         for number in range(2):
-            await there(workspace / f"began-{number}")
+            await until_exists(workspace / f"began-{number}")
         await pool.run("die 9", track_files=False)
         async with asyncio.timeout(60):
             results = await asyncio.gather(*waiting)
@@ -224,7 +224,7 @@ async def test_an_idle_process_ends_and_the_next_prompt_starts_another(workspace
     options = dict(scripted(workspace))
     async with Pool(agent(), options, size=1, prompts_at_once=1, idle=0.05) as pool:
         assert (await pool.run("text one")).ok
-        await gone()
+        await until_no_children()
         assert (await pool.run("text two")).text == "two"
         assert pool.started == 2
 
@@ -242,10 +242,10 @@ async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) 
 async def test_cancelling_one_prompt_does_not_affect_the_others(workspace: Path) -> None:
     async with corral.pool(agent(), prompts_at_once=2, **scripted(workspace)) as pool:
         doomed = asyncio.create_task(pool.run("touch began\nhang", track_files=False))
-        await there(workspace / "began")
+        await until_exists(workspace / "began")
         orders = f"touch too\nuntil {workspace}/release\ntext fine"
         other = asyncio.create_task(pool.run(orders, track_files=False))
-        await there(workspace / "too")
+        await until_exists(workspace / "too")
         doomed.cancel()
         await asyncio.wait([doomed])
         assert doomed.cancelled()
@@ -262,14 +262,14 @@ async def test_a_prompt_that_ignores_its_deadline_ends_while_others_continue(
     async with corral.pool(agent(), prompts_at_once=2, **options) as pool:
         orders = f"touch began\nuntil {workspace}/release\ntext fine"
         other = asyncio.create_task(pool.run(orders))
-        await there(workspace / "began")
+        await until_exists(workspace / "began")
         async with asyncio.timeout(60):
             deaf = await pool.run("ignore-cancel\ntext x\nhang", timeout=3)
         assert deaf.status == "timeout"
         assert deaf.text == "x"
         (workspace / "release").touch()
         assert (await other).text == "fine"
-        await gone()
+        await until_no_children()
         assert (await pool.run("text fresh")).text == "fresh"
         assert pool.started == 2
     assert child_pids() == []
@@ -288,16 +288,16 @@ async def test_leaving_by_an_exception_ends_every_process(workspace: Path) -> No
 
 
 async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: Path) -> None:
-    async def whole() -> None:
+    async def merged() -> None:
         pool = corral.pool(agent(), size=2, **scripted(workspace))
         async with pool, asyncio.TaskGroup() as group:
             for number in range(6):
                 orders = f"touch began-{number}\ndaemon\nhang"
                 group.create_task(pool.run(orders, track_files=False))
 
-    task = asyncio.create_task(whole())
+    task = asyncio.create_task(merged())
     for number in range(6):
-        await there(workspace / f"began-{number}")
+        await until_exists(workspace / f"began-{number}")
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

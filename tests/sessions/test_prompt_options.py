@@ -59,7 +59,7 @@ async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected_text"),
     [
         ({"timeout": 0}, "timeout must be > 0"),
         ({"timeout": True}, "timeout must be a number"),
@@ -70,10 +70,10 @@ async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) ->
     ],
 )
 async def test_a_wrong_option_is_an_error_before_anything_starts(
-    workspace: Path, given: dict[str, Any], said: str
+    workspace: Path, given: dict[str, Any], expected_text: str
 ) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
-        with pytest.raises(errors.ConfigError, match=said):
+        with pytest.raises(errors.ConfigError, match=expected_text):
             session.prompt(GOOD, **given)
         assert (await session.run(GOOD)).ok
 
@@ -84,11 +84,11 @@ async def test_a_wrong_option_is_an_error_before_anything_starts(
 async def test_the_next_process_of_a_stream_agent_gets_the_model(workspace: Path) -> None:
     options = scripted_options(workspace, model="gemini-2.5-flash")
     async with corral.session("gemini-cli", **options) as session:
-        told: list[bool] = []
+        reported: list[bool] = []
         for model in (None, "gemini-2.5-pro", None):
             await session.run("init\nargv argv.json\ntext x\nresult", model=model)
-            told.append("gemini-2.5-pro" in (workspace / "argv.json").read_text())
-    assert told == [False, True, False]
+            reported.append("gemini-2.5-pro" in (workspace / "argv.json").read_text())
+    assert reported == [False, True, False]
 
 
 # Policy

@@ -279,13 +279,13 @@ async def test_without_keep_nothing_stays_on_disk(workspace: Path) -> None:
 
 async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> None:
     events = await events_of(workspace, GOOD, record=True)
-    kept = store.find("last")
-    begin, prompt, *rest = kept.events()
+    stored = store.find("last")
+    begin, prompt, *rest = stored.events()
     assert [begin, *rest] == events
     assert isinstance(prompt, Vendor)
     assert (prompt.name, prompt.data) == ("prompt", GOOD)
-    assert (kept.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600
-    assert kept.folder.stat().st_mode & 0o777 == 0o700
+    assert (stored.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600
+    assert stored.folder.stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_known_secret_is_redacted_wherever_the_agent_writes_it(workspace: Path) -> None:
@@ -293,9 +293,9 @@ async def test_a_known_secret_is_redacted_wherever_the_agent_writes_it(workspace
     events = await events_of(
         workspace, f"init\ntext my key is {key}\nstderr {key}\nexit 1", record=True
     )
-    told = b"".join(corral.to_json(event) for event in events).decode()
-    assert key not in told
-    assert "my key is [GEMINI_API_KEY redacted]" in told
+    reported = b"".join(corral.to_json(event) for event in events).decode()
+    assert key not in reported
+    assert "my key is [GEMINI_API_KEY redacted]" in reported
     for path in Path(os.environ["CORRAL_HOME"]).rglob("*"):
         if path.is_file():
             assert key not in path.read_text()
@@ -391,11 +391,11 @@ async def test_two_runs_never_share_a_session(workspace: Path) -> None:
 
 async def test_a_transcript_cut_in_the_middle_of_a_line_is_still_read(workspace: Path) -> None:
     first = await result_of(workspace, GOOD, record=True)
-    kept = store.find("last")
-    with (kept.folder / "events.ndjson").open("ab") as file:
+    stored = store.find("last")
+    with (stored.folder / "events.ndjson").open("ab") as file:
         file.write(b'{"type":"te')
     await result_of(workspace, GOOD, record=True, resume=first.resume_token)
-    assert [type(event) for event in kept.events()].count(Done) == 2
+    assert [type(event) for event in stored.events()].count(Done) == 2
 
 
 async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path) -> None:

@@ -183,9 +183,9 @@ async def test_a_prompt_that_reaches_the_agent_in_a_file_counts_too(
     workspace: Path, other: Path, tape: Path
 ) -> None:
     env = {"GEMINI_API_KEY": KEY}
-    said = "Read @README.md"
-    await talk("gemini-cli", said, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
-    same = await talk("gemini-cli", said, cwd=other, replay=tape)
+    answer_text = "Read @README.md"
+    await talk("gemini-cli", answer_text, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
+    same = await talk("gemini-cli", answer_text, cwd=other, replay=tape)
     assert stop_of(same).code == "stream_broken"  # as it was: the program knows no such word
     now = await talk("gemini-cli", "Read @LICENSE", cwd=other, replay=tape)
     assert "@README.md" in stop_of(now).message

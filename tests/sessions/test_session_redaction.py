@@ -23,45 +23,49 @@ ERASER = SecretRedactor({"KEY": KEY})
 MARK = "[KEY redacted]"
 
 
-def taken(*items: RawEvent) -> list[RawEvent]:
+def redacted(*items: RawEvent) -> list[RawEvent]:
     redactor = EventRedactor(ERASER)
     out = [each for item in items for each in redactor.take([item])]
     return [*out, *redactor.end()]
 
 
 def text_of(items: list[RawEvent], *, parent: str | None = None) -> str:
-    said = (Text(item) if isinstance(item, str) else item for item in items)
-    return "".join(item.delta for item in said if isinstance(item, Text) and item.parent == parent)
+    answer_text = (Text(item) if isinstance(item, str) else item for item in items)
+    return "".join(
+        item.delta for item in answer_text if isinstance(item, Text) and item.parent == parent
+    )
 
 
 def test_a_key_in_two_deltas_is_redacted() -> None:
-    assert text_of(taken("the key is sk-te", "st-0123456789abcdef.")) == f"the key is {MARK}."
+    assert text_of(redacted("the key is sk-te", "st-0123456789abcdef.")) == f"the key is {MARK}."
 
 
 def test_text_that_only_starts_like_a_key_is_shown_at_the_end() -> None:
-    assert taken("the key is sk-te") == ["the key is ", "sk-te"]
+    assert redacted("the key is sk-te") == ["the key is ", "sk-te"]
 
 
 def test_a_secret_is_redacted_across_events_that_do_not_end_the_message() -> None:
     report = UsageReport(corral.Usage(input=1))
-    items = taken(Text(KEY[:9], message_id="m"), report, KEY[9:])
+    items = redacted(Text(KEY[:9], message_id="m"), report, KEY[9:])
     assert text_of(items) == MARK
     assert report in items
 
 
 def test_a_message_ends_before_the_tool_call_that_follows_it() -> None:
     use = ToolUse("1", "shell")
-    assert taken("let me see sk", use, "done") == ["let me see ", "sk", use, "done"]
+    assert redacted("let me see sk", use, "done") == ["let me see ", "sk", use, "done"]
 
 
 def test_thinking_is_redacted_over_deltas_and_keeps_its_message_id() -> None:
-    items = taken(Thinking("a" + KEY[:5], message_id="m"), Thinking(KEY[5:] + "b", message_id="m"))
+    items = redacted(
+        Thinking("a" + KEY[:5], message_id="m"), Thinking(KEY[5:] + "b", message_id="m")
+    )
     assert "".join(item.delta for item in items if isinstance(item, Thinking)) == f"a{MARK}b"
     assert all(isinstance(item, Thinking) and item.message_id == "m" for item in items)
 
 
 def test_the_output_of_two_tools_is_followed_apart() -> None:
-    items = taken(
+    items = redacted(
         ToolUse("1", "shell"),
         ToolUse("2", "shell"),
         ToolOutput("1", "x" + KEY[:5]),
@@ -78,7 +82,7 @@ def test_the_output_of_two_tools_is_followed_apart() -> None:
 
 
 def test_the_text_of_a_sub_agent_does_not_split_the_agents_text() -> None:
-    items = taken(KEY[:9], Text("beside", parent="p"), KEY[9:])
+    items = redacted(KEY[:9], Text("beside", parent="p"), KEY[9:])
     assert text_of(items) == MARK
     assert text_of(items, parent="p") == "beside"
 
@@ -108,8 +112,8 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
     assert result.text == "said: [SOME_API_KEY redacted]"
     assert result.ok
     for kind in (Text, Thinking):
-        said = "".join(event.delta for event in events if isinstance(event, kind))
-        assert KEY not in said
+        answer_text = "".join(event.delta for event in events if isinstance(event, kind))
+        assert KEY not in answer_text
     stored = b"".join(path.read_bytes() for path in paths.sessions().rglob("events.ndjson"))
     assert to_json(events[-1]) in stored
     answer = [line for line in stored.splitlines() if b'"name":"prompt"' not in line]

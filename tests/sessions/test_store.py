@@ -22,7 +22,7 @@ def made() -> SessionRecord:
     return session
 
 
-def kept(updated: float, session_id: str | None = None) -> SessionRecord:
+def stored(updated: float, session_id: str | None = None) -> SessionRecord:
     session = made()
     session.meta.updated = updated
     session.meta.session_id = session_id
@@ -50,7 +50,7 @@ def test_a_turns_folders_are_private_and_made_once() -> None:
 
 
 def test_what_was_saved_is_found_again() -> None:
-    session = kept(5.0, "vendor-1")
+    session = stored(5.0, "vendor-1")
     session.meta.title, session.meta.turns, session.meta.status = "hello", 2, "success"
     session.save()
     found = store.find(session.meta.id)
@@ -59,7 +59,7 @@ def test_what_was_saved_is_found_again() -> None:
 
 
 def test_a_session_is_found_by_our_id_its_tail_the_vendors_id_or_as_the_last() -> None:
-    old, new = kept(1.0, "vendor-1"), kept(2.0, "vendor-2")
+    old, new = stored(1.0, "vendor-1"), stored(2.0, "vendor-2")
     assert store.find(old.meta.id).folder == old.folder
     assert store.find(old.meta.id.rsplit("-", 1)[1]).folder == old.folder
     assert store.find("vendor-1").folder == old.folder
@@ -67,13 +67,13 @@ def test_a_session_is_found_by_our_id_its_tail_the_vendors_id_or_as_the_last() -
 
 
 def test_all_sessions_are_listed_newest_first() -> None:
-    ids = [kept(updated).meta.id for updated in (2.0, 3.0, 1.0)]
+    ids = [stored(updated).meta.id for updated in (2.0, 3.0, 1.0)]
     assert [session.meta.id for session in store.all_sessions()] == [ids[1], ids[0], ids[2]]
 
 
 @pytest.mark.parametrize("name", ["none", "vendor", "19990101"])
 def test_an_unknown_session_is_an_error(name: str) -> None:
-    kept(1.0, "vendor-1")
+    stored(1.0, "vendor-1")
     with pytest.raises(ResumeLost):
         store.find(name)
 
@@ -91,7 +91,7 @@ def test_a_path_is_not_a_session_name(name: str) -> None:
 
 
 def test_a_folder_that_is_not_a_session_is_skipped() -> None:
-    session = kept(1.0)
+    session = stored(1.0)
     (paths.sessions() / "empty").mkdir()
     broken = paths.sessions() / "broken"
     broken.mkdir()
@@ -139,7 +139,7 @@ def test_without_a_transcript_there_are_no_events() -> None:
 
 
 def test_a_stored_session_keeps_its_home_and_not_its_temporary_files() -> None:
-    session = kept(1.0)
+    session = stored(1.0)
     for folder in (session.tmp, session.images):
         folder.mkdir(exist_ok=True)
         (folder / "x").write_text("x")
@@ -151,7 +151,7 @@ def test_a_stored_session_keeps_its_home_and_not_its_temporary_files() -> None:
 
 
 def test_a_session_that_is_not_stored_leaves_nothing() -> None:
-    session = kept(1.0)
+    session = stored(1.0)
     session.append_events(EVENTS)
     session.close(keep=False)
     assert list(paths.sessions().iterdir()) == []

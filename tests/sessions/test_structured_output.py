@@ -80,7 +80,7 @@ def test_a_bare_word_is_a_string_where_one_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("", "there is no JSON"),
         ("I could not do it.", "there is no JSON"),
@@ -91,8 +91,8 @@ def test_a_bare_word_is_a_string_where_one_is_asked_for() -> None:
         ('{"title": "a", "score": 1', "there is no JSON"),
     ],
 )
-def test_no_value_is_an_error_that_carries_the_text(text: str, said: str) -> None:
-    with pytest.raises(errors.SchemaNotMet, match=said) as info:
+def test_no_value_is_an_error_that_carries_the_text(text: str, expected_text: str) -> None:
+    with pytest.raises(errors.SchemaNotMet, match=expected_text) as info:
         extract(text, REPORT)
     assert info.value.frame == text
 
@@ -134,8 +134,8 @@ def test_hostile_text_costs_little(text: str) -> None:
 def test_the_instructions_contain_the_schema_and_the_repair_prompt_the_complaints() -> None:
     assert '"score"' in instructions(REPORT)
     assert "```json" in instructions(REPORT)
-    said = repair_prompt(("score: is required and missing",))
-    assert "- score: is required and missing" in said
+    expected_text = repair_prompt(("score: is required and missing",))
+    assert "- score: is required and missing" in expected_text
 
 
 def test_a_schema_that_allows_null_is_refused() -> None:
@@ -237,8 +237,8 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
 
 
 async def test_a_value_in_an_earlier_message_is_found() -> None:
-    said = Result(status="success", text=f"{GOOD}\n\nAll done.", final_text="All done.")
-    assert (await run_typed(Agent(said).run, "Review", Report)).output == EXPECTED
+    expected_text = Result(status="success", text=f"{GOOD}\n\nAll done.", final_text="All done.")
+    assert (await run_typed(Agent(expected_text).run, "Review", Report)).output == EXPECTED
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
 
 
 async def test_the_end_of_a_commands_output_is_the_complaint(workspace: Path) -> None:
-    told = " ".join(f"echo '{line}';" for line in MEND.splitlines())
-    check = command_succeeds(f"test -f done || {{ {told} exit 1; }}")
+    reported = " ".join(f"echo '{line}';" for line in MEND.splitlines())
+    check = command_succeeds(f"test -f done || {{ {reported} exit 1; }}")
     result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
     assert result.ok
     assert result.text == "mended"
@@ -225,7 +225,7 @@ async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected_text"),
     [
         ({"until": "pytest"}, "until must be a check, got: str"),
         ({"until": files_exist("a"), "rounds": -1}, "rounds cannot be negative"),
@@ -235,9 +235,9 @@ async def test_a_prompt_in_parts_brings_its_tools(workspace: Path) -> None:
     ids=str,
 )
 async def test_an_impossible_goal_starts_nothing(
-    workspace: Path, given: dict[str, Any], said: str
+    workspace: Path, given: dict[str, Any], expected_text: str
 ) -> None:
-    with pytest.raises(errors.ConfigError, match=said):
+    with pytest.raises(errors.ConfigError, match=expected_text):
         await corral.run(AGENT, "write a", **given, **scripted_options(workspace))
     assert not (workspace / "a").exists()
 
@@ -292,7 +292,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "expected_text"),
     [
         (None, None),
         (True, None),
@@ -301,7 +301,9 @@ class Wrapped:
         ("not yet", "not yet"),
     ],
 )
-async def test_a_check_returns_done_or_a_complaint(verdict: CheckResult, said: str | None) -> None:
+async def test_a_check_returns_done_or_a_complaint(
+    verdict: CheckResult, expected_text: str | None
+) -> None:
     def check(_result: Result) -> CheckResult:
         return verdict
 
@@ -310,8 +312,8 @@ async def test_a_check_returns_done_or_a_complaint(verdict: CheckResult, said: s
         return verdict
 
     for each in (check, async_check, partial(async_check), Wrapped(async_check)):
-        told = await complaint_of(each)
-        assert told is None if said is None else said in (told or "")
+        reported = await complaint_of(each)
+        assert reported is None if expected_text is None else expected_text in (reported or "")
 
 
 async def test_a_check_that_returns_another_type_is_refused() -> None:
@@ -403,21 +405,21 @@ async def test_only_files_count_as_files(workspace: Path) -> None:
     (workspace / "folder").mkdir()
     (workspace / "a.txt").touch()
     check = files_exist("a.txt", workspace / "a.txt", "folder", "b.txt")
-    told = await complaint_of(check, workspace)
-    assert told is not None
-    assert told.endswith("these files do not exist: folder, b.txt")
+    reported = await complaint_of(check, workspace)
+    assert reported is not None
+    assert reported.endswith("these files do not exist: folder, b.txt")
 
 
 async def test_a_command_runs_in_the_sessions_folder_and_both_streams_are_reported(
     workspace: Path,
 ) -> None:
-    told = await complaint_of(command_succeeds("pwd; echo wrong >&2; exit 3"), workspace)
-    assert told is not None
-    assert f"exited with 3:\n\n```\n{workspace}\nwrong\n```" in told
+    reported = await complaint_of(command_succeeds("pwd; echo wrong >&2; exit 3"), workspace)
+    assert reported is not None
+    assert f"exited with 3:\n\n```\n{workspace}\nwrong\n```" in reported
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected_text"),
     [
         ("exit 1", "`exit 1` exited with 1, without output"),
         ("kill -9 $$", "was killed by signal 9"),
@@ -428,17 +430,17 @@ async def test_a_command_runs_in_the_sessions_folder_and_both_streams_are_report
     ids=str,
 )
 async def test_the_complaint_says_how_a_command_ended(
-    command: str | list[str], said: str | None
+    command: str | list[str], expected_text: str | None
 ) -> None:
-    told = await complaint_of(command_succeeds(command))
-    assert told is None if said is None else said in (told or "")
+    reported = await complaint_of(command_succeeds(command))
+    assert reported is None if expected_text is None else expected_text in (reported or "")
 
 
 async def test_only_the_end_of_a_long_output_is_reported() -> None:
-    told = await complaint_of(command_succeeds("seq 1 100000; exit 1"))
-    assert told is not None
-    assert "\n100000\n" in told
-    assert len(told) < 5_000
+    reported = await complaint_of(command_succeeds("seq 1 100000; exit 1"))
+    assert reported is not None
+    assert "\n100000\n" in reported
+    assert len(reported) < 5_000
 
 
 async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
@@ -452,10 +454,10 @@ async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
 
 async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
     command = "echo begun; sleep 300 & setsid sleep 300 & wait"
-    told = await complaint_of(command_succeeds(command, timeout=3), workspace)
-    assert told is not None
-    assert "did not end within 3s" in told
-    assert "begun" in told
+    reported = await complaint_of(command_succeeds(command, timeout=3), workspace)
+    assert reported is not None
+    assert "did not end within 3s" in reported
+    assert "begun" in reported
     assert child_pids() == []
 
 
@@ -467,10 +469,10 @@ async def test_what_a_command_leaves_behind_is_ended(workspace: Path) -> None:
 
 async def test_a_command_does_not_get_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://private")
-    told = await complaint_of(command_succeeds("env; exit 1", env={"MINE": "yes"}))
-    assert told is not None
-    assert "postgres" not in told
-    assert "MINE=yes" in told
+    reported = await complaint_of(command_succeeds("env; exit 1", env={"MINE": "yes"}))
+    assert reported is not None
+    assert "postgres" not in reported
+    assert "MINE=yes" in reported
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -481,10 +483,10 @@ async def test_the_end_of_a_commands_output_does_not_start_with_part_of_a_secret
     env = {"SOME_API_KEY": "canary-secret-0123456789"}
     filler = length - len("0123456789\n")  # what is kept begins inside the secret
     command = f"printf '%s%0{filler}d\\n' $SOME_API_KEY 0 >&{stream}; exit 1"
-    told = await complaint_of(command_succeeds(command, env=env))
-    assert told is not None
-    assert "0000" in told
-    assert "123" not in told
+    reported = await complaint_of(command_succeeds(command, env=env))
+    assert reported is not None
+    assert "0000" in reported
+    assert "123" not in reported
 
 
 async def test_a_missing_program_is_an_error_and_not_a_complaint() -> None:

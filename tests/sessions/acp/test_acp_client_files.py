@@ -104,11 +104,11 @@ def test_no_path_leads_out(files: ClientFiles, workspace: Path, tmp_path: Path, 
     (workspace / "chain").symlink_to(workspace / "link")
     (workspace / "dangling").symlink_to(beside / "fresh")
     (workspace / "loop").symlink_to(workspace / "loop")
-    whole = path.format(ws=workspace)
+    full_path = path.format(ws=workspace)
     with pytest.raises(PermissionError):
-        files.read(whole)
+        files.read(full_path)
     with pytest.raises(PermissionError):
-        files.write(whole, "overwritten")
+        files.write(full_path, "overwritten")
     assert os.listdir(beside) == ["secret"]
     assert (beside / "secret").read_text() == "SECRET"
 

@@ -48,8 +48,8 @@ def agent(*arguments: str) -> str:
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
-    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
-    return whole
+    merged: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return merged
 
 
 async def events_of(
@@ -82,7 +82,7 @@ def code(result: corral.Result) -> str | None:
     return result.error.code if result.error else None
 
 
-def said(result: corral.Result) -> str:
+def answer_text(result: corral.Result) -> str:
     """The answer without the blank lines that stand where tools were used."""
     return result.text.replace("\n\n", "")
 
@@ -366,7 +366,7 @@ async def test_a_question_is_answered_by_the_policy_for_its_kind(
 async def test_shell_rules_decide_on_the_command(workspace: Path) -> None:
     rules = Policy(shell="deny", shell_rules=("allow git status",))
     result = await result_of(workspace, "ask execute git status\nask execute rm x", policy=rules)
-    assert said(result) == "[b-once][c-no]"
+    assert answer_text(result) == "[b-once][c-no]"
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ async def test_an_option_is_chosen_by_its_kind_and_not_by_its_position(
 ) -> None:
     orders = f"options {order}\nask edit {workspace}/a.txt\nask execute"
     result = await result_of(workspace, orders, policy=Policy(write="allow"))
-    assert said(result) == "[b-once][c-no]"
+    assert answer_text(result) == "[b-once][c-no]"
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ async def test_a_person_is_not_asked_what_the_policy_decides(workspace: Path) ->
     policy = Policy(write="allow", network="deny")
     orders = f"ask edit {workspace}/a.txt\nask fetch\nask execute"
     result = await result_of(workspace, orders, ask=ask, policy=policy)
-    assert said(result) == "[b-once][c-no][b-once]"
+    assert answer_text(result) == "[b-once][c-no][b-once]"
     assert asked == ["execute"]
 
 
@@ -441,7 +441,7 @@ async def test_allow_session_is_remembered_here_and_never_passed_to_the_agent(
     first, git = f"{workspace}/first", f"{workspace}/.git/config"
     orders = f"ask edit {first}\nask edit {first}\nask edit {git}\nask execute id\nask execute id"
     result = await result_of(workspace, f"{orders}\nask execute ls", ask=ask)
-    assert said(result) == "[b-once][b-once][c-no][b-once][b-once][b-once]"
+    assert answer_text(result) == "[b-once][b-once][c-no][b-once][b-once][b-once]"
     assert asked == [first, "id", "ls"]
 
 
@@ -476,7 +476,7 @@ async def test_a_request_for_files_is_answered_by_their_location(
             orders = "\n".join(f"ask {each}" for each in (*denied[:10], *allowed))
         events = await events_of(workspace, orders, policy=policy, permission_mode=mode)
         count = len(denied) if mode == "prompt" else 10
-        assert said(corral.result_from_events(events)) == "[c-no]" * count + "[b-once]" * 3
+        assert answer_text(corral.result_from_events(events)) == "[c-no]" * count + "[b-once]" * 3
         rules = [e.rule or "" for e in events if isinstance(e, PermissionDecision)]
         assert all("protected" in rule for rule in (*rules[:4], rules[9]))
         outside = (*rules[4:7], *rules[10:count])
@@ -484,7 +484,7 @@ async def test_a_request_for_files_is_answered_by_their_location(
         assert all("does not name" in rule for rule in rules[7:9])
     orders = "\n".join(f"ask {each}" for each in denied)
     result = await result_of(workspace, orders, policy="all")
-    assert said(result) == "[b-once]" * len(denied)
+    assert answer_text(result) == "[b-once]" * len(denied)
 
 
 async def test_a_path_that_became_a_link_during_the_question_is_denied(
@@ -495,7 +495,7 @@ async def test_a_path_that_became_a_link_during_the_question_is_denied(
         return "allow_once"
 
     result = await result_of(workspace, f"ask edit {workspace}/a.txt", ask=ask)
-    assert said(result) == "[c-no]"
+    assert answer_text(result) == "[c-no]"
 
 
 async def test_files_are_read_for_an_agent_only_if_the_policy_allows_reading(
@@ -576,7 +576,7 @@ async def test_two_questions_are_asked_one_at_a_time(workspace: Path) -> None:
         return "allow_once" if request.title == "question 1" else "deny"
 
     result = await result_of(workspace, "ask-twice", ask=ask)
-    assert said(result) == "[b-once][c-no]"
+    assert answer_text(result) == "[b-once][c-no]"
     assert asked == ["question 1", "question 2"]
     assert most == 1
 
@@ -585,7 +585,7 @@ async def test_a_question_open_at_the_end_is_cancelled_and_its_asker_notices(
     workspace: Path,
 ) -> None:
     asked = asyncio.Event()
-    gone: list[str] = []
+    ended: list[str] = []
 
     async def ask(_request: PermissionRequest) -> Decision:
         asked.set()
@@ -594,7 +594,7 @@ async def test_a_question_open_at_the_end_is_cancelled_and_its_asker_notices(
         finally:
             for _ in range(20):
                 await asyncio.to_thread(str)
-            gone.append("gone")
+            ended.append("gone")
         return "allow_once"
 
     async with corral.session(agent(), ask=ask, **scripted(workspace)) as session:
@@ -606,7 +606,7 @@ async def test_a_question_open_at_the_end_is_cancelled_and_its_asker_notices(
                 async with asyncio.timeout(60):
                     await asked.wait()
                 turn.cancel()
-        assert gone == ["gone"]
+        assert ended == ["gone"]
         assert (await session.run("text still here")).text == "still here"
     check_stream(events)
     assert corral.result_from_events(events).status == "interrupted"
@@ -687,7 +687,7 @@ async def test_allow_once_is_for_one_write_and_allow_session_for_all(
     orders = f"ask edit {first}\nwrite {first} one\nwrite {first} two\nwrite {second} x"
     once = answering("allow_once")
     result = await result_of(workspace, orders, ask=once, allow_file_writes=True)
-    assert said(result).count("[writing is not allowed]") == 2
+    assert answer_text(result).count("[writing is not allowed]") == 2
     assert Path(first).read_text() == "one"
     always = answering("allow_session")
     result = await result_of(workspace, orders, ask=always, allow_file_writes=True)
@@ -698,9 +698,9 @@ async def test_allow_once_is_for_one_write_and_allow_session_for_all(
 
 async def test_only_allowed_capabilities_are_offered(workspace: Path) -> None:
     result = await result_of(workspace, "told initialize", allow_file_reads=True)
-    told = json.loads(result.text)["clientCapabilities"]
-    assert told["fs"] == {"readTextFile": True, "writeTextFile": False}
-    assert told["terminal"] is False
+    reported = json.loads(result.text)["clientCapabilities"]
+    assert reported["fs"] == {"readTextFile": True, "writeTextFile": False}
+    assert reported["terminal"] is False
 
 
 async def test_no_path_of_the_agents_leads_out_of_the_workspace(
@@ -910,12 +910,12 @@ async def test_a_cancelled_task_ends_all_processes(workspace: Path) -> None:
     before = open_descriptors()
     spoke = asyncio.Event()
 
-    def hear(event: corral.Event) -> None:
+    def listen(event: corral.Event) -> None:
         if isinstance(event, Text):
             spoke.set()
 
     orders = "child\ndaemon\ntext x\nhang"
-    run = asyncio.ensure_future(corral.run(agent(), orders, on_event=hear, **scripted(workspace)))
+    run = asyncio.ensure_future(corral.run(agent(), orders, on_event=listen, **scripted(workspace)))
     async with asyncio.timeout(60):
         await spoke.wait()
     run.cancel()
@@ -1021,9 +1021,9 @@ async def test_a_known_secret_is_redacted_wherever_the_agent_writes_it(workspace
     key = "a-secret-of-ours-0123456789"
     orders = f"text my key is {key}\nthought {key}\ntool t1 read {key}\nstderr {key}\nexit 1"
     events = await events_of(workspace, orders, env={"SCRIPTED_API_KEY": key}, record=True)
-    told = b"".join(corral.to_json(event) for event in events).decode()
-    assert "redacted" in told
-    assert key not in told
+    reported = b"".join(corral.to_json(event) for event in events).decode()
+    assert "redacted" in reported
+    assert key not in reported
 
 
 async def test_the_end_of_stderr_does_not_start_with_part_of_a_secret(workspace: Path) -> None:
@@ -1036,11 +1036,11 @@ async def test_the_end_of_stderr_does_not_start_with_part_of_a_secret(workspace:
 
 
 async def test_text_after_the_reply_to_the_prompt_is_not_lost(workspace: Path) -> None:
-    assert said(await result_of(workspace, "text first \nlate and last")) == "first and last"
+    assert answer_text(await result_of(workspace, "text first \nlate and last")) == "first and last"
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"session_mode": "plan"}, "plan"),
         ({"policy": corral.Policy.plan()}, "plan"),
@@ -1048,12 +1048,12 @@ async def test_text_after_the_reply_to_the_prompt_is_not_lost(workspace: Path) -
     ],
 )
 async def test_a_mode_is_chosen_before_the_prompt(
-    options: RunKwargs, told: str, workspace: Path
+    options: RunKwargs, reported: str, workspace: Path
 ) -> None:
     events = await events_of(workspace, "told session/set_mode", **options)
-    assert f'"modeId": "{told}"' in corral.result_from_events(events).text.replace("'", '"')
+    assert f'"modeId": "{reported}"' in corral.result_from_events(events).text.replace("'", '"')
     refused = [e for e in events if isinstance(e, Error) and e.code == "mode_refused"]
-    assert len(refused) == (told == "yolo")
+    assert len(refused) == (reported == "yolo")
     for error in refused:
         assert error.level == "warning"
         assert "It has: ask, plan." in error.message

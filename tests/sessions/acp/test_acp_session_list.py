@@ -21,8 +21,8 @@ PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 
 def session(workspace: Path, *arguments: str, **options: Unpack[RunKwargs]) -> corral.Session:
     command = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
-    whole: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
-    return corral.session(command, **whole)
+    merged: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
+    return corral.session(command, **merged)
 
 
 async def test_every_page_of_the_agents_own_sessions_is_listed(workspace: Path) -> None:

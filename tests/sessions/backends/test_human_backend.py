@@ -185,10 +185,10 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
         async for event in session.prompt("Still there?"):
             if isinstance(event, events.Log):
                 break
-    kept = store.find("last")
-    assert kept.meta.status == "waiting"
-    assert question_files.open_prompt(kept) == "Still there?"
-    assert not store.is_in_use(kept)
+    stored = store.find("last")
+    assert stored.meta.status == "waiting"
+    assert question_files.open_prompt(stored) == "Still there?"
+    assert not store.is_in_use(stored)
 
 
 def test_another_prompt_is_another_question_and_the_open_one_stays(workspace: Path) -> None:
@@ -274,7 +274,7 @@ def corral_run(workspace: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def told(process: subprocess.Popen[str]) -> Path:
+def reported(process: subprocess.Popen[str]) -> Path:
     """Where a run says that it waits for the answer."""
     assert process.stderr is not None
     for line in process.stderr:
@@ -285,7 +285,7 @@ def told(process: subprocess.Popen[str]) -> Path:
 
 def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: Path) -> None:
     first = corral_run(workspace, "--agent", "manual", "Anybody there?")
-    answer = told(first)
+    answer = reported(first)
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=30)
     given = subprocess.run(
@@ -309,7 +309,7 @@ def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: P
 
 def test_an_answer_from_the_command_line_reaches_the_run_that_waits(workspace: Path) -> None:
     run = corral_run(workspace, "--agent", "manual", "Anybody there?")
-    answer = told(run)
+    answer = reported(run)
     (workspace / "mine.md").write_text("Here.\n")
     given = subprocess.run(
         [CORRAL, "sessions", "answer", answer.parent.parent.name, str(workspace / "mine.md")],
@@ -342,8 +342,8 @@ def test_at_a_terminal_the_person_is_asked_there(end: bytes, workspace: Path) ->
         os.close(terminal)
     assert b"\x1b]0;evil" not in seen
     assert b"evil" in seen
-    kept = store.find("last")
-    texts = [event.delta for event in kept.events() if isinstance(event, events.Text)]
+    stored = store.find("last")
+    texts = [event.delta for event in stored.events() if isinstance(event, events.Text)]
     assert texts == ["First line\nsecond line"]
 
 

@@ -180,9 +180,9 @@ async def test_methods_partials_and_callable_objects_are_tools() -> None:
 
 
 async def test_all_wrong_arguments_are_reported_together_and_nothing_runs() -> None:
-    said = await answer("weather", {"place": {"city": 5}, "days": "x", "units": "C"}, weather)
-    assert said.status == "error"
-    assert said.text.splitlines()[1:] == [
+    outcome = await answer("weather", {"place": {"city": 5}, "days": "x", "units": "C"}, weather)
+    assert outcome.status == "error"
+    assert outcome.text.splitlines()[1:] == [
         "- place.city: expected a string, got 5",
         "- days: expected an integer, got the string 'x'",
         "- units: is not a known property; did you mean unit?",
@@ -193,8 +193,8 @@ async def test_all_wrong_arguments_are_reported_together_and_nothing_runs() -> N
 
 
 async def test_an_unknown_tool_is_an_error_answer() -> None:
-    said = await answer("wether", {}, weather)
-    assert said == HookAnswer("there is no tool 'wether'; known are: weather", "error")
+    outcome = await answer("wether", {}, weather)
+    assert outcome == HookAnswer("there is no tool 'wether'; known are: weather", "error")
 
 
 def raises() -> None:
@@ -229,7 +229,7 @@ def returns_a_circle() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected_text"),
     [
         (raises, "raises failed: KeyError: 'lost'"),
         (raises_later, "raises_later failed: ValueError"),
@@ -240,10 +240,10 @@ def returns_a_circle() -> Any:
         (returns_a_circle, "returns_a_circle returned a value that is not JSON"),
     ],
 )
-async def test_every_outcome_of_a_tool_is_an_answer(function: Any, said: str) -> None:
+async def test_every_outcome_of_a_tool_is_an_answer(function: Any, expected_text: str) -> None:
     found = await answer(function.__name__, {}, function)
     assert found.status == "error"
-    assert found.text.startswith(said)
+    assert found.text.startswith(expected_text)
     assert "Traceback" not in found.text
 
 
@@ -422,12 +422,12 @@ async def test_a_hook_that_raises_stops_the_call() -> None:
     def after(call: Call, answer: HookAnswer) -> None:
         raise RuntimeError("broken")
 
-    said = await Tools([note], hooks=[Hook(before)]).call("note", {"text": "a"})
-    assert (said.status, ran) == ("error", [])
-    assert "was not run" in said.text
-    said = await Tools([note], hooks=[Hook(None, after)]).call("note", {"text": "a"})
-    assert (said.status, ran) == ("error", ["a"])
-    assert "has run" in said.text
+    outcome = await Tools([note], hooks=[Hook(before)]).call("note", {"text": "a"})
+    assert (outcome.status, ran) == ("error", [])
+    assert "was not run" in outcome.text
+    outcome = await Tools([note], hooks=[Hook(None, after)]).call("note", {"text": "a"})
+    assert (outcome.status, ran) == ("error", ["a"])
+    assert "has run" in outcome.text
 
 
 async def test_a_file_is_read_before_it_is_written(tmp_path: Path) -> None:
@@ -508,13 +508,13 @@ def _no_noise(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 async def client_of(
     server: ToolServer, mode: Mode = "legacy", headers: dict[str, str] | None = None
 ) -> AsyncGenerator[Client]:
-    told = server.mcp_server
-    assert told.url is not None
-    sent = told.headers if headers is None else headers
+    reported = server.mcp_server
+    assert reported.url is not None
+    sent = reported.headers if headers is None else headers
     async with (
         asyncio.timeout(WAIT),
         httpx2.AsyncClient(headers=sent, timeout=WAIT) as http,
-        Client(streamable_http_client(told.url, http_client=http), mode=mode) as client,
+        Client(streamable_http_client(reported.url, http_client=http), mode=mode) as client,
     ):
         yield client
 
@@ -528,15 +528,15 @@ async def text_of(client: Client, name: str, arguments: dict[str, Any] | None = 
 
 async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None:
     async with ToolServer([weather]) as server:
-        told = server.mcp_server
-        assert told.name == "corral"
+        reported = server.mcp_server
+        assert reported.name == "corral"
         async with client_of(server, mode) as client:
             assert not server.connected.is_set()
             (tool,) = (await client.list_tools()).tools
             assert server.connected.is_set()
             assert (tool.name, tool.input_schema) == ("weather", Tool.of(weather).parameters.json)
-            said = await text_of(client, "weather", {"place": {"city": "Ghent"}})
-            assert said == '{"city":"Ghent","degrees":[20]}'
+            outcome = await text_of(client, "weather", {"place": {"city": "Ghent"}})
+            assert outcome == '{"city":"Ghent","degrees":[20]}'
             assert (await text_of(client, "weather", {"place": 5})).startswith("error: ")
             assert (await text_of(client, "nope")).startswith("error: there is no tool")
             assert server.calls == 3
