@@ -33,7 +33,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the mark is read in /proc")
-def test_what_a_killed_pytest_left_is_ended(tmp_path: Path) -> None:
+def test_processes_of_a_killed_pytest_are_ended(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
     ended = subprocess.run([sys.executable, "-c", PROGRAM, here], cwd=tmp_path, timeout=60)
     assert ended.returncode == -signal.SIGKILL

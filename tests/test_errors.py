@@ -1,4 +1,4 @@
-"""The tree of errors: told apart, carried through events, and mapped to exit codes."""
+"""The error classes: distinguished, restored from events, and mapped to exit codes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_code_belongs_to_one_class() -> None:
 
 
 @pytest.mark.parametrize("kind", TREE)
-def test_each_is_the_callers_fault_or_the_other_sides(kind: type[CorralError]) -> None:
+def test_every_error_is_a_caller_error_or_a_remote_error(kind: type[CorralError]) -> None:
     trunks = [issubclass(kind, CallerError), issubclass(kind, RemoteError)]
     assert trunks.count(True) == (0 if kind is CorralError else 1)
     assert kind.phase in get_args(Phase)
@@ -101,10 +101,10 @@ def test_each_is_the_callers_fault_or_the_other_sides(kind: type[CorralError]) -
 
 
 @pytest.mark.parametrize("kind", TREE)
-def test_an_error_comes_back_out_of_its_event_with_all_its_facts(kind: type[CorralError]) -> None:
+def test_an_error_is_restored_from_its_event_with_all_its_facts(kind: type[CorralError]) -> None:
     raised = kind(
         "it broke",
-        hint="mend it",
+        hint="fix it",
         phase="tool",
         retryable=True,
         exit_code=3,
@@ -119,7 +119,7 @@ def test_an_error_comes_back_out_of_its_event_with_all_its_facts(kind: type[Corr
     back = from_event(from_error_json(raised), result="the result")
     assert type(back) is kind
     assert back.result == "the result"
-    assert str(back) == "it broke\n  mend it"
+    assert str(back) == "it broke\n  fix it"
     for name in (*errors.FACTS, "phase", "retryable", "message", "hint"):
         assert getattr(back, name) == getattr(raised, name), name
 
@@ -136,13 +136,13 @@ def test_an_error_without_facts_carries_none() -> None:
     )
 
 
-def test_a_code_of_a_newer_version_is_the_other_sides_fault() -> None:
+def test_an_unknown_code_is_a_remote_error() -> None:
     back = from_event(Error("invented_later", "m", facts={"odd": 1, "exit_code": 2}))
     assert type(back) is RemoteError
     assert back.exit_code == 2
 
 
-def test_an_unknown_agent_is_a_key_error_that_reads_well() -> None:
+def test_an_unknown_agent_is_a_key_error_with_a_readable_message() -> None:
     error = errors.UnknownAgent("no agent is called 'x'", hint="Known: y.")
     assert isinstance(error, KeyError)
     assert str(error) == "no agent is called 'x'\n  Known: y."
@@ -161,6 +161,8 @@ def test_an_unknown_agent_is_a_key_error_that_reads_well() -> None:
         (errors.TurnLimit, False),
     ],
 )
-def test_whether_trying_again_can_help_is_known(kind: type[CorralError], retryable: bool) -> None:
+def test_every_error_states_whether_it_is_retryable(
+    kind: type[CorralError], retryable: bool
+) -> None:
     assert kind("m").retryable is retryable
     assert kind("m", retryable=not retryable).retryable is not retryable

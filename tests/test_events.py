@@ -1,4 +1,4 @@
-"""The JSON form of the events: stable, whole, and readable by what comes later."""
+"""The JSON form of the events: stable, complete, and readable by later versions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ GOLDEN: list[tuple[Event, str]] = [
 ]
 
 
-def test_every_type_of_the_union_has_its_form_written_down() -> None:
+def test_every_event_type_has_an_example_of_its_json() -> None:
     assert {type(event) for event, _ in GOLDEN} == set(get_args(Event))
 
 
@@ -131,12 +131,12 @@ def test_an_event_cannot_be_changed(event: Event) -> None:
         event.seq = 8  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_what_is_absent_has_its_default() -> None:
+def test_a_missing_field_has_its_default() -> None:
     assert from_json('{"type":"done","status":"success"}') == Done(status="success")
     assert to_json(Text("")) == b'{"type":"text","delta":""}'
 
 
-def test_a_field_of_a_newer_version_is_no_obstacle() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     assert from_json('{"type":"text","delta":"a","invented_later":[1]}') == Text("a")
 
 
@@ -144,7 +144,7 @@ def test_a_field_of_a_newer_version_is_no_obstacle() -> None:
     "line",
     ['{"type":"nothing_known"}', '{"delta":"a"}', '{"type":"done","status":"fine"}', "[]", "{"],
 )
-def test_a_line_that_is_no_event_is_refused(line: str) -> None:
+def test_a_line_that_is_not_an_event_is_rejected(line: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         from_json(line)
 
@@ -158,7 +158,9 @@ JSON = st.recursive(
 
 @no_deadline
 @given(data=JSON, text=st.text(), seq=st.integers(0, 2**53))
-def test_any_json_and_any_text_come_back_as_they_went(data: Any, text: str, seq: int) -> None:
+def test_any_json_and_any_text_survive_encoding_and_decoding(
+    data: Any, text: str, seq: int
+) -> None:
     for event in (Unknown(data, seq=seq), ToolUse("c", text, input=data), Text(text, seq=seq)):
         line = to_json(event)
         assert b"\n" not in line

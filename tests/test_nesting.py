@@ -1,4 +1,4 @@
-"""JSON and TOML that is nested too deeply is refused with an error that says so."""
+"""JSON and TOML that is nested too deeply is rejected with a clear error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def nested(depth: int) -> str:
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_json_beyond_the_limit_is_refused(depth: int) -> None:
+def test_json_beyond_the_limit_is_rejected(depth: int) -> None:
     with pytest.raises(msgspec.DecodeError, match="levels deep"):
         decode_json(nested(depth))
 
@@ -47,14 +47,14 @@ def test_json_at_the_limit_passes() -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_toml_that_is_too_deep_is_refused(text: str) -> None:
+def test_toml_that_is_too_deep_is_rejected(text: str) -> None:
     with pytest.raises(tomllib.TOMLDecodeError, match=r"levels deep|more than 50 parts"):
         decode_toml(text)
 
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("char", ["a", "a.", '"', "'", '"a', ". ", "-"])
-def test_looking_for_long_keys_is_linear(char: str) -> None:
+def test_the_search_for_long_keys_takes_linear_time(char: str) -> None:
     with pytest.raises(tomllib.TOMLDecodeError):
         decode_toml("x = 1\n" + char * 300_000 + "\n=")
 
@@ -97,7 +97,7 @@ def test_a_schema_that_is_too_deep_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_tool_arguments_that_are_too_deep_are_kept_as_they_were_written(depth: int) -> None:
+def test_tool_arguments_that_are_too_deep_are_stored_as_text(depth: int) -> None:
     parts = ResponseBuilder("provider", "model")
     parts.start_call(0, "id", "tool")
     written = '{"a": ' + nested(depth) + "}"

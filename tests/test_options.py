@@ -1,4 +1,4 @@
-"""The options of a run: one wrong value and nothing starts."""
+"""The options of a run: a wrong value is rejected before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build(**options: Any) -> RunOptions:
     return RunOptions.build("an-agent", options)
 
 
-def test_nothing_given_is_the_defaults() -> None:
+def test_without_options_all_defaults_apply() -> None:
     assert build() == RunOptions(agent="an-agent")
     assert build(model=None, cwd=None, policy=None) == RunOptions(agent="an-agent")
 
@@ -42,13 +42,13 @@ def test_every_option_is_a_field_of_the_record() -> None:
     ("name", "near"),
     [("modle", "model"), ("time_out", "timeout"), ("mcp_server", "mcp_servers"), ("Cwd", "cwd")],
 )
-def test_an_unknown_option_is_refused_with_the_nearest(name: str, near: str) -> None:
+def test_the_error_for_an_unknown_option_suggests_the_nearest_name(name: str, near: str) -> None:
     with pytest.raises(ConfigError) as raised:
         build(**{name: 1})
     assert raised.value.message == f"unknown option {name!r}: did you mean {near!r}?"
 
 
-def test_an_unknown_option_near_to_none_lists_all() -> None:
+def test_the_error_for_an_unknown_option_lists_all_names_if_no_name_is_similar() -> None:
     with pytest.raises(ConfigError, match="unknown option 'zzzz': known: allow_file_reads, "):
         build(zzzz=1)
 
@@ -65,7 +65,7 @@ def test_options_win_over_inline_config_and_that_over_the_file() -> None:
     assert (run.timeout, run.grace, run.retries) == (3, 2, 1)
 
 
-def test_an_option_that_is_none_leaves_the_default() -> None:
+def test_an_option_set_to_null_keeps_its_default() -> None:
     assert RunOptions.build("a", {"model": None}).model is None
 
 
@@ -138,7 +138,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)
-def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_the_error_for_a_wrong_value_has_the_name_of_the_option(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         build(**options)
     assert raised.value.message.startswith(message)
@@ -168,7 +170,7 @@ def test_each_spelling_of_the_policy_is_the_policy(options: dict[str, Any], poli
     assert build(**options).policy == policy
 
 
-def test_nothing_but_its_name_gives_full_rights() -> None:
+def test_only_the_full_policy_has_all_permissions() -> None:
     assert not build().policy.is_unlimited
     assert not build(strict=False, inherit="user").policy.is_unlimited
 
@@ -187,14 +189,14 @@ def test_a_policy_given_in_any_spelling_wins_over_the_files(
     assert RunOptions.build("a", given, file).policy == Policy.edits()
 
 
-def test_paths_may_be_paths(tmp_path: Path) -> None:
+def test_paths_may_be_path_objects(tmp_path: Path) -> None:
     run = build(cwd=tmp_path, images=[tmp_path / "a.png"], include_directories=(tmp_path, "b"))
     assert run.cwd == str(tmp_path)
     assert run.images == (str(tmp_path / "a.png"),)
     assert run.include_directories == (str(tmp_path), "b")
 
 
-def test_the_summary_shows_names_and_no_secret() -> None:
+def test_the_summary_shows_names_and_no_secrets() -> None:
     run = build(
         env={"A_TOKEN": "canary-env"},
         mcp_servers=[
@@ -225,7 +227,7 @@ def test_the_summary_shows_names_and_no_secret() -> None:
         (None, "the prompt must be text, got: NoneType"),
     ],
 )
-def test_a_prompt_that_cannot_be_sent_is_refused(prompt: Any, message: str) -> None:
+def test_a_prompt_that_cannot_be_sent_is_rejected(prompt: Any, message: str) -> None:
     with pytest.raises(PromptError) as raised:
         check_prompt(prompt, 5)
     assert raised.value.message.startswith(message)
@@ -248,7 +250,7 @@ def test_a_prompt_of_exactly_the_limit_passes() -> None:
         st.dictionaries(st.text(), st.text() | st.integers()),
     ),
 )
-def test_any_value_at_all_is_taken_or_refused_as_the_callers_fault(name: str, value: Any) -> None:
+def test_any_value_is_accepted_or_raises_a_caller_error(name: str, value: Any) -> None:
     with warnings.catch_warnings(), suppress(CallerError):
         warnings.simplefilter("ignore")
         build(**{name: value})

@@ -1,4 +1,4 @@
-"""What a policy says, and the order in which it decides."""
+"""The verdicts of a policy, and the order in which its rules decide."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def verdicts(policy: Policy) -> list[Verdict]:
         (Policy.native(), ["ask", "ask", "ask", "ask", "ask"]),
     ],
 )
-def test_the_presets_say_this_of_read_write_shell_network_and_mcp(
-    policy: Policy, expected: list[Verdict]
-) -> None:
+def test_the_presets_have_these_verdicts(policy: Policy, expected: list[Verdict]) -> None:
     assert verdicts(policy) == expected
 
 
@@ -88,7 +86,7 @@ def test_an_empty_list_of_allowed_tools_means_none() -> None:
         assert ruling.verdict == "deny"
 
 
-def test_a_denied_tool_is_denied_though_it_is_allowed() -> None:
+def test_deny_tools_wins_over_allow_tools() -> None:
     policy = Policy(allow_tools=("t",), deny_tools=("t",))
     assert policy.evaluate(Action("t")) == Policy(deny_tools=("t",)).evaluate(Action("t"))
     assert policy.evaluate(Action("t")).rule == "deny_tools: t"
@@ -118,14 +116,14 @@ def test_the_first_shell_rule_that_matches_decides(
     assert (ruling.verdict, ruling.rule) == (verdict, rule)
 
 
-def test_a_shell_rule_denies_though_the_tool_is_listed() -> None:
+def test_a_deny_shell_rule_wins_over_allow_tools() -> None:
     policy = Policy(allow_tools=("run",), shell_rules=("deny rm *",))
     assert policy.evaluate(Action("run", "execute", "rm x")).verdict == "deny"
     assert policy.evaluate(Action("run", "execute", "ls")).verdict == "allow"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("execute", "think")])
-def test_leave_for_a_command_is_no_leave_for_another_tool_with_such_an_argument(
+def test_an_allow_rule_for_a_command_does_not_allow_another_tool_with_that_argument(
     kind: ToolKind,
 ) -> None:
     denying = Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny")
@@ -207,7 +205,7 @@ def test_denying_one_more_tool_never_allows_anything(policy: Policy, action: Act
 
 @no_deadline
 @given(policy=POLICIES, action=ACTIONS)
-def test_a_denial_put_first_never_allows_anything(policy: Policy, action: Action) -> None:
+def test_a_deny_rule_added_first_never_allows_anything(policy: Policy, action: Action) -> None:
     stricter = msgspec.structs.replace(policy, shell_rules=("deny rm *", *policy.shell_rules))
     if policy.evaluate(action).verdict != "allow":
         assert stricter.evaluate(action).verdict != "allow"
@@ -235,7 +233,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), WRONG)
-def test_a_wrong_value_is_refused_at_once(values: dict[str, Any], message: str) -> None:
+def test_a_wrong_value_is_rejected_at_once(values: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError) as raised:
         Policy(**values)
     assert raised.value.message.startswith(message)
@@ -259,12 +257,12 @@ def test_a_file_may_start_from_a_preset(preset: Any) -> None:
 
 
 @pytest.mark.parametrize("preset", ["everything", ["reads"], 1, True])
-def test_an_unknown_preset_is_refused(preset: Any) -> None:
+def test_an_unknown_preset_is_rejected(preset: Any) -> None:
     with pytest.raises(PolicyError, match="preset must be reads, edits or all"):
         policy_from_table({"preset": preset}, "p")
 
 
-def test_a_misspelt_rule_is_refused_with_the_nearest_name() -> None:
+def test_the_error_for_a_misspelled_key_suggests_the_nearest_name() -> None:
     with pytest.raises(PolicyError, match="p: unknown key 'denytools'") as raised:
         policy_from_table({"denytools": ["x"]}, "p")
     assert raised.value.hint == "Did you mean 'deny_tools'?"
@@ -295,7 +293,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("command", "rules", "verdict"), LINES)
-def test_each_command_of_a_line_is_judged_by_the_first_rule_that_matches_it(
+def test_the_first_matching_rule_decides_about_each_command_of_a_line(
     command: str, rules: tuple[str, ...], verdict: str
 ) -> None:
     action = Action("shell", "execute", command)

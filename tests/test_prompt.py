@@ -1,4 +1,4 @@
-"""Prompts in parts: rendered, filled in, switched, and refused by name."""
+"""Prompts with sections: rendering, parameters, enabling sections, and error messages."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def test_sections_become_headings_by_their_depth() -> None:
     assert str(FILLED) == FILLED.render()
 
 
-def test_a_section_that_is_off_takes_its_text_its_sections_and_its_tools_along() -> None:
+def test_a_disabled_section_is_left_out_with_its_subsections_and_tools() -> None:
     assert FILLED.without("Rules", "Search").render() == "Review the Python code here."
     assert REVIEW.tools == (search,)
     assert REVIEW.without("Search").tools == ()
 
 
-def test_a_section_is_switched_on_by_its_title_however_deep() -> None:
+def test_a_nested_section_is_enabled_by_its_title() -> None:
     assert REVIEW.including("Tickets").tools == (read_ticket, search)
     off = FILLED.without("Names")
     assert "Short ones." not in off.render()
     assert off.including("Names") == FILLED
 
 
-def test_a_prompt_never_changes() -> None:
+def test_a_prompt_is_immutable() -> None:
     sections = [Section("A", "a")]
     prompt = Prompt("{x}", sections, {"x": str})
     prompt.with_(x="1").without("A")
@@ -74,13 +74,13 @@ def test_a_prompt_never_changes() -> None:
     assert prompt.with_(x="1").render() == "1\n\n## A\n\na"
 
 
-def test_what_is_missing_is_named_with_the_call_that_mends_it() -> None:
+def test_the_error_for_a_missing_value_shows_the_call_that_sets_it() -> None:
     with pytest.raises(PromptError, match=r"no value for 'language', 'style'") as caught:
         REVIEW.render()
     assert caught.value.hint == "Set it: prompt.with_(language=…, style=…)."
 
 
-def test_only_what_is_rendered_needs_its_parameters() -> None:
+def test_only_enabled_sections_need_their_parameters() -> None:
     assert REVIEW.without("Rules").with_(language="Go").render().startswith("Review the Go code")
 
 
@@ -94,7 +94,7 @@ def test_only_what_is_rendered_needs_its_parameters() -> None:
         ({"language": None, "style": 1}, "'language' must be str.*; 'style' must be"),
     ],
 )
-def test_a_wrong_value_is_refused_when_it_is_given(values: dict[str, Any], said: str) -> None:
+def test_a_wrong_value_is_rejected_when_it_is_set(values: dict[str, Any], said: str) -> None:
     with pytest.raises(PromptError, match=said):
         REVIEW.with_(**values)
 
@@ -119,11 +119,11 @@ def test_a_parameter_has_any_type(kind: Any, good: object, bad: object) -> None:
         prompt.with_(x=bad)
 
 
-def test_a_parameter_of_any_type_takes_anything() -> None:
+def test_a_parameter_of_type_any_accepts_every_value() -> None:
     assert Prompt("{x}", parameters={"x": Any}).with_(x=None).render() == "None"
 
 
-def test_a_type_that_cannot_be_checked_is_refused() -> None:
+def test_a_type_that_cannot_be_checked_is_rejected() -> None:
     with pytest.raises(PromptError, match="cannot be the type of a parameter"):
         Prompt("{x}", parameters={"x": "str"}).with_(x="a")
 
@@ -143,7 +143,7 @@ def test_a_list_becomes_a_list() -> None:
         ("a } b", "'}' in the text is not a parameter"),
     ],
 )
-def test_a_brace_that_means_nothing_is_told_when_the_prompt_is_made(text: str, said: str) -> None:
+def test_an_unmatched_brace_is_an_error_when_the_prompt_is_created(text: str, said: str) -> None:
     with pytest.raises(PromptError, match=said):
         Prompt(text, parameters={"language": str})
 
@@ -159,12 +159,12 @@ def test_a_title_is_one_line(title: str) -> None:
         Section(title)
 
 
-def test_two_sections_of_one_title_are_refused() -> None:
+def test_two_sections_with_one_title_are_rejected() -> None:
     with pytest.raises(PromptError, match="two sections have the title 'A'"):
         Prompt("x", [Section("A"), Section("B", sections=[Section("A")])])
 
 
-def test_a_section_that_is_not_there_is_not_switched() -> None:
+def test_enabling_an_unknown_section_is_an_error() -> None:
     with pytest.raises(PromptError, match="no section 'Rulse': did you mean 'Rules'"):
         REVIEW.without("Rulse")
 
@@ -185,7 +185,7 @@ WORD = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(WORD, WORD)
-def test_doubled_braces_are_braces_and_values_stand_as_they_are(text: str, value: str) -> None:
+def test_doubled_braces_are_braces_and_values_are_inserted_unchanged(text: str, value: str) -> None:
     doubled = text.replace("{", "{{").replace("}", "}}")
     prompt = Prompt(f"<{doubled}|{{x}}>", parameters={"x": str})
     assert prompt.with_(x=value).render() == f"<{text}|{value}>"

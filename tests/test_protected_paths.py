@@ -80,12 +80,12 @@ def test_a_protected_name_protects_itself_and_all_below(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ORDINARY)
-def test_other_files_are_ordinary(path: str) -> None:
+def test_other_files_are_not_protected(path: str) -> None:
     assert not is_protected(path)
     assert not re.search(regex(), path)
 
 
-def test_every_group_says_why() -> None:
+def test_every_group_has_a_reason() -> None:
     assert all(group.reason and group.names for group in GROUPS)
     found = protection_of("sub/.git/config")
     assert found is not None

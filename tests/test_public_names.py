@@ -1,4 +1,4 @@
-"""The public face: an exact list, each name there and explained."""
+"""The public API: an exact list of names, each importable and documented."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_there_and_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
     value = getattr(corral, name)
     if name in ("__version__", "Event"):
         assert value
@@ -74,13 +74,13 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
     assert (inspect.getdoc(value) or "").strip()
 
 
-def test_the_two_ways_to_run_take_the_same() -> None:
+def test_run_and_run_sync_have_the_same_parameters() -> None:
     assert inspect.signature(corral.run_sync) == inspect.signature(corral.run)
     assert inspect.iscoroutinefunction(corral.run)
     assert not inspect.iscoroutinefunction(corral.run_sync)
 
 
-def test_the_union_of_events_is_whole() -> None:
+def test_the_union_of_events_is_complete() -> None:
     for kind in typing.get_args(corral.Event):
         assert getattr(corral.events, kind.__name__) is kind
 
@@ -100,7 +100,7 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_the_very_thing_of_its_home(name: str) -> None:
+def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     from importlib import import_module
 
     home: str = vars(corral)["_HOME"][name]
@@ -108,11 +108,11 @@ def test_a_name_is_the_very_thing_of_its_home(name: str) -> None:
     assert getattr(corral, name) is (whole or getattr(import_module(home), name))
 
 
-def test_a_name_that_is_not_there_is_refused() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'corral' has no attribute 'nothing'"):
         _ = corral.nothing  # pyright: ignore
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     project = Path(__file__).parents[1] / "pyproject.toml"
     assert corral.__version__ == tomllib.loads(project.read_text("utf-8"))["project"]["version"]

@@ -1,4 +1,4 @@
-"""The result is a pure fold of the events."""
+"""The result is built from the events alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_deltas_become_one_message() -> None:
     assert text_of(Text("Hel"), Text("lo")) == ("Hello", "Hello")
 
 
-def test_messages_before_and_after_a_tool_are_parted_by_a_blank_line() -> None:
+def test_messages_before_and_after_a_tool_are_separated_by_a_blank_line() -> None:
     events = (
         Text("I look.\n"),
         ToolUse("c", "look"),
@@ -46,15 +46,15 @@ def test_another_message_id_is_another_message() -> None:
     assert text_of(*events) == ("ab\n\nc", "c")
 
 
-def test_a_log_line_between_deltas_parts_nothing() -> None:
+def test_a_log_line_between_deltas_does_not_end_the_message() -> None:
     assert text_of(Text("a"), Log("noise"), Text("b")) == ("ab", "ab")
 
 
-def test_one_message_keeps_its_blanks() -> None:
+def test_a_single_message_keeps_its_whitespace() -> None:
     assert text_of(Text("\n a \n")) == ("\n a \n", "\n a \n")
 
 
-def test_a_message_of_blanks_alone_is_none() -> None:
+def test_a_message_of_whitespace_is_left_out() -> None:
     assert text_of(Text("a"), ToolUse("c", "t"), Text(" \n")) == ("a", "a")
 
 
@@ -70,7 +70,7 @@ def test_a_stream_without_done_is_incomplete() -> None:
     assert not result.ok
 
 
-def test_everything_of_done_is_in_the_result() -> None:
+def test_the_result_has_all_fields_of_done() -> None:
     usage, cost = Usage(input=1), Cost(1.0, "reported")
     files, denied = (FileChanged("/a", "created"),), (DeniedCall("t"),)
     done = Done(
@@ -110,7 +110,7 @@ def test_everything_of_done_is_in_the_result() -> None:
     )
 
 
-def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
+def test_a_success_is_returned_and_a_failure_raises_its_error() -> None:
     good = result_from_events([Init(), DONE])
     assert good.raise_for_status() is good
     bad = result_from_events(
@@ -121,12 +121,12 @@ def test_a_success_is_returned_and_a_failure_raised_as_what_it_was() -> None:
     assert raised.value.result is bad
 
 
-def test_a_failure_without_an_error_is_raised_all_the_same() -> None:
+def test_a_failure_without_an_error_event_raises_too() -> None:
     with pytest.raises(errors.CorralError, match="the run ended as incomplete"):
         result_from_events([Init()]).raise_for_status()
 
 
-def test_pieces_without_an_id_go_on_with_the_message_before_them() -> None:
+def test_text_without_an_id_continues_the_message_before_it() -> None:
     pieces = (Text("Hel", message_id="a"), Text("lo."), Text("Bye.", message_id="b"))
     assert result_from_events([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
 
@@ -147,7 +147,7 @@ def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
     assert peak < 1.3 * size
 
 
-def test_a_result_can_be_asked_for_again() -> None:
+def test_the_result_can_be_built_twice() -> None:
     folding = ResultBuilder()
     for delta in ("a", "b"):
         folding.add(Text(delta))

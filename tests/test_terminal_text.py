@@ -1,4 +1,4 @@
-"""Text of others, made safe for a terminal."""
+"""Untrusted text is made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("text", OBEYED.values(), ids=OBEYED)
-def test_what_a_terminal_obeys_is_escaped_visibly(text: str) -> None:
+def test_terminal_control_sequences_are_escaped_visibly(text: str) -> None:
     for safe in (clean(text), visible(text)):
         assert "\\" in safe
         assert all(char.isprintable() for char in safe)
 
 
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
-def test_what_cannot_be_seen_is_escaped_where_somebody_decides(text: str) -> None:
+def test_invisible_characters_are_escaped_in_permission_questions(text: str) -> None:
     assert "\\" in visible(text)
     assert visible(text).startswith("a")
     assert visible(text).endswith("b")
@@ -75,7 +75,7 @@ def test_what_cannot_be_seen_is_escaped_where_somebody_decides(text: str) -> Non
         "é",
     ],
 )
-def test_readable_text_of_any_language_stays(text: str) -> None:
+def test_readable_text_of_any_language_is_unchanged(text: str) -> None:
     assert clean(text) == text
 
 
@@ -89,7 +89,7 @@ def test_combining_marks_do_not_cover_other_lines() -> None:
 
 
 @given(ANY)
-def test_nothing_that_is_obeyed_remains(text: str) -> None:
+def test_no_control_sequence_remains(text: str) -> None:
     for safe in (clean(text), visible(text)):
         for char in safe:
             assert char in "\n\t\u200c\u200d" or char.isprintable() or char.isspace()

@@ -1,6 +1,6 @@
-"""What the agents do against expectation, each with the tests that hold us to it.
+"""Unexpected behaviour of the agents, each with the tests that cover it.
 
-A trap that loses its test is told here by its name. Paths are from this folder; a name may
+A trap whose test is missing fails here, with its name. Paths are from this folder; a name may
 leave out its ``test_``.
 """
 
@@ -32,8 +32,8 @@ QWEN_SAID = "agents/qwen/test_qwen_recordings.py"
 REAL_CLAUDE = "real_agents/test_claude_specifics.py"
 REAL_CODEX = "real_agents/test_codex_specifics.py"
 CONTROL, ACP, ACP_SAID = (
-    "protocol/test_control.py",
-    "protocol/test_acp.py",
+    "protocol/test_stream_json.py",
+    "protocol/test_acp_client.py",
     "protocol/test_acp_recordings.py",
 )
 SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/acp/test_acp_session.py"
@@ -41,19 +41,19 @@ SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/acp/test_acp_sessio
 TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     # Claude Code
     "says success of a failed API": (
-        (CONTROL, "success_that_is_an_error_is_none"),
+        (CONTROL, "a_success_with_an_error_is_an_error"),
         (REAL_ERRORS, "an_api_error_has_its_own_class"),
     ),
     "an API error comes as an answer of a made-up model": (
         (CLAUDE_SAID, "an_api_error_that_comes_as_an_answer_is_an_error"),
     ),
     "a result comes early while sub-agents work in the background": (
-        (CONTROL, "a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all"),
+        (CONTROL, "a_result_is_early_while_sub_agents_run_and_usage_includes_them"),
         (REAL_CLAUDE, "a_sub_agent_has_no_more_rights_than_the_main_agent"),
     ),
     "init comes again": ((CONTROL, "a_second_init_is_the_same_session"),),
     "it puts words into the user's mouth": (
-        (CONTROL, "words_put_into_the_users_mouth_are_no_answer"),
+        (CONTROL, "text_in_the_name_of_the_user_is_not_part_of_the_answer"),
     ),
     "a block comes in pieces and then whole": (
         (CLAUDE_SAID, "text_that_came_in_deltas_is_not_repeated"),
@@ -184,7 +184,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     "a command that failed is completed": (
         (OPENCODE_SAID, "a_failed_command_is_not_a_failed_tool"),
     ),
-    "its commands are in a session of their own, and outlive it": (
+    "its commands are in a separate session, and outlive it": (
         (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
         (REAL_SESSIONS, "cancelling_a_prompt_ends_its_command_and_the_session_goes_on"),
     ),
@@ -196,7 +196,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (OPENCODE, "no_secret_is_written_into_the_configuration"),
     ),
     # Copilot
-    "a short key is struck out of the JSON itself": (
+    "a short key is redacted in the JSON itself": (
         (COPILOT, "unsupported_options_are_refused_before_the_start"),
     ),
     "stdin is ignored beside -p": (
@@ -213,9 +213,9 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
             "a_failed_command_is_not_a_failed_tool_and_its_output_is_streamed",
         ),
     ),
-    "as a peer it tells an API error as an answer": (
+    "in ACP mode it sends an API error as an answer": (
         (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
-        (ACP, "an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted"),
+        (ACP, "an_error_sent_as_the_answer_is_an_error_if_no_tokens_were_counted"),
     ),
     "COPILOT_ALLOW_ALL runs the repository's hooks": (
         (COPILOT, "it_contacts_only_the_provider_and_loads_nothing_of_the_repository"),
@@ -280,32 +280,32 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     # All of them
     "lines of a kind that nobody knows": (
-        (CONTROL, "an_unknown_line_is_told_as_it_came"),
+        (CONTROL, "an_unknown_line_is_reported_unchanged"),
         (CODEX_SAID, "unknown_frames_are_passed_on_unchanged"),
         (OPENCODE_SAID, "a_line_of_an_unknown_kind_is_passed_on_unchanged"),
         (COPILOT_SAID, "a_line_of_an_unknown_kind_is_passed_on_unchanged"),
-        ("protocol/test_stream.py", "a_frame_nobody_knows_is_kept_as_it_came"),
+        ("protocol/test_ndjson.py", "an_unknown_frame_is_reported_unchanged"),
     ),
     "a model that is silent is waited for, or tried again in silence": (
         (SESSION, "silence_in_between_ends_by_its_own_deadline"),
         (ACP_SESSION, "silence_in_between_ends_by_its_own_deadline"),
     ),
     "protocol version 2 is another protocol": (
-        (ACP, "an_agent_of_another_protocol_version_is_refused"),
+        (ACP, "an_agent_with_another_protocol_version_is_rejected"),
     ),
     "a loaded session tells its history as if it happened now": (
         (ACP, "history_is_dropped_until_the_prompt_also_after_the_reply"),
     ),
     "tokens are of the last step, the turn or the session": (
-        (ACP_SAID, "usage_is_counted_alike_whoever_tells_it"),
-        (ACP, "tokens_counted_over_the_session_are_told_of_the_turn"),
-        (ACP, "cost_is_told_of_the_turn_not_of_the_session"),
+        (ACP_SAID, "usage_is_counted_in_the_same_way_for_every_agent"),
+        (ACP, "tokens_counted_for_the_session_are_reported_for_the_turn"),
+        (ACP, "cost_is_reported_for_the_turn_and_not_for_the_session"),
     ),
     "a call that was refused may never be spoken of again": (
-        (ACP, "a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again"),
+        (ACP, "a_denied_tool_is_reported_even_if_the_agent_sends_no_update"),
     ),
     "a call comes empty and is filled later": (
-        (ACP_SAID, "a_call_that_is_filled_by_updates_is_told_once_and_whole"),
+        (ACP_SAID, "a_call_that_is_completed_by_updates_is_reported_once"),
     ),
     "npm's script was not run: the program is in a package of the machine's": (
         (CODEX, "the_program_is_the_one_made_for_this_machine"),

@@ -62,7 +62,7 @@ def test_a_float_is_a_number_but_not_an_integer() -> None:
     assert (number_or_none(2), number_or_none(2.5)) == (2, 2.5)
 
 
-def test_nothing_reported_is_nothing_known() -> None:
+def test_without_reported_counts_nothing_is_known() -> None:
     assert Usage().total is None
     assert Cost().usd is None
 
@@ -90,14 +90,14 @@ def test_adding_a_run_that_reported_nothing_changes_nothing(usage: Usage) -> Non
     assert usage + Usage() == usage == Usage() + usage
 
 
-def test_a_count_that_only_one_side_knows_makes_the_sum_partial() -> None:
+def test_a_count_that_only_one_run_reports_makes_the_sum_partial() -> None:
     whole = Usage(input=1, output=1, coverage="complete")
     more = Usage(input=1, output=1, reasoning=1, coverage="complete")
     assert (whole + whole).coverage == "complete"
     assert (whole + more).coverage == "partial"
 
 
-def test_a_difference_is_what_came_since_and_unknown_stays_unknown() -> None:
+def test_a_difference_is_the_usage_since_then_and_unknown_stays_unknown() -> None:
     now = Usage(input=10, output=7, cache_read=3, coverage="complete")
     then = Usage(input=4, output=7, reasoning=1, coverage="complete")
     assert now - then == Usage(input=6, output=0, cache_read=3, coverage="complete")

@@ -21,7 +21,7 @@ ROLES = ("system", "user", "assistant", "tool", "developer")
 if TYPE_CHECKING:
     Source: TypeAlias = str | bytes | os.PathLike[str]
 else:
-    Source = Any  # msgspec encodes bytes as base64 strings, which cannot be told from text
+    Source = Any  # msgspec encodes bytes as base64 strings, which look like text
 
 
 class _Part(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):

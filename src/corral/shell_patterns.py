@@ -2,7 +2,7 @@
 
 Two questions are answered differently on purpose:
 
-- An **allow** rule accepts a command only if the whole line is understood (``parse``). A line
+- An **allow** rule accepts a command only if the complete line can be parsed (``parse``). A line
   that is not exactly in the grammar below is never accepted, whatever the pattern says.
 - A **deny** rule looks for its command anywhere in a line that need not be understood
   (``matches``). It is a net, not a proof: over a shell that is otherwise free it can be evaded.
@@ -325,7 +325,7 @@ def _skip_prefix(words: list[str], at: int) -> int:
 
 
 def _words(part: str) -> list[str]:
-    """The words of a part, quotes and backslashes removed, as far as they can be told."""
+    """The words of a part without quotes and backslashes: a guess for unknown grammar."""
     words: list[str] = []
     current: list[str] = []
     quote = ""

@@ -1,3 +1,3 @@
-"""The version, for whoever has to name it to another program."""
+"""The version of corral."""
 
 __version__ = "0.1.0"

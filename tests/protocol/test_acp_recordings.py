@@ -1,7 +1,7 @@
-"""What real agents said over the protocol, and what it becomes.
+"""Recorded conversations with real agents, and the commands that they become.
 
-``tests/recordings/acp/NAME.ndjson`` holds both directions. What the client said is
-said again through ``Acp``; what the agent said is fed to it as bytes.
+``tests/recordings/acp/NAME.ndjson`` has both directions. What the client sent is
+sent again through ``AcpClient``; what the agent sent is fed to it as bytes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def frames(name: str) -> Iterator[tuple[bool, Any]]:
 
 
 def say(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
-    """What the client of the recording said, said by ours. Its ids count from 1 as ours do."""
+    """Send with our client what the recorded client sent. Ids count from 1 in both."""
     params: dict[str, Any] = message.get("params") or {}
     session_id = params.get("sessionId", "")
     servers = [as_server(server) for server in params.get("mcpServers", ())]
@@ -221,14 +221,14 @@ def guarded(items: list[RawEvent]) -> list[Event]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_session_keeps_the_laws(name: str) -> None:
+def test_every_session_fulfils_the_guarantees(name: str) -> None:
     for session_id, items in items_of(play(name)).items():
         if session_id is not None:
             guarded(items)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_answer_is_what_the_agent_said_and_no_history_or_remark(name: str) -> None:
+def test_the_answer_has_no_history_and_no_injected_text(name: str) -> None:
     said: dict[str, str] = {}
     loaded: set[str] = set()
     for of_agent, message in frames(name):
@@ -265,7 +265,7 @@ def one(name: str, kind: type[Any]) -> Any:
     return found
 
 
-def test_every_call_of_every_recording_is_settled() -> None:
+def test_every_call_of_every_recording_gets_a_result() -> None:
     for name in NAMES:
         made = [message["id"] for ours, message in frames(name) if not ours and "id" in message]
         calls = {id for id in made if id >= 1}
@@ -284,12 +284,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_refused_tool_is_denied_once_whether_the_agent_tells_it_or_not(name: str) -> None:
+def test_a_denied_tool_is_reported_once_whether_the_agent_reports_it_or_not(name: str) -> None:
     result = one(name, ToolResult)
     assert (result.status, result.name) == ("denied", REFUSED[name])
 
 
-def test_a_call_that_is_filled_by_updates_is_told_once_and_whole() -> None:
+def test_a_call_that_is_completed_by_updates_is_reported_once() -> None:
     use = one("acp-claude-agent099-write-allow", ToolUse)
     assert use.name == "Write"
     assert use.kind == "edit"
@@ -297,7 +297,7 @@ def test_a_call_that_is_filled_by_updates_is_told_once_and_whole() -> None:
     assert use.paths == ("/workspace/hello.txt",)
 
 
-def test_leave_is_asked_for_a_shell_command_in_its_own_words() -> None:
+def test_permission_for_a_shell_command_shows_the_command() -> None:
     for name, command in (
         ("acp_shell_allow", "echo hi; pwd; echo err >&2; exit 3"),
         ("acp-opencode-shell-reject", "touch by-shell.txt && echo hi-from-shell"),
@@ -317,14 +317,14 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
-def test_usage_is_counted_alike_whoever_tells_it(name: str) -> None:
+def test_usage_is_counted_in_the_same_way_for_every_agent(name: str) -> None:
     usage = one(name, TurnEnd).usage
     assert (usage.input, usage.output, usage.reasoning) == COUNTED[name]
     partly = name in ("acp_write_reject", "acp-opencode-write-allow")
     assert usage.coverage == ("partial" if partly else "complete")
 
 
-def test_the_model_really_used_is_told() -> None:
+def test_the_model_that_was_used_is_reported() -> None:
     assert one("acp_write_reject", TurnEnd).model == "gemini-2.5-flash"
     assert one("acp-codex-write-ro-allow", TurnEnd).model == "gpt-5.5"
 

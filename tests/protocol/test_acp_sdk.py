@@ -1,4 +1,4 @@
-"""The other side is the protocol's official Python SDK, in a process of its own."""
+"""The other side is the protocol's official Python SDK, in a separate process."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def wired(process: subprocess.Popen[bytes]) -> Wired:
     return Wired(process)
 
 
-def test_a_turn_is_told_whole_and_ends(wired: Wired) -> None:
+def test_a_turn_is_reported_completely_and_ends(wired: Wired) -> None:
     settled = wired.prompt("say one two three")
     assert settled.error is None
     assert wired.items == [
@@ -125,7 +125,7 @@ def test_a_turn_is_told_whole_and_ends(wired: Wired) -> None:
     ]
 
 
-def test_many_pieces_all_arrive(wired: Wired) -> None:
+def test_all_of_many_chunks_arrive(wired: Wired) -> None:
     wired.prompt("many 2000")
     assert wired.items[:-1] == ["x" * 80] * 2000
 
@@ -133,7 +133,7 @@ def test_many_pieces_all_arrive(wired: Wired) -> None:
 @pytest.mark.parametrize(
     ("decision", "status"), [("allow_once", "success"), ("deny", "denied"), ("cancel", "cancelled")]
 )
-def test_leave_is_asked_and_the_answer_is_understood(
+def test_permission_is_requested_and_the_answer_is_accepted(
     wired: Wired, decision: Any, status: str
 ) -> None:
     def react(command: Command) -> list[Command]:
@@ -169,7 +169,7 @@ def test_a_turn_is_cancelled(wired: Wired) -> None:
     assert (finish.ok, finish.stop_reason) == (False, "cancelled")
 
 
-def test_an_error_says_what_was_wrong(wired: Wired) -> None:
+def test_an_error_has_the_message_of_the_agent(wired: Wired) -> None:
     settled = wired.prompt("dance")
     assert settled.error is not None
     (finish,) = wired.items
@@ -178,7 +178,7 @@ def test_an_error_says_what_was_wrong(wired: Wired) -> None:
     assert "no such word: dance" in (finish.message or "")
 
 
-def test_tool_servers_are_understood(wired: Wired) -> None:
+def test_mcp_servers_are_accepted(wired: Wired) -> None:
     servers = [
         McpServer("web", url="http://127.0.0.1:1/mcp", headers={"A": "b"}),
         McpServer("own", ("/bin/tool", "-v"), env={"C": "d"}),
@@ -187,7 +187,7 @@ def test_tool_servers_are_understood(wired: Wired) -> None:
     assert read_session(settled.result).session_id == "/w:web,own"
 
 
-def test_an_agent_that_dies_settles_every_call() -> None:
+def test_every_call_finishes_when_the_agent_dies() -> None:
     with started() as process:
         wired = Wired(process)
         sent = wired.acp.prompt("/w:", [TextBlock("wait")])

@@ -1,4 +1,4 @@
-"""Calls and replies as lines: whatever comes is a message or is told, and nobody waits for ever."""
+"""Calls and replies as lines: all input is a message or is reported, and every call ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def waiting(*methods: str) -> Peer[Tick]:
     return peer
 
 
-def test_a_call_is_a_line_with_an_id_of_its_own() -> None:
+def test_a_call_is_a_line_with_a_new_id() -> None:
     peer = Peer(Tick)
     assert peer.call("a", {"x": 1}) == (
         1,
@@ -84,7 +84,7 @@ def test_a_line_becomes_a_message(data: bytes, expected: list[Message | Tick]) -
     assert waiting("a", "b").receive(data) == expected
 
 
-def test_a_malformed_line_is_told_and_the_next_is_read() -> None:
+def test_a_malformed_line_is_reported_and_the_next_is_read() -> None:
     error, reply = waiting("a").receive(b'{"id":1,\n' + line(id=1, result=3))
     assert isinstance(error, Error)
     assert (error.code, error.recoverable) == ("malformed_line", True)
@@ -92,7 +92,7 @@ def test_a_malformed_line_is_told_and_the_next_is_read() -> None:
 
 
 @pytest.mark.parametrize("id", [7, "7", "nobody", -1, 1e300, 0])
-def test_a_reply_to_a_call_nobody_made_is_told(id: Any) -> None:
+def test_a_reply_without_a_call_is_reported(id: Any) -> None:
     peer = waiting("a")
     (error,) = peer.receive(line(id=id, result=1))
     assert isinstance(error, Error)
@@ -101,7 +101,7 @@ def test_a_reply_to_a_call_nobody_made_is_told(id: Any) -> None:
     assert peer.pending == {1: "a"}
 
 
-def test_a_second_reply_to_one_call_is_told_and_changes_nothing() -> None:
+def test_a_second_reply_to_a_call_is_reported_and_changes_nothing() -> None:
     first, second, third = waiting("a").receive(
         line(id=1, result=1) + line(id=1, result=2) + line(id=1, error={"code": 1, "message": "x"})
     )
@@ -111,7 +111,7 @@ def test_a_second_reply_to_one_call_is_told_and_changes_nothing() -> None:
         assert "twice" in again.message
 
 
-def test_an_error_without_an_id_is_told_with_its_message() -> None:
+def test_an_error_without_an_id_is_reported_with_its_message() -> None:
     peer = waiting("a")
     (error,) = peer.receive(line(id=None, error={"code": -32700, "message": "Parse error"}))
     assert isinstance(error, Error)
@@ -119,7 +119,7 @@ def test_an_error_without_an_id_is_told_with_its_message() -> None:
     assert peer.pending == {1: "a"}
 
 
-def test_a_dead_peer_fails_every_pending_call_at_once() -> None:
+def test_every_pending_call_fails_when_the_other_side_exits() -> None:
     peer = waiting("a", "b", "c")
     peer.receive(line(id=2, result=1))
     assert peer.fail_pending("gone") == [
@@ -163,7 +163,7 @@ def test_the_sample_of_an_oversized_line_is_cleaned_before_it_is_cut() -> None:
 @pytest.mark.parametrize(
     "id", ["1.5", "1.0001", '"1.5"', '" 1"', '"1_0"', "1e400", '"\uff11"', "-1"]
 )
-def test_an_id_that_is_only_close_to_a_call_settles_nothing(id: str) -> None:
+def test_an_id_that_is_only_similar_to_that_of_a_call_matches_no_call(id: str) -> None:
     peer = Peer(Tick)
     peer.call("a", {})
     found = peer.receive(b'{"jsonrpc":"2.0","id":%s,"result":{}}\n' % id.encode())
@@ -179,7 +179,7 @@ def test_an_id_may_come_back_as_text_or_with_a_zero_fraction(id: str) -> None:
     assert isinstance(reply, Reply)
 
 
-def test_what_is_written_can_be_read_by_the_other_side() -> None:
+def test_the_other_side_can_read_what_is_written() -> None:
     there = Peer(Tick)
     id, call = there.call("ask", {"ü": "\n"})
     assert Peer(Tick).receive(call) == [Call(id, "ask", {"ü": "\n"})]
@@ -203,7 +203,7 @@ def test_what_is_written_can_be_read_by_the_other_side() -> None:
         b'{"method":\n"tick","params":[]}\n{"method":"tick","params":[]}\n',
     ],
 )
-def test_a_message_a_line_whether_the_lines_come_together_or_not(data: bytes) -> None:
+def test_each_line_is_one_message_whether_the_lines_come_together_or_not(data: bytes) -> None:
     peer = Peer(Tick)
     apart = [message for byte in data for message in peer.receive(bytes([byte]))]
     assert Peer(Tick).receive(data) == apart

@@ -1,4 +1,4 @@
-"""Chunks of bytes → whole lines, wherever the chunks are cut."""
+"""Chunks of bytes become complete lines, wherever the chunks are cut."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_where_the_chunks_are_cut_changes_nothing(data: bytes, places: list[int]
 
 @no_deadline
 @given(data=DATA, places=st.lists(st.integers(0, 60)), limit=st.integers(1, 6))
-def test_a_line_over_the_limit_is_dropped_and_the_stream_goes_on(
+def test_a_line_over_the_limit_is_dropped_and_the_stream_continues(
     data: bytes, places: list[int], limit: int
 ) -> None:
     assert read(cut(data, places), limit) == expected(data, limit)
@@ -79,7 +79,7 @@ def test_a_line_of_exactly_the_limit_passes() -> None:
     assert read([b"12345\n123456\n12345"], 5) == [b"12345\n", Oversized(7, b"123456"), b"12345"]
 
 
-def test_of_an_oversized_line_only_a_sample_is_kept() -> None:
+def test_only_a_sample_of_an_oversized_line_is_stored() -> None:
     lines = Lines(1000)
     assert lines.feed(b"head") == []
     for _ in range(100):
@@ -98,7 +98,7 @@ def _bytes_held(lines: Lines) -> list[bytes]:
     return held
 
 
-def test_lines_that_came_together_go_on_together() -> None:
+def test_lines_that_arrive_together_are_returned_together() -> None:
     assert Lines().feed(b"a\nb\nc") == [b"a\nb\n"]
 
 
@@ -119,7 +119,7 @@ class Counted(bytes):
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 8192])
-def test_every_byte_is_looked_at_a_bounded_number_of_times(chunk: int) -> None:
+def test_every_byte_is_read_a_bounded_number_of_times(chunk: int) -> None:
     """A long line in small chunks is where a reader that rescans goes quadratic."""
     Counted.scanned = 0
     total = 200 * chunk

@@ -70,12 +70,14 @@ def test_paths_are_found(kind: ToolKind, given: Json, wanted: str) -> None:
         ("a..b/*", ("a..b",)),
     ],
 )
-def test_a_pattern_of_names_counts_by_its_beginning(pattern: str, wanted: tuple[str, ...]) -> None:
+def test_a_glob_counts_as_the_path_before_its_first_wildcard(
+    pattern: str, wanted: tuple[str, ...]
+) -> None:
     assert named_paths("glob", "search", {"pattern": pattern}) == wanted
     assert named_paths("grep_search", "search", {"glob": pattern}) == wanted
 
 
-def test_what_is_searched_for_is_no_path() -> None:
+def test_a_search_expression_is_not_a_path() -> None:
     assert named_paths("grep_search", "search", {"pattern": "/api/.*", "path": "src"}) == ("src",)
 
 

@@ -1,4 +1,4 @@
-"""Schemas of every kind of type, and complaints that say where, what and instead of what."""
+"""Schemas of every kind of type, and errors with path, expected and actual value."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_value_that_fits_comes_back_typed(of: object, value: Json, expected: o
     json.dumps(schema.json)
 
 
-def test_the_root_is_written_out_and_says_its_type() -> None:
+def test_the_root_is_not_a_reference_and_has_a_type() -> None:
     for kind in (Person, Point, Node, Model, Mixed):
         assert schema_of(kind).json["type"] == "object"
     assert schema_of(Node).name == "Node"
@@ -132,7 +132,7 @@ def test_a_schema_is_its_own_schema() -> None:
     assert schema_of(schema) is schema
 
 
-def test_every_complaint_comes_at_once_with_its_place() -> None:
+def test_all_errors_are_reported_at_once_with_their_paths() -> None:
     value: Json = {
         "name": 1,
         "age": -1,
@@ -152,7 +152,7 @@ def test_every_complaint_comes_at_once_with_its_place() -> None:
     assert all(complaint in str(info.value) for complaint in complaints)
 
 
-def test_what_only_the_type_knows_is_complained_about_too() -> None:
+def test_constraints_that_only_the_type_has_are_checked_too() -> None:
     _, complaints = schema_of(Person).fit(
         {"name": "a", "age": 1, "addresses": [], "born": "yesterday"}
     )
@@ -160,7 +160,7 @@ def test_what_only_the_type_knows_is_complained_about_too() -> None:
     assert complaints[0].startswith("born: ")
 
 
-def test_a_models_own_complaints_are_kept() -> None:
+def test_the_error_messages_of_a_model_are_used() -> None:
     _, complaints = schema_of(Model).fit({"name": 2, "inner": [{"count": 0}, {}]})
     assert [complaint.split(":")[0] for complaint in complaints] == [
         "name",
@@ -170,13 +170,13 @@ def test_a_models_own_complaints_are_kept() -> None:
     assert "got 2" in complaints[0]
 
 
-def test_complaints_about_a_choice_are_of_the_branch_that_was_meant() -> None:
+def test_errors_of_alternatives_are_those_of_the_closest_one() -> None:
     schema = schema_of({"anyOf": [{"type": "null"}, schema_of(Address).json]})
     assert schema.fit({"zip": 1})[1] == ("zip: expected a string, got 1",)
     assert schema.fit(5)[1] == ("the value: expected null or an object, got 5",)
 
 
-def test_a_misspelt_property_is_told_its_name() -> None:
+def test_the_error_for_a_misspelled_property_suggests_its_name() -> None:
     schema = schema_of(
         {"properties": {"colour": {}}, "additionalProperties": False, "required": ["colour"]}
     )
@@ -186,7 +186,7 @@ def test_a_misspelt_property_is_told_its_name() -> None:
     )
 
 
-def test_many_complaints_are_cut_and_long_values_too() -> None:
+def test_many_errors_and_long_values_are_truncated() -> None:
     value: list[Json] = ["x" * 500] * 100
     _, complaints = schema_of(list[int]).fit(value)
     assert len(complaints) == MAX_ERRORS + 1
@@ -194,7 +194,7 @@ def test_many_complaints_are_cut_and_long_values_too() -> None:
     assert all(len(complaint) < 150 for complaint in complaints)
 
 
-def test_a_value_without_end_is_a_complaint_and_no_crash() -> None:
+def test_a_recursive_value_is_an_error_and_not_a_crash() -> None:
     value: Json = 1
     for _ in range(100_000):
         value = [value]
@@ -226,7 +226,7 @@ def test_a_value_without_end_is_a_complaint_and_no_crash() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_schema_is_refused_before_anything_starts(of: object, said: str) -> None:
+def test_an_invalid_schema_is_rejected(of: object, said: str) -> None:
     with pytest.raises(errors.SchemaInvalid, match=said):
         schema_of(of)
 

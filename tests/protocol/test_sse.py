@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, wherever the network cut them."""
+"""Server-sent events from bytes, wherever the chunks are cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(chunks: Iterable[bytes], limit: int = 1_000_000) -> list[bytes]:
 
 
 def expected(stream: bytes) -> list[bytes]:
-    """The standard, word by word, one line at a time; an event of empty data is none here."""
+    """The algorithm of the standard, line by line; an event with empty data is left out here."""
     text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     *lines, _unfinished = text.split(b"\n")
     events: list[bytes] = []
@@ -125,7 +125,7 @@ def test_what_the_standard_says(stream: bytes, events: list[bytes]) -> None:
     assert read([stream]) == events == expected(stream)
 
 
-def test_an_event_that_the_stream_ends_in_is_told_as_pending() -> None:
+def test_an_incomplete_event_at_the_end_of_the_stream_is_pending() -> None:
     sse = SseDecoder()
     assert not sse.pending
     assert sse.receive(b"data: a\n\n") == [b"a"]
@@ -137,7 +137,7 @@ def test_an_event_that_the_stream_ends_in_is_told_as_pending() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_an_event_without_end_is_refused_once_it_is_over_the_limit(size: int) -> None:
+def test_an_event_over_the_limit_is_rejected(size: int) -> None:
     sse = SseDecoder(limit=100)
     with pytest.raises(StreamBroken, match="exceeds 100 bytes") as caught:
         for _ in range(1000):
@@ -147,7 +147,7 @@ def test_an_event_without_end_is_refused_once_it_is_over_the_limit(size: int) ->
 
 @no_deadline
 @given(places=st.lists(st.integers(0, 400)), end=st.sampled_from([b"\n\n", b"\r\n\r\n"]))
-def test_the_limit_is_the_same_however_it_is_cut(places: list[int], end: bytes) -> None:
+def test_the_limit_does_not_depend_on_the_cuts(places: list[int], end: bytes) -> None:
     small, large = b"data: " + b"x" * 90 + end, b"data: " + b"x" * 120 + end
     assert read(cut(small * 3, places), 100) == [b"x" * 90] * 3
     for stream in (small + large, small + large + small):

@@ -217,7 +217,7 @@ def _line(members: dict[str, object]) -> bytes:
 
 def _our_id(id: Id) -> int:
     """Our ids are integers. Some agents send them back as text or as 1.0. Returns -1, which is
-    never one of ours, for anything else."""
+    never the id of a call, for anything else."""
     if isinstance(id, str):
         return int(id) if len(id) < 20 and id.isascii() and id.isdecimal() else -1
     return int(id) if isinstance(id, int) or id.is_integer() else -1

@@ -301,7 +301,7 @@ class AcpClient:
         return conversation.update_count if conversation is not None else 0
 
     def forget_session(self, session_id: str) -> None:
-        """Drop the state of a session that nobody uses any more."""
+        """Drop the state of a session that is not used any more."""
         self._conversations.pop(session_id, None)
 
     def receive(self, chunk: bytes) -> list[Command]:

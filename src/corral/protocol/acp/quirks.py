@@ -71,7 +71,7 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     set_model: Literal["session/set_model", "session/set_config_option"] | None = (
         "session/set_config_option"
     )
-    """The method that chooses the model of a session; ``None`` if there is none."""
+    """The method that chooses the model of a session; ``None``: the agent has no such method."""
     missing_file_is_empty: bool = False
     """Reply to the read of a missing file with an empty one: after an error the agent does not
     create the file."""

@@ -1,4 +1,4 @@
-"""JSON that is still being written, read as far as it goes."""
+"""Incomplete JSON is decoded as far as possible."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def grew(before: Json, after: Json) -> bool:
 @given(document=DOCUMENTS, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
 @example(document=["\U0001f389 \ud7ff"], ascii_only=True, indent=None)
 @example(document={"a": "\\\U0001f389", "b": '"\\'}, ascii_only=True, indent=None)
-def test_sign_by_sign_a_value_only_grows_and_ends_as_the_whole(
+def test_character_by_character_a_value_only_grows_up_to_the_complete_value(
     document: Any, ascii_only: bool, indent: int | None
 ) -> None:
     text = json.dumps(document, ensure_ascii=ascii_only, indent=indent)
@@ -76,7 +76,7 @@ def test_once_there_is_a_value_there_always_is_one(document: Any, ascii_only: bo
 
 @no_deadline
 @given(document=DOCUMENTS, cuts=st.lists(st.integers(0, 80)))
-def test_how_it_is_cut_changes_nothing_at_the_end(document: Any, cuts: list[int]) -> None:
+def test_the_final_value_does_not_depend_on_the_cuts(document: Any, cuts: list[int]) -> None:
     text = json.dumps(document)
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]
     assert values([text[a:b] for a, b in pairwise(edges)])[-1] == json.loads(text)
@@ -121,7 +121,7 @@ def test_what_can_be_read_so_far(text: str, value: Any) -> None:
         assert values(text)[-1] == value
 
 
-def test_the_text_is_gone_through_once_however_many_pieces_it_has() -> None:
+def test_the_text_is_read_once_however_many_pieces_it_has() -> None:
     partial = PartialJson()
     gone_through = 0
 
@@ -142,5 +142,5 @@ def test_the_text_is_gone_through_once_however_many_pieces_it_has() -> None:
     assert gone_through <= 5 * 500
 
 
-def test_ten_thousand_brackets_are_refused_and_not_a_crash() -> None:
+def test_ten_thousand_brackets_are_rejected_without_a_crash() -> None:
     assert values(["[" * 100_000]) == [NO_VALUE]

@@ -1,4 +1,4 @@
-"""Whatever a program writes is understood, or told: never dropped, never a crash."""
+"""All output of a program is decoded or reported: nothing is dropped, nothing raises."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_last_line_without_its_newline_counts() -> None:
 
 
 @pytest.mark.parametrize("line", ["Memory is empty.", "0.61.0", "(node:1) Warning", "nullish", '"'])
-def test_a_line_that_is_not_json_is_a_log_and_the_stream_goes_on(line: str) -> None:
+def test_a_line_that_is_not_json_is_a_log_and_the_stream_continues(line: str) -> None:
     assert items(f"{line}\n{say('a')}\n") == [Log(line), "a"]
 
 
@@ -74,12 +74,12 @@ def test_a_long_line_that_is_not_json_is_bounded() -> None:
     assert log == Log("x" * MAX_LOG_LENGTH)
 
 
-def test_blank_lines_are_nothing() -> None:
+def test_blank_lines_are_ignored() -> None:
     assert items(f"\n\r\n \t\n\ufeff\n\x1b[0m\n{say('a')}\n") == ["a"]
 
 
 @pytest.mark.parametrize("line", ['{"type":"say","te', "{x}", "[1,", '{"a":1}}', "{'a':1}"])
-def test_a_line_that_starts_as_json_and_is_none_is_a_recoverable_error(line: str) -> None:
+def test_invalid_json_is_a_recoverable_error(line: str) -> None:
     error, after = items(f"{line}\n{say('a')}\n")
     assert isinstance(error, Error)
     assert (error.code, error.recoverable, error.phase) == ("malformed_line", True, "stream")
@@ -109,19 +109,19 @@ def test_the_sample_of_a_malformed_line_has_200_characters() -> None:
         "\x1bM",
     ],
 )
-def test_terminal_codes_glued_before_a_frame_are_taken_off(glued: str) -> None:
+def test_terminal_codes_before_a_frame_are_removed(glued: str) -> None:
     assert items(f"{glued}{say('a')}\n") == ["a"]
 
 
-def test_terminal_codes_are_taken_off_a_log_line() -> None:
+def test_terminal_codes_are_removed_from_a_log_line() -> None:
     assert items("\x1b[31mred\x1b[0m\n") == [Log("red")]
 
 
-def test_carriage_returns_before_the_newline_do_no_harm() -> None:
+def test_carriage_returns_before_the_newline_are_ignored() -> None:
     assert items(f"{say('a')}\r\nlog\r\n") == ["a", Log("log")]
 
 
-def test_a_frame_nobody_knows_is_kept_as_it_came() -> None:
+def test_an_unknown_frame_is_reported_unchanged() -> None:
     frames: list[Any] = [
         {"type": "invented", "x": [1, None, "ü"]},
         {"no": "type"},
@@ -133,20 +133,20 @@ def test_a_frame_nobody_knows_is_kept_as_it_came() -> None:
     assert items(data) == [Unknown(frame) for frame in frames]
 
 
-def test_a_field_nobody_knows_does_not_make_a_frame_unknown() -> None:
+def test_an_unknown_field_does_not_make_a_frame_unknown() -> None:
     assert items('{"type":"say","text":"a","later":{"b":[1]}}\n') == ["a"]
 
 
 @pytest.mark.parametrize("half", ["\\ud83d", "\\uD83D", "\\udc00", "\\udfff"])
-def test_half_a_character_becomes_a_replacement_and_the_frame_stands(half: str) -> None:
+def test_a_lone_surrogate_is_replaced_and_the_frame_is_read(half: str) -> None:
     assert items(f'{{"type":"say","text":"a{half}b"}}\n') == ["a\ufffdb"]
 
 
-def test_a_whole_pair_of_surrogates_is_its_character() -> None:
+def test_a_surrogate_pair_is_one_character() -> None:
     assert items('{"type":"say","text":"\\ud83c\\udf89"}\n') == ["🎉"]
 
 
-def test_half_a_character_in_an_unknown_frame_does_no_harm() -> None:
+def test_a_lone_surrogate_in_an_unknown_frame_is_replaced() -> None:
     assert items('{"type":"invented","x":"\\ud83d"}\n') == [
         Unknown({"type": "invented", "x": "\ufffd"})
     ]
@@ -166,7 +166,7 @@ def test_half_a_character_in_an_unknown_frame_does_no_harm() -> None:
     ],
     ids=["nan", "inf", "deep-open", "deep", "long-number", "brackets", "closed", "in-a-frame"],
 )
-def test_json_that_breaks_parsers_is_told_and_the_stream_goes_on(line: str) -> None:
+def test_json_that_breaks_parsers_is_reported_and_the_stream_continues(line: str) -> None:
     first, after = items(f"{line}\n{say('a')}\n")
     assert isinstance(first, Error | Unknown)
     assert after == "a"
@@ -180,7 +180,7 @@ def test_invalid_utf_8_outside_json_is_a_log() -> None:
     assert items(b"\xff\xfe\n") == [Log("\ufffd\ufffd")]
 
 
-def test_an_oversized_line_is_one_error_and_the_stream_goes_on() -> None:
+def test_an_oversized_line_is_one_error_and_the_stream_continues() -> None:
     error, after = items(f"{say('x' * 500)}\n{say('a')}\n", limit=100)
     assert isinstance(error, Error)
     assert (error.code, error.recoverable, error.phase) == ("oversized_line", True, "stream")
@@ -213,7 +213,7 @@ def test_a_secret_cut_between_chunks_is_cleaned_too() -> None:
     assert stream.receive(b'ret"}\n') == ["[gone]"]
 
 
-def test_the_last_line_is_remembered_for_an_error() -> None:
+def test_the_last_line_is_stored_for_an_error() -> None:
     stream = new_stream()
     stream.receive(f"{say('a')}\n{say('b')}\nhalf".encode())
     assert stream.last_line.strip() == say("b").encode()
@@ -230,7 +230,7 @@ def test_the_last_line_is_remembered_for_an_error() -> None:
         '\n{"type":"two"}{"type":"two"}\n',
     ],
 )
-def test_a_frame_a_line_whether_the_lines_come_together_or_not(data: str) -> None:
+def test_each_line_is_one_frame_whether_the_lines_come_together_or_not(data: str) -> None:
     stream = new_stream()
     apart = [item for char in data.encode() for item in stream.receive(bytes([char]))]
     assert items(data) == apart
@@ -262,7 +262,7 @@ def test_no_frame_is_lost(texts: list[str]) -> None:
     assert items("".join(say(text) + "\n" for text in texts)) == texts
 
 
-def test_a_secret_in_a_line_that_is_too_long_is_struck_out() -> None:
+def test_a_secret_in_an_oversized_line_is_redacted() -> None:
     stream = NdjsonStream(
         InitFrame, lambda frames: [], clean=lambda data: data.replace(b"secret", b"-"), limit=50
     )

@@ -1,4 +1,4 @@
-"""The protocol's client as conversations: bytes in, commands out."""
+"""The ACP client in conversations: bytes in, commands out."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def only(data: tuple[int, bytes]) -> Any:
 # What we say.
 
 
-def test_every_request_has_the_protocols_form() -> None:
+def test_every_request_has_the_form_of_the_protocol() -> None:
     acp = AcpClient(AcpQuirks(set_model="session/set_model"))
     assert only(acp.initialize(Offer(write_files=True), name="n", version="1")) == (
         "initialize",
@@ -145,7 +145,7 @@ def test_every_request_has_the_protocols_form() -> None:
         AcpClient(AcpQuirks(set_model=None)).set_model("s", "x")
 
 
-def test_tool_servers_take_the_protocols_form() -> None:
+def test_mcp_servers_have_the_form_of_the_protocol() -> None:
     assert mcp_server(McpServer("m", url="http://x", headers={"A": "b"})) == {
         "type": "http",
         "name": "m",
@@ -160,7 +160,7 @@ def test_tool_servers_take_the_protocols_form() -> None:
     }
 
 
-def test_a_prompt_holds_text_pictures_sound_and_files() -> None:
+def test_a_prompt_contains_text_images_audio_and_files() -> None:
     _, params = only(
         AcpClient().prompt(
             "s",
@@ -185,13 +185,13 @@ def test_a_prompt_holds_text_pictures_sound_and_files() -> None:
     ]
 
 
-def test_a_prompt_of_nothing_is_never_sent() -> None:
+def test_an_empty_prompt_is_never_sent() -> None:
     for blocks in ([], [TextBlock("")], [TextBlock(" \n")]):
         with pytest.raises(PromptError):
             AcpClient().prompt("s", blocks)
 
 
-def test_a_prompt_that_would_be_taken_for_a_command_is_guarded() -> None:
+def test_a_prompt_that_looks_like_a_command_is_escaped() -> None:
     quirks = AcpQuirks(command_prefixes=("/", "$"), command_escape="\n")
     for text, said in (("/help me", "\n/help me"), ("$x", "\n$x"), ("help /me", "help /me")):
         _, params = only(AcpClient(quirks).prompt("s", [TextBlock(text)]))
@@ -349,7 +349,7 @@ def test_an_update_becomes_these_items(data: bytes, expected: list[RawEvent]) ->
     [(kind, kind) for kind in ("read", "edit", "delete", "move", "search", "execute", "fetch")]
     + [("think", "think"), ("switch_mode", "think"), ("other", "other"), ("invented", "other")],
 )
-def test_kinds_are_ours_and_an_unknown_one_is_other(kind: str, expected: str) -> None:
+def test_tool_kinds_are_mapped_and_an_unknown_kind_is_other(kind: str, expected: str) -> None:
     (use,) = items(update("tool_call", toolCallId="1", kind=kind, status="in_progress"))
     assert isinstance(use, ToolUse)
     assert use.kind == expected
@@ -374,7 +374,7 @@ def test_kinds_are_ours_and_an_unknown_one_is_other(kind: str, expected: str) ->
         (DEFAULT_QUIRKS, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
 )
-def test_a_tools_name_is_where_the_agent_puts_it(
+def test_the_name_of_a_tool_is_read_where_the_agent_sends_it(
     quirks: AcpQuirks, fields: dict[str, Any], name: str, kind: str
 ) -> None:
     (use,) = items(update("tool_call", status="in_progress", **fields), quirks)
@@ -398,7 +398,7 @@ def test_the_files_of_a_call_are_found_in_its_input(given: Json, paths: tuple[st
         assert use.paths == expected
 
 
-def test_a_call_that_is_told_again_when_it_is_over_is_no_new_one() -> None:
+def test_a_finished_call_that_is_sent_again_is_not_a_new_call() -> None:
     began = update("tool_call", toolCallId="1", kind="read", status="in_progress")
     ended = update("tool_call_update", toolCallId="1", status="failed")
     twice = (began + ended) * 2
@@ -408,7 +408,7 @@ def test_a_call_that_is_told_again_when_it_is_over_is_no_new_one() -> None:
             assert sum(isinstance(item, kind) for item in told) == calls
 
 
-def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
+def test_a_call_that_reports_an_unavailable_tool_is_denied() -> None:
     quirks = AcpQuirks(name_from_title=True, unavailable_tool="No such tool")
     given = {"tool": "bash", "error": "No such tool 'bash'"}
     began = update("tool_call", toolCallId="1", title="bash", status="pending")
@@ -421,7 +421,7 @@ def test_a_call_that_stands_for_a_tool_nobody_may_use_is_a_refusal() -> None:
     assert plain.status == "success"
 
 
-def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
+def test_a_call_that_the_agents_own_rules_denied_is_reported_as_denied() -> None:
     output = {"message": "denied due to the following rules", "code": "denied"}
     began = update("tool_call", toolCallId="1", title="run it", kind="execute", status="pending")
     ended = update("tool_call_update", toolCallId="1", status="failed", rawOutput=output)
@@ -431,7 +431,7 @@ def test_a_call_that_the_agents_own_rules_refused_is_told_as_refused() -> None:
         assert (result.status, result.error) == (status, output["message"])
 
 
-def test_a_question_about_a_place_outside_is_none_about_reading() -> None:
+def test_a_permission_request_for_a_path_outside_counts_as_an_edit() -> None:
     quirks = AcpQuirks(outside_title="Access paths outside")
     asked = permission(
         0, "s", toolCallId="1", title="Access paths outside", kind="read", rawInput={"path": "/x"}
@@ -451,7 +451,7 @@ def test_a_question_about_a_place_outside_is_none_about_reading() -> None:
         (["all is well"], None, False),
     ],
 )
-def test_an_error_told_as_the_answer_is_an_error_where_no_tokens_were_counted(
+def test_an_error_sent_as_the_answer_is_an_error_if_no_tokens_were_counted(
     said: list[str], usage: Json, *, failed: bool
 ) -> None:
     data = b"".join(chunk(text) for text in said)
@@ -474,7 +474,7 @@ def last(data: bytes, quirks: AcpQuirks) -> TurnEnd:
 COUNTED: Json = {"inputTokens": 10, "outputTokens": 2}
 
 
-def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
+def test_an_error_that_matches_the_pattern_is_found_after_successful_model_calls() -> None:
     quirks = AcpQuirks(error_text="Error: ", error_pattern=r"^Error: \d{3} ")
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("Half. ") + chunk("Error: 402 Pay.") + end, quirks)
@@ -482,7 +482,7 @@ def test_an_error_with_a_sign_is_one_after_model_calls_that_succeeded() -> None:
     assert last(chunk("Error: that is what it printed") + end, quirks).ok
 
 
-def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() -> None:
+def test_an_error_is_found_if_the_token_count_of_the_session_did_not_change() -> None:
     quirks = AcpQuirks(error_text="Error: ", usage="session")
     acp = prompted(quirks)
     acp.receive(chunk("fine") + line(id=1, result={"stopReason": "end_turn", "usage": COUNTED}))
@@ -499,7 +499,7 @@ def test_an_error_is_one_where_the_count_of_the_session_is_as_it_was_before() ->
     assert (finish.ok, finish.message) == (False, "no network")
 
 
-def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> None:
+def test_a_last_chunk_without_an_id_is_an_error_whatever_was_counted() -> None:
     quirks = AcpQuirks(errors_without_message_id=True)
     end = line(id=1, result={"stopReason": "end_turn", "usage": COUNTED})
     failed = last(chunk("status 402") + end, quirks)
@@ -508,7 +508,7 @@ def test_a_piece_without_an_id_at_the_end_is_an_error_whatever_was_counted() -> 
     assert last(chunk("Reconnecting") + call + end, quirks).ok
 
 
-def test_remarks_put_into_the_answer_are_no_answer() -> None:
+def test_text_that_the_agent_injects_is_not_part_of_the_answer() -> None:
     quirks = AcpQuirks(injected_text=("[MODE_UPDATE]",))
     data = chunk("[MODE_UPDATE] yolo") + chunk("a")
     assert items(data, quirks) == [Vendor("injected_text", "[MODE_UPDATE] yolo"), "a"]
@@ -534,14 +534,14 @@ def test_history_is_dropped_until_the_prompt_also_after_the_reply() -> None:
     assert told == Emit("s", [UsageReport(Usage(), context_size=1, cost=Cost(0.5, "reported"))])
 
 
-def test_history_is_told_where_it_is_asked_for() -> None:
+def test_history_is_reported_if_the_caller_asks_for_it() -> None:
     acp = AcpClient()
     acp.load_session("s", "/w", replay=True)
     assert acp.receive(chunk("old")) == [Emit("s", ["old"])]
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "max_turn_requests", "refusal", "cancelled"])
-def test_a_turn_that_stopped_short_is_no_success_and_says_why(reason: str) -> None:
+def test_an_incomplete_turn_is_not_a_success_and_has_a_message(reason: str) -> None:
     emit, settled = prompted().receive(line(id=1, result={"stopReason": reason}))
     assert isinstance(emit, Emit)
     (finish,) = emit.events
@@ -564,13 +564,13 @@ def test_a_turn_that_ended_is_a_success() -> None:
 
 
 @pytest.mark.parametrize("result", [None, {}, {"stopReason": "invented"}, {"stopReason": 7}, [], 7])
-def test_an_end_that_nobody_knows_is_no_success(result: Any) -> None:
+def test_an_unknown_stop_reason_is_not_a_success(result: Any) -> None:
     finish = finish_of(result)
     assert not finish.ok
     assert finish.message
 
 
-def test_counters_told_beside_the_text_are_added_up_within_the_turn() -> None:
+def test_usage_sent_with_text_chunks_is_added_up_within_the_turn() -> None:
     usage = {"inputTokens": 10, "outputTokens": 1, "totalTokens": 11}
     acp = prompted(AcpQuirks(usage="chunks"))
     acp.receive(chunk("", _meta={"usage": usage}) + chunk("", _meta={"usage": usage}))
@@ -581,7 +581,7 @@ def test_counters_told_beside_the_text_are_added_up_within_the_turn() -> None:
     assert finish.usage == Usage(input=20, output=2, coverage="complete")
 
 
-def test_tokens_counted_over_the_session_are_told_of_the_turn() -> None:
+def test_tokens_counted_for_the_session_are_reported_for_the_turn() -> None:
     acp = prompted(AcpQuirks(usage="session"))
     told: list[int | None] = []
     for number, tokens in ((1, 10), (2, 30)):
@@ -593,7 +593,7 @@ def test_tokens_counted_over_the_session_are_told_of_the_turn() -> None:
     assert told == [10, 20]
 
 
-def test_cost_is_told_of_the_turn_not_of_the_session() -> None:
+def test_cost_is_reported_for_the_turn_and_not_for_the_session() -> None:
     acp = prompted()
     costs: list[float | None] = []
     for id, amount in ((1, 0.25), (2, 0.75)):
@@ -606,7 +606,7 @@ def test_cost_is_told_of_the_turn_not_of_the_session() -> None:
     assert costs == [0.25, 0.5]
 
 
-def test_an_error_reply_to_a_prompt_is_its_end() -> None:
+def test_an_error_reply_to_a_prompt_ends_the_turn() -> None:
     error = {"code": 429, "message": "slow down", "data": {"details": "in a minute"}}
     emit, settled = prompted().receive(line(id=1, error=error))
     assert emit == Emit("s", [TurnEnd(ok=False, kind="429", message="slow down: in a minute")])
@@ -615,7 +615,7 @@ def test_an_error_reply_to_a_prompt_is_its_end() -> None:
     assert settled.error.code == 429
 
 
-def test_an_agent_of_another_protocol_version_is_refused() -> None:
+def test_an_agent_with_another_protocol_version_is_rejected() -> None:
     assert read_initialize({"protocolVersion": 1}).can_load is False
     for version in (2, 0, None, "2025-01-01"):
         with pytest.raises(InvalidRequest) as raised:
@@ -624,7 +624,7 @@ def test_an_agent_of_another_protocol_version_is_refused() -> None:
         assert raised.value.hint
 
 
-def test_a_session_without_a_name_is_refused() -> None:
+def test_a_session_without_an_id_is_rejected() -> None:
     with pytest.raises(StreamBroken):
         read_session({})
     with pytest.raises(StreamBroken):
@@ -636,7 +636,7 @@ def test_a_session_without_a_name_is_refused() -> None:
 # What the agent asks.
 
 
-def test_leave_is_asked_and_given() -> None:
+def test_permission_is_requested_and_granted() -> None:
     acp = prompted()
     call = {"toolCallId": "1", "title": "Write a", "kind": "edit", "status": "pending"}
     emit, ask = acp.receive(permission(**call))
@@ -661,7 +661,7 @@ def test_an_option_that_was_not_offered_is_never_sent() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again(silent: bool) -> None:
+def test_a_denied_tool_is_reported_even_if_the_agent_sends_no_update(silent: bool) -> None:
     acp = prompted(AcpQuirks(no_update_after_denial=silent))
     acp.receive(permission(toolCallId="1", kind="execute"))
     said = acp.answer_permission(0, "no")
@@ -672,7 +672,7 @@ def test_a_refused_tool_is_denied_even_if_nobody_speaks_of_it_again(silent: bool
     assert found.count(denied) == 1
 
 
-def test_a_refusal_that_the_agent_tells_itself_is_denied_once_in_its_words() -> None:
+def test_a_denial_that_the_agent_reports_is_reported_once_with_its_message() -> None:
     acp = prompted()
     acp.receive(permission(toolCallId="1"))
     acp.answer_permission(0, "no")
@@ -687,7 +687,7 @@ def test_a_refusal_that_the_agent_tells_itself_is_denied_once_in_its_words() -> 
     )
 
 
-def test_a_call_known_already_is_asked_for_with_what_the_request_adds() -> None:
+def test_a_permission_request_adds_details_to_a_known_call() -> None:
     acp = prompted()
     acp.receive(update("tool_call", toolCallId="1", kind="execute", status="in_progress"))
     (ask,) = acp.receive(permission(toolCallId="1", rawInput={"command": ["bash", "-lc", "ls"]}))
@@ -718,7 +718,7 @@ def test_the_command_in_a_request_is_found(given: Json, command: str | None) -> 
     assert ask.command == command
 
 
-def test_a_title_is_a_command_only_where_the_agent_is_known_for_it() -> None:
+def test_a_title_is_a_command_only_for_agents_with_that_quirk() -> None:
     call = permission(toolCallId="1", kind="execute", title="rm x", content=content("why"))
     plain = prompted().receive(call)[-1]
     known = prompted(AcpQuirks(title_is_command=True)).receive(call)[-1]
@@ -729,7 +729,7 @@ def test_a_title_is_a_command_only_where_the_agent_is_known_for_it() -> None:
     assert known.call.input == {"description": "why", "command": "rm x"}
 
 
-def test_a_decision_is_answered_by_kind_and_never_by_more_than_was_decided() -> None:
+def test_a_decision_never_grants_more_than_was_decided() -> None:
     def asking(*kinds: str) -> AcpPermissionRequest:
         options = tuple(
             PermissionOption(f"{kind}-{at}", kind=kind) for at, kind in enumerate(kinds)
@@ -748,7 +748,7 @@ def test_a_decision_is_answered_by_kind_and_never_by_more_than_was_decided() -> 
     assert asking("allow_once", "invented").option_for("deny") is None
 
 
-def test_cancelling_answers_what_still_waits_for_leave_after_the_notice() -> None:
+def test_cancel_answers_open_permission_requests_after_the_notification() -> None:
     acp = prompted()
     acp.prompt("other", [TextBlock("x")])
     acp.receive(permission(5, toolCallId="1") + permission("six", "other", toolCallId="2"))
@@ -765,7 +765,7 @@ def test_cancelling_answers_what_still_waits_for_leave_after_the_notice() -> Non
     assert len(acp.answer_permission("six", "yes")) == 1
 
 
-def test_a_tool_that_fails_once_cancelled_is_cancelled() -> None:
+def test_a_tool_that_fails_after_cancel_is_cancelled() -> None:
     acp = prompted()
     acp.receive(update("tool_call", toolCallId="1", status="in_progress"))
     acp.cancel("s")
@@ -774,7 +774,7 @@ def test_a_tool_that_fails_once_cancelled_is_cancelled() -> None:
     ]
 
 
-def test_a_question_that_outlives_its_turn_is_withdrawn() -> None:
+def test_a_permission_request_is_withdrawn_when_its_turn_ends() -> None:
     acp = prompted()
     acp.receive(permission(toolCallId="1"))
     said = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
@@ -785,7 +785,7 @@ def test_a_question_that_outlives_its_turn_is_withdrawn() -> None:
 READ: dict[str, Json] = {"sessionId": "s", "path": "/a"}
 
 
-def test_files_are_served_only_where_that_was_offered() -> None:
+def test_files_are_served_only_if_that_was_offered() -> None:
     acp = AcpClient()
     acp.initialize(Offer(read_files=True))
     assert acp.receive(line(id=0, method="fs/read_text_file", params=READ)) == [
@@ -799,7 +799,7 @@ def test_files_are_served_only_where_that_was_offered() -> None:
     assert isinstance(told, Emit)
 
 
-def test_a_file_that_is_not_there_is_answered_as_the_agent_can_bear_it() -> None:
+def test_a_missing_file_is_answered_in_the_way_the_agent_can_handle() -> None:
     for quirk in (True, False):
         acp = AcpClient(AcpQuirks(missing_file_is_empty=quirk, calls_unoffered_fs=True))
         acp.receive(line(id=0, method="fs/read_text_file", params=READ))
@@ -808,20 +808,20 @@ def test_a_file_that_is_not_there_is_answered_as_the_agent_can_bear_it() -> None
 
 
 @pytest.mark.parametrize("method", ["terminal/create", "elicitation/create", "_x/y", ""])
-def test_what_nobody_here_does_is_refused_at_once(method: str) -> None:
+def test_a_method_that_was_not_offered_is_rejected_at_once(method: str) -> None:
     refused, told = AcpClient().receive(line(id="q", method=method, params={}))
     assert sent(refused)["id"] == "q"
     assert sent(refused)["error"]["code"] == -32601
     assert told == Emit(None, [Vendor("refused_call", {"method": method, "params": {}})])
 
 
-def test_a_question_nobody_can_read_is_refused_and_told() -> None:
+def test_an_invalid_permission_request_is_rejected_and_reported() -> None:
     refused, told = AcpClient().receive(line(id=0, method="session/request_permission", params=[]))
     assert sent(refused)["error"]["code"] == -32602
     assert told == Emit(None, [Unknown([])])
 
 
-def test_a_request_with_the_id_of_one_that_waits_is_refused() -> None:
+def test_a_request_with_the_id_of_an_open_request_is_rejected() -> None:
     acp = AcpClient()
     assert any(isinstance(command, AcpPermissionRequest) for command in acp.receive(permission(7)))
     again = acp.receive(permission(7, toolCallId="other"))
@@ -830,7 +830,7 @@ def test_a_request_with_the_id_of_one_that_waits_is_refused() -> None:
     assert b"-32600" in sent.data
 
 
-def test_notices_of_an_agent_of_its_own_are_told() -> None:
+def test_unknown_notifications_of_an_agent_are_reported() -> None:
     said = AcpClient().receive(line(method="_auth/status", params={"x": 1}))
     assert said == [Emit(None, [Vendor("_auth/status", {"x": 1})])]
     assert AcpClient().receive(line(method="session/update", params=7)) == [
@@ -841,7 +841,7 @@ def test_notices_of_an_agent_of_its_own_are_told() -> None:
 # Streams.
 
 
-def test_garbage_between_frames_is_told_and_loses_nothing() -> None:
+def test_garbage_between_frames_is_reported_and_no_frame_is_lost() -> None:
     said = prompted().receive(chunk("a") + b"banner\n{oops\n" + chunk("b"))
     first, between, second = said
     assert (first, second) == (Emit("s", ["a"]), Emit("s", ["b"]))
@@ -852,7 +852,7 @@ def test_garbage_between_frames_is_told_and_loses_nothing() -> None:
     assert isinstance(error, Error)
 
 
-def test_a_reply_to_nobody_is_told_and_ends_no_turn() -> None:
+def test_a_reply_without_a_call_is_reported_and_ends_no_turn() -> None:
     acp = prompted()
     (told,) = acp.receive(line(id=99, result={"stopReason": "end_turn"}))
     assert isinstance(told, Emit)
@@ -861,7 +861,7 @@ def test_a_reply_to_nobody_is_told_and_ends_no_turn() -> None:
     assert any(isinstance(command, CallFinished) for command in said)
 
 
-def test_the_end_fails_what_waits_tells_what_was_held_and_is_no_last_word() -> None:
+def test_the_end_of_the_agent_fails_pending_calls_and_reports_open_tool_calls() -> None:
     acp = prompted()
     id, _ = acp.new_session("/w")
     acp.receive(permission(toolCallId="1", kind="read"))
@@ -915,14 +915,14 @@ def play(data: bytes, size: int) -> list[Any]:
 
 @no_deadline
 @given(frames=st.lists(FRAMES, max_size=12), size=st.integers(1, 80))
-def test_bytes_cut_anywhere_change_nothing(frames: list[bytes], size: int) -> None:
+def test_the_result_does_not_depend_on_where_bytes_are_cut(frames: list[bytes], size: int) -> None:
     data = b"".join(frames)
     assert play(data, size) == play(data, len(data) or 1)
 
 
 @no_deadline
 @given(data=st.binary(max_size=200))
-def test_no_bytes_are_a_crash(data: bytes) -> None:
+def test_no_input_raises(data: bytes) -> None:
     prompted().receive(data)
 
 
@@ -939,7 +939,7 @@ STEPS: list[Callable[[str], bytes]] = [
 
 @no_deadline
 @given(order=st.permutations(["s"] * len(STEPS) + ["t"] * len(STEPS)))
-def test_two_sessions_never_mix(order: list[str]) -> None:
+def test_events_of_two_sessions_are_never_mixed(order: list[str]) -> None:
     acp = prompted()
     acp.prompt("t", [TextBlock("go")])
     at = {"s": 0, "t": 0}
@@ -960,7 +960,7 @@ def test_two_sessions_never_mix(order: list[str]) -> None:
         ]
 
 
-def test_a_flood_leaves_nothing_behind() -> None:
+def test_many_updates_leave_no_state_behind() -> None:
     acp = prompted()
     tool = update("tool_call", toolCallId="1", status="in_progress")
     tool += update("tool_call_update", toolCallId="1", status="completed")
@@ -978,7 +978,7 @@ def test_a_flood_leaves_nothing_behind() -> None:
     assert sys.getallocatedblocks() - before < 1000
 
 
-def test_turns_leave_nothing_behind() -> None:
+def test_many_turns_leave_no_state_behind() -> None:
     acp = AcpClient()
 
     def turn(number: int) -> None:

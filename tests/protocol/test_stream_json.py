@@ -1,4 +1,4 @@
-"""The two-way stream as conversations: lines in, items and replies out."""
+"""The two-way JSON stream in conversations: lines in, events and replies out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def asks(id: str, tool: str, **given: Any) -> dict[str, Any]:
     return {"type": "control_request", "request_id": id, "request": request}
 
 
-def test_a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all() -> None:
+def test_a_result_is_early_while_sub_agents_run_and_usage_includes_them() -> None:
     items = hear(StreamJsonClient(MANNERS), tasks(TASK), result(), tasks(), result())
     early, last = items
     assert isinstance(early, UsageReport)
@@ -64,13 +64,13 @@ def test_a_result_is_early_while_sub_agents_work_and_the_sums_are_of_all() -> No
     assert isinstance(only, TurnEnd)
 
 
-def test_success_that_is_an_error_is_none() -> None:
+def test_a_success_with_an_error_is_an_error() -> None:
     (finish,) = hear(StreamJsonClient(MANNERS), result(is_error=True, result="API Error: 500"))
     assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.message) == (False, "API Error: 500")
 
 
-def test_a_question_is_asked_and_answered_with_what_it_was_about() -> None:
+def test_a_permission_request_is_answered_with_the_input_of_the_call() -> None:
     control = StreamJsonClient(MANNERS)
     (request,) = hear(control, asks("q1", "Bash", command="ls"))
     assert isinstance(request, PermissionRequest)
@@ -83,7 +83,7 @@ def test_a_question_is_asked_and_answered_with_what_it_was_about() -> None:
     assert control.open_requests == {}
 
 
-def test_what_we_refused_is_a_denial_and_what_failed_is_none() -> None:
+def test_a_denied_call_is_denied_and_a_failed_call_is_not() -> None:
     control = StreamJsonClient(MANNERS)
     hear(control, asks("q1", "Write", file_path="a"))
     reply = json.loads(control.answer(control.open_requests["q1"], allow=False, message="no"))
@@ -98,7 +98,7 @@ def test_what_we_refused_is_a_denial_and_what_failed_is_none() -> None:
     ]
 
 
-def test_what_was_stopped_by_us_was_cancelled_and_not_refused() -> None:
+def test_a_call_stopped_by_an_interrupt_is_cancelled_and_not_denied() -> None:
     control = StreamJsonClient(MANNERS)
     assert json.loads(control.interrupt())["request"] == {"subtype": "interrupt"}
     meta = [{"id": "t1", "non_execution_kind": "user-rejected"}]
@@ -107,7 +107,7 @@ def test_what_was_stopped_by_us_was_cancelled_and_not_refused() -> None:
     assert item.status == "cancelled"
 
 
-def test_a_question_taken_back_is_told_and_forgotten() -> None:
+def test_a_withdrawn_permission_request_is_reported_and_dropped() -> None:
     control = StreamJsonClient(MANNERS)
     back = {"type": "control_cancel_request", "request_id": "q1"}
     items = hear(control, asks("q1", "Bash", command="ls"), back, back)
@@ -116,7 +116,7 @@ def test_a_question_taken_back_is_told_and_forgotten() -> None:
     assert control.open_requests == {}
 
 
-def test_what_we_do_not_offer_is_refused_and_not_left_hanging() -> None:
+def test_a_control_request_that_is_not_offered_gets_an_error_reply() -> None:
     control = StreamJsonClient(MANNERS)
     hook = {"type": "control_request", "request_id": "h", "request": {"subtype": "hook_callback"}}
     assert hear(control, hook) == []
@@ -124,18 +124,18 @@ def test_what_we_do_not_offer_is_refused_and_not_left_hanging() -> None:
     assert json.loads(reply)["response"]["subtype"] == "error"
 
 
-def test_an_unknown_line_is_told_as_it_came() -> None:
+def test_an_unknown_line_is_reported_unchanged() -> None:
     (item,) = hear(StreamJsonClient(MANNERS), {"type": "rate_limit_event", "x": 1})
     assert isinstance(item, Unknown)
     assert item.frame == {"type": "rate_limit_event", "x": 1}
 
 
-def test_that_a_tool_still_runs_is_nothing_to_tell() -> None:
+def test_tool_progress_is_not_reported() -> None:
     line = {"type": "tool_progress", "tool_name": "Bash", "elapsed_time_seconds": 30}
     assert hear(StreamJsonClient(MANNERS), line) == []
 
 
-def test_an_answer_that_broke_off_is_warned_of_once() -> None:
+def test_there_is_one_warning_for_an_answer_that_broke_off() -> None:
     def piece(text: str) -> dict[str, Any]:
         delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}
         return {"type": "stream_event", "event": delta}
@@ -162,13 +162,13 @@ def test_a_second_init_is_the_same_session() -> None:
     assert {event.session_id for event in events} == {"s"}
 
 
-def test_words_put_into_the_users_mouth_are_no_answer() -> None:
+def test_text_in_the_name_of_the_user_is_not_part_of_the_answer() -> None:
     words = [{"type": "text", "text": "Your previous response had no visible output."}]
     line = {"type": "user", "message": {"role": "user", "content": words}, "isSynthetic": True}
     assert hear(StreamJsonClient(MANNERS), line) == []
 
 
-def test_the_first_words_are_the_handshake_and_the_prompt_with_its_images() -> None:
+def test_the_first_lines_are_the_handshake_and_the_prompt_with_its_images() -> None:
     hello, said = encode_prompt("look", [Image(b"\0\0\0", "image/png")], MANNERS.media).splitlines()
     assert json.loads(hello)["request"]["subtype"] == "initialize"
     content = json.loads(said)["message"]["content"]

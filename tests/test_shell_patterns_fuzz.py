@@ -53,7 +53,7 @@ def naive(command: str) -> tuple[SimpleCommand, ...] | None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_harness_finds_what_a_wrong_judge_accepts(shell: str) -> None:
+def test_the_fuzz_test_finds_what_a_wrong_matcher_accepts(shell: str) -> None:
     attacks = ["g # '\nevil #'", "g $(evil)", "g x; evil", 'g "`evil`"']
     _, found = evasions(shell, [*attacks, "g x", "g 'a b'"], judge=naive)
     assert len(found) == len(attacks)

@@ -1,4 +1,4 @@
-"""``is_narrower``: what it accepts is never wider, and what people write is accepted."""
+"""``is_narrower``: what it accepts is never wider, and common policies are accepted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wider_at(policy: Policy, than: Policy) -> list[Action]:
 
 @settings(max_examples=250)
 @given(policies, policies)
-def test_what_is_narrower_is_nowhere_wider(policy: Policy, than: Policy) -> None:
+def test_a_narrower_policy_allows_nothing_more(policy: Policy, than: Policy) -> None:
     if is_narrower(policy, than, TOOLS):
         assert wider_at(policy, than) == []
         assert than.is_unlimited or set(policy.writable) <= set(than.writable)
@@ -70,7 +70,9 @@ def test_what_is_narrower_is_nowhere_wider(policy: Policy, than: Policy) -> None
 
 @settings(max_examples=150)
 @given(policies, st.data())
-def test_one_step_towards_strict_is_narrower_or_refused(than: Policy, data: st.DataObject) -> None:
+def test_a_policy_with_one_stricter_setting_is_narrower_or_rejected(
+    than: Policy, data: st.DataObject
+) -> None:
     """Pairs that differ a little: these are accepted far more often than two at random."""
     step = data.draw(
         st.fixed_dictionaries(
@@ -114,7 +116,7 @@ EDITS = Policy.edits()
         (replace(Policy.full(), shell_rules=("deny rm *",)), Policy.full()),
     ],
 )
-def test_what_people_write_is_accepted(policy: Policy, than: Policy) -> None:
+def test_common_narrower_policies_are_accepted(policy: Policy, than: Policy) -> None:
     assert is_narrower(policy, than, TOOLS)
 
 
@@ -139,5 +141,5 @@ def test_what_people_write_is_accepted(policy: Policy, than: Policy) -> None:
         (replace(Policy.read_only(), shell_rules=("allow ls",)), Policy.read_only()),
     ],
 )
-def test_what_is_wider_is_not_accepted(policy: Policy, than: Policy) -> None:
+def test_a_wider_policy_is_not_accepted(policy: Policy, than: Policy) -> None:
     assert not is_narrower(policy, than, TOOLS)

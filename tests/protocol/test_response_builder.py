@@ -1,4 +1,4 @@
-"""One assembler for every vendor's answer: deltas in, whole parts and lawful events out."""
+"""One builder for the response of every vendor: deltas in, complete parts and valid events out."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def tell(parts: ResponseBuilder, steps: Sequence[Step]) -> None:
 
 @no_deadline
 @given(steps=STEPS)
-def test_whatever_is_told_the_events_are_lawful_and_make_the_response(steps: list[Step]) -> None:
+def test_events_are_valid_and_build_the_response_for_any_input(steps: list[Step]) -> None:
     parts = fresh()
     tell(parts, steps)
     events, response = whole(parts)
@@ -166,7 +166,7 @@ def test_arguments_in_pieces_are_the_arguments_in_one(
     "written",
     ["{", "[1]", '"text"', "null", "nonsense", '{"a": 1} and more', "[" * 5000, '{"a":\ud800}'],
 )
-def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
+def test_arguments_that_are_not_an_object_are_stored_as_written(written: str) -> None:
     parts = fresh()
     parts.start_call(0, "f")
     parts.add_arguments(0, written)
@@ -183,7 +183,7 @@ def test_a_call_without_arguments_has_none(written: str) -> None:
     assert (call.arguments, call.raw) == ({}, None)
 
 
-def test_an_id_that_is_missing_is_made_up_unlike_any_of_the_conversation() -> None:
+def test_a_missing_id_is_generated_and_unique_in_the_conversation() -> None:
     parts = fresh(used=["call_2", "call_1"])
     for _ in range(3):
         parts.add_call("f", {})
@@ -214,7 +214,7 @@ def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
     assert response.tool_calls == (ToolCall("1", "f", {"x": 1}), ToolCall("2", "g", {"y": 2}))
 
 
-def test_arguments_of_a_call_that_never_began_are_only_an_event() -> None:
+def test_arguments_of_an_unknown_call_are_only_an_event() -> None:
     parts = fresh()
     parts.add_arguments("unknown", "{}")
     events, response = whole(parts)
@@ -222,7 +222,7 @@ def test_arguments_of_a_call_that_never_began_are_only_an_event() -> None:
     assert [event for event in events if isinstance(event, ProviderEvent)]
 
 
-def test_a_signature_completes_its_part_and_stays_on_it() -> None:
+def test_a_signature_completes_its_part() -> None:
     parts = fresh()
     parts.add_thinking("hm")
     parts.set_signature("t", "thinking")
@@ -238,7 +238,7 @@ def test_a_signature_completes_its_part_and_stays_on_it() -> None:
     )
 
 
-def test_thoughts_of_two_items_are_two_parts() -> None:
+def test_thinking_of_two_items_becomes_two_parts() -> None:
     parts = fresh()
     parts.add_thinking("a", "item-1")
     parts.add_thinking("b", "item-2")
@@ -265,14 +265,16 @@ def test_thoughts_of_two_items_are_two_parts() -> None:
         ("error", "error"),
     ],
 )
-def test_cut_short_or_filtered_wins_over_there_are_calls(told: Reason, reason: Reason) -> None:
+def test_a_truncated_or_filtered_response_keeps_its_finish_reason_despite_calls(
+    told: Reason, reason: Reason
+) -> None:
     parts = fresh()
     parts.add_call("f", {})
     parts.set_finish(told, "RAW")
     assert parts.response().finish_reason == FinishReason(reason, "RAW")
 
 
-def test_an_answer_without_an_end_is_broken() -> None:
+def test_a_response_without_a_finish_reason_is_an_error() -> None:
     parts = fresh()
     parts.add_text("half")
     with pytest.raises(StreamBroken, match="ended before") as caught:
@@ -280,7 +282,7 @@ def test_an_answer_without_an_end_is_broken() -> None:
     assert caught.value.hint
 
 
-def test_an_answer_of_nothing_still_starts() -> None:
+def test_an_empty_response_has_a_start_event() -> None:
     events, response = whole(fresh())
     assert events == [Start("", "model-x", "gemini")]
     assert response.message.content == ()

@@ -72,7 +72,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_parse_refuses_everything_else(command: str) -> None:
+def test_parse_rejects_everything_else(command: str) -> None:
     assert parse(command) is None
     assert not covers("*", command)
 
@@ -142,7 +142,7 @@ HOSTILE = [
 @pytest.mark.parametrize(
     "line", ["cd /tmp && ./x", "cd sub; bin/x y", "./x && cd .. && ./x", "pushd /tmp || x/y"]
 )
-def test_behind_a_change_of_folder_no_program_is_named_by_a_relative_path(line: str) -> None:
+def test_after_cd_a_program_with_a_relative_path_is_not_accepted(line: str) -> None:
     assert parse(line) is None
     assert parse(line.replace("./x", "/x").replace("bin/", "/").replace("x/y", "x")) is not None
     assert covers(line, line)
@@ -269,7 +269,9 @@ COMMANDS = st.text(alphabet="gr m;&|$()`'\"\\<>\n={}!x*", max_size=24)
 @no_deadline
 @example(command=" g  g", pattern="g  g")
 @given(command=COMMANDS, pattern=st.text(alphabet="grm *", min_size=1, max_size=6))
-def test_any_text_can_be_judged_and_what_is_accepted_is_found(command: str, pattern: str) -> None:
+def test_any_text_can_be_checked_and_accepted_commands_are_found(
+    command: str, pattern: str
+) -> None:
     if covers(pattern, command):
         assert matches(pattern, command)
 
