@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -30,12 +31,14 @@ def lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpecLook
     (package / "first.py").write_text(module.format("Sample('first-one', ('f',))"))
     (package / "folder" / "spec.py").write_text(module.format("Sample('folder-one')"))
     (package / "broken.py").write_text("import a_module_that_is_not_there\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     entry = metadata.EntryPoint("x", f"{__name__}:FOREIGN", "sample_specs")
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group else [])
-    yield SpecLookup("sample_specs", "SPECS", Sample)
-    import sys
 
+    def entry_points(group: str) -> list[metadata.EntryPoint]:
+        return [entry] if group == "sample_specs" else []
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    yield SpecLookup("sample_specs", "SPECS", Sample)
     for name in [name for name in sys.modules if name.split(".")[0] == "sample_specs"]:
         del sys.modules[name]
 

@@ -7,7 +7,7 @@ packages add specs with an entry point group, in which each entry names such a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Generic, Protocol, TypeVar
 
@@ -76,6 +76,5 @@ class SpecLookup(Generic[S]):
         known = f"Known: {', '.join(sorted({spec.name for spec in specs}))}."
         return f"Did you mean {near[0]!r}? {known}" if near else known
 
-    def _specs(self, exported: object) -> tuple[S, ...]:
-        listed = exported if isinstance(exported, tuple) else ()
-        return tuple(each for each in listed if isinstance(each, self._spec))
+    def _specs(self, exported: Iterable[object]) -> tuple[S, ...]:
+        return tuple(each for each in exported if isinstance(each, self._spec))

@@ -291,7 +291,7 @@ def check_report(agent: AgentSpec, run: RunOptions) -> dict[Capability, PolicyRo
     """A capability whose row says *deny* has no tool left; one whose row says *allow* has."""
     compiled = compile_for(agent, run)
     offered = READERS[agent.name.split("-")[0]](compiled, agent)
-    rows = {row.capability: row for row in compiled.report}
+    rows: dict[Capability, PolicyRow] = {row.capability: row for row in compiled.report}
     capabilities: set[Capability] = {"read", "write", "shell", "network"}
     for capability in capabilities:
         tools = tools_of(agent, capability)

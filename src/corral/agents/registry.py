@@ -12,7 +12,7 @@ from corral.agents.spec import AgentSpec
 from corral.errors import UnknownAgent
 from corral.spec_lookup import SpecLookup
 
-AGENTS = SpecLookup("corral.agents", "AGENTS", AgentSpec)
+LOOKUP = SpecLookup("corral.agents", "AGENTS", AgentSpec)
 DEFAULT_AGENT = "gemini-acp"
 """It can ask for permission, reports thoughts and serves many prompts."""
 
@@ -29,14 +29,14 @@ def find(name: str) -> AgentSpec:
 
         return agent_for(name)
     wanted = name.strip().lower().replace("_", "-")
-    found = AGENTS.find(wanted, wanted.split("-")[0])
+    found = LOOKUP.find(wanted, wanted.split("-")[0])
     if found is not None:
         return found
     if ":" in name:
         from corral.models.registry import split_model
 
         split_model(name)  # raises UnknownProvider, with the known vendors
-    raise UnknownAgent(f"no agent is called {name!r}", hint=AGENTS.suggestion(wanted))
+    raise UnknownAgent(f"no agent is called {name!r}", hint=LOOKUP.suggestion(wanted))
 
 
 def names_a_model(name: str) -> bool:
@@ -82,4 +82,4 @@ def from_registry(registry: bytes, id: str, source: str) -> AgentSpec:
 
 def all_agents() -> Iterator[AgentSpec]:
     """All agents: ours by module name, then those of other packages."""
-    return AGENTS.all()
+    return LOOKUP.all()

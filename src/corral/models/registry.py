@@ -12,7 +12,7 @@ from corral.errors import ConfigError, UnknownProvider
 from corral.models.spec import Provider
 from corral.spec_lookup import SpecLookup
 
-PROVIDERS = SpecLookup("corral.models", "PROVIDERS", Provider)
+LOOKUP = SpecLookup("corral.models", "PROVIDERS", Provider)
 EXAMPLE = "gemini:gemini-2.5-flash"
 """For error messages that show how to name a model."""
 
@@ -20,9 +20,9 @@ EXAMPLE = "gemini:gemini-2.5-flash"
 def find_provider(name: str) -> Provider:
     """The vendor with this name or alias. Raises ``UnknownProvider`` with the nearest name."""
     wanted = name.strip().lower()
-    found = PROVIDERS.find(wanted, wanted.replace("-", "_"))
+    found = LOOKUP.find(wanted, wanted.replace("-", "_"))
     if found is None:
-        hint = PROVIDERS.suggestion(wanted)
+        hint = LOOKUP.suggestion(wanted)
         raise UnknownProvider(f"unknown model vendor {name!r}", hint=hint)
     return found
 
@@ -58,4 +58,4 @@ def is_model_name(text: str) -> bool:
 
 def all_providers() -> Iterator[Provider]:
     """All vendors: ours by module name, then those of other packages."""
-    return PROVIDERS.all()
+    return LOOKUP.all()

@@ -256,7 +256,8 @@ def _mcp_grant(policy: Policy, run: RunOptions) -> _Grant:
     for server in run.mcp_servers:
         verdict = _effective(policy, run, "mcp", own=server.name == OWN_SERVER)
         found[verdict].append(f"mcp__{server.name}")
-    own, others = (_effective(policy, run, "mcp", own=is_own) for is_own in (True, False))
+    own = _effective(policy, run, "mcp", own=True)
+    others = _effective(policy, run, "mcp")
     return _Grant(
         policy.verdict("mcp"),
         hidden=tuple(found["deny"]),

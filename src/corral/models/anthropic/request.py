@@ -301,7 +301,8 @@ class _Turn(msgspec.Struct, frozen=True):
 
 def _mark_cached(tools: list[JsonObject], system: list[JsonObject], turns: list[_Turn]) -> None:
     """Mark up to three of the four blocks that may be cached, the most stable first."""
-    last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), [])
+    none: list[JsonObject] = []
+    last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), none)
     for blocks in (tools, system, last_user):
         if blocks:
             blocks[-1]["cache_control"] = dict(CACHED)
