@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import product
-from typing import NamedTuple, TypeAlias, get_args
+from itertools import chain, product
+from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
 from corral.durations import seconds
@@ -32,26 +32,30 @@ Problem: TypeAlias = tuple[str, str | None]
 """What is wrong, and what to do about it."""
 
 
-class Owner(NamedTuple):
-    """Something that has attributes: the graph, a node or an edge."""
-
-    attrs: Mapping[str, Value]
-    node: Node | None = None
-    edge: Edge | None = None
-
-    def __str__(self) -> str:
-        if self.node is not None:
-            return self.node.id
-        return "the graph" if self.edge is None else _shown(self.edge)
+Owner: TypeAlias = Graph | Node | Edge
+"""What has attributes."""
 
 
 def _owners(graph: Graph) -> Iterator[Owner]:
-    yield Owner(graph.attrs)
-    for node in graph.nodes.values():
-        yield Owner(node.attrs, node)
-    for edge in graph.edges:
-        if edge.attrs:
-            yield Owner(edge.attrs, None, edge)
+    return chain((graph,), graph.nodes.values(), graph.edges)
+
+
+def _name(owner: Owner) -> str:
+    if isinstance(owner, Node):
+        return owner.id
+    return _shown(owner) if isinstance(owner, Edge) else "the graph"
+
+
+class _Place(TypedDict, total=False):
+    node: Node
+    edge: Edge
+
+
+def _place(owner: Owner) -> _Place:
+    """The place of a finding about this owner."""
+    if isinstance(owner, Node):
+        return {"node": owner}
+    return {"edge": owner} if isinstance(owner, Edge) else {}
 
 
 def _shown(edge: Edge) -> str:
@@ -141,12 +145,15 @@ OTHER = frozenset(
 """Other names of attributes, and the attributes of every node kind."""
 
 
+KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE}
+
+
 def attribute_known(graph: Graph) -> Iterator[Finding]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
     of a known attribute is probably a mistake."""
     suggestions = {known: Nearest(sorted(known), 0.8) for known in (GRAPH, NODE, EDGE)}
     for owner in _owners(graph):
-        known = NODE if owner.node is not None else GRAPH if owner.edge is None else EDGE
+        known = KNOWN[type(owner)]
         if owner.attrs.keys() <= known:
             continue
         for key in owner.attrs:
@@ -155,10 +162,9 @@ def attribute_known(graph: Graph) -> Iterator[Finding]:
             if near := suggestions[known](key.lower().replace("-", "_")):
                 yield warning(
                     "attribute_known",
-                    f"{key} of {owner} is unknown and has no effect",
-                    node=owner.node,
-                    edge=owner.edge,
+                    f"{key} of {_name(owner)} is unknown and has no effect",
                     fix=f"Did you mean {near}?",
+                    **_place(owner),
                 )
 
 
@@ -219,15 +225,16 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 
 def attribute_value(graph: Graph) -> Iterator[Finding]:
     for owner in _owners(graph):
+        if CHECKED.isdisjoint(owner.attrs):
+            continue
         for key in sorted(owner.attrs.keys() & CHECKED):
             value = owner.attrs[key]
             if problem := _check_value(key, type(value).__name__, value):
                 yield error(
                     "attribute_value",
-                    f"{key} of {owner}: {problem[0]}",
-                    node=owner.node,
-                    edge=owner.edge,
+                    f"{key} of {_name(owner)}: {problem[0]}",
                     fix=problem[1],
+                    **_place(owner),
                 )
     for node in graph.nodes.values():
         effort = node.attrs.get("reasoning_effort")
@@ -329,32 +336,29 @@ def prompt_file(graph: Graph) -> Iterator[Finding]:
 def fidelity_valid(graph: Graph) -> Iterator[Finding]:
     nearest = Nearest(FIDELITIES, 0.5)
     for owner in _owners(graph):
-        is_graph = owner.node is None and owner.edge is None
-        key = "default_fidelity" if is_graph else "fidelity"
+        key = "default_fidelity" if owner is graph else "fidelity"
         value = owner.attrs.get(key)
         if value is not None and value not in FIDELITIES:
             yield warning(
                 "fidelity_valid",
-                f"unknown {key} of {owner}: {value!r}",
-                node=owner.node,
-                edge=owner.edge,
+                f"unknown {key} of {_name(owner)}: {value!r}",
                 fix=nearest.fix(str(value)),
+                **_place(owner),
             )
 
 
 def retry_target_exists(graph: Graph) -> Iterator[Finding]:
     nearest = Nearest(graph.nodes)
-    for owner in _owners(graph):
-        if owner.edge is not None:
-            continue
+    owners: Iterable[Owner] = chain((graph,), graph.nodes.values())
+    for owner in owners:
         for key in TARGETS:
             name = str(owner.attrs.get(key, ""))
             if name and name not in graph.nodes:
                 yield warning(
                     "retry_target_exists",
-                    f"{key} of {owner}: there is no node {name}",
-                    node=owner.node,
+                    f"{key} of {_name(owner)}: there is no node {name}",
                     fix=nearest.fix(name, listed=False),
+                    **_place(owner),
                 )
 
 

@@ -110,16 +110,16 @@ def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
     dead_ends = [name for name in graph.nodes if not successors.get(name)]
     reaching_exit = _reachable(exits, predecessors)
     ending = _reachable([*exits, *dead_ends], predecessors)
-    for node in graph.nodes.values():
-        is_start = node.kind == node_kinds.START.name
-        if is_start and node.id not in reaching_exit:
+    for node in graph.of_kind(node_kinds.START.name):
+        if node.id not in reaching_exit:
             yield error(
                 "no_path_to_exit",
                 f"no path leads from {node.id} to the exit {exits[0]}",
                 node=node,
                 fix=f"Add an edge to {exits[0]}.",
             )
-        elif not is_start and node.id not in ending:
+    for node in graph.nodes.values():
+        if node.id not in ending and node.kind != node_kinds.START.name:
             yield error(
                 "no_path_to_exit",
                 f"{node.id} is in a loop that never ends",
