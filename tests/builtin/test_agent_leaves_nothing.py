@@ -16,7 +16,7 @@ import corral
 from corral.events import Event, Init, Text, ToolUse
 from corral.result import Result
 from corral.system import paths as folders
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

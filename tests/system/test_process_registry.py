@@ -17,7 +17,7 @@ import pytest
 
 from corral import errors
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.registry import Entry, ProcessRegistry
+from corral.system.process.tree import Entry, ProcessRegistry
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -98,7 +98,7 @@ def test_several_may_reap_at_once(folder: Path) -> None:
     for token in tokens:
         leave_behind(folder, "daemon", token)
     reap = (
-        "import pathlib; from corral.system.process.registry import ProcessRegistry;"
+        "import pathlib; from corral.system.process.tree import ProcessRegistry;"
         " ProcessRegistry(pathlib.Path()).reap()"
     )
     argv = [sys.executable, "-c", reap]

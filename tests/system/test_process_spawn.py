@@ -12,7 +12,7 @@ import pytest
 
 from corral import errors
 from corral.system import platform
-from corral.system.process import spawn as spawning
+from corral.system.process import process as process_module
 from corral.system.process.process import Process, ProcessSpec
 
 LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
@@ -128,7 +128,7 @@ def test_the_capability_that_can_remove_the_stamp_is_dropped_permanently(
     net_raw = 1 << 13
     other = tuple(option.replace("sys_resource", "net_raw") for option in LOSE_LIMITS_RIGHT)
     assert other != LOSE_LIMITS_RIGHT
-    monkeypatch.setattr(spawning, "_LOSE_LIMITS_RIGHT", other)
+    monkeypatch.setattr(process_module, "_LOSE_LIMITS_RIGHT", other)
     is_root = os.geteuid() == 0
     monkeypatch.setattr(platform, "can_drop_limits_right", lambda: is_root)
 

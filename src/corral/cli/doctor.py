@@ -20,7 +20,7 @@ from corral.sessions.api import run
 from corral.sessions.prepare import prepare
 from corral.system import paths
 from corral.system.environment import gather
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 from corral.testing import Call, ModelServer, Turn
 
 

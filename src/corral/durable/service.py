@@ -49,7 +49,7 @@ from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Cancelled, Message
 from corral.system import paths
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
 
 POLL = 0.1

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 
 how, folder, *argv = sys.argv[1:]
 

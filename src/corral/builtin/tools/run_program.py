@@ -11,7 +11,7 @@ import msgspec
 from corral.builtin.tools.workspace import Workspace
 from corral.system import paths
 from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""

@@ -52,7 +52,7 @@ from corral.durable.worker import executor, node_workflow
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs, paths
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 
 LINGER = 30.0
 """Seconds without a job until the host exits; agents stay warm for the next node meanwhile."""

@@ -20,7 +20,7 @@ from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
 from corral.system import paths
-from corral.system.process.registry import ProcessRegistry as Processes
+from corral.system.process.tree import ProcessRegistry as Processes
 
 T = TypeVar("T")
 

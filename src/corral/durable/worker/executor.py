@@ -37,7 +37,7 @@ from corral.options import RunKwargs
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.system import paths
-from corral.system.process.registry import ProcessRegistry
+from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject, is_object, slug
 
 SWEEP = 1.0

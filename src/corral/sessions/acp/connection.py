@@ -111,8 +111,8 @@ from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.registry import ProcessRegistry
 from corral.system.process.streams import StderrLines
+from corral.system.process.tree import ProcessRegistry
 from corral.values import AgentSession, Json, JsonObject, McpServer, as_object
 from corral.version import __version__
 

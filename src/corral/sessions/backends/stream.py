@@ -37,8 +37,8 @@ from corral.sessions.store import SessionRecord, no_conversation, write_private_
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.registry import ProcessRegistry
 from corral.system.process.streams import StderrLines
+from corral.system.process.tree import ProcessRegistry
 
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest

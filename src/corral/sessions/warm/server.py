@@ -24,7 +24,7 @@ Guarantees
 
 Crashes
 * The process is killed: its caller sees the end of the connection and reports it. Agents that are
-  left are ended by the next ``corral`` that reaps (``system.process.registry``).
+  left are ended by the next ``corral`` that reaps (``corral.system.process.tree``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from corral.system import platform
 from corral.system.cassette import format
 from corral.system.cassette.format import Head, Writer
 from corral.system.environment import SecretRedactor, named_secrets
-from corral.system.process import spawn
+from corral.system.process.process import find_program, spawn_error
 
 CHUNK = 256 * 1024
 PIPE_SIZE = 1024 * 1024
@@ -103,7 +103,7 @@ class _Recorder:
         self._writing: set[format.Direction] = set()
         """Where data was read and is not yet written: its reader may be slow."""
         self._exited = threading.Event()
-        program = spawn.find_program(head.argv[0], Path.cwd(), env)
+        program = find_program(head.argv[0], Path.cwd(), env)
         try:
             # Its own process group: so Ctrl-C reaches the program once, through us.
             self._popen = subprocess.Popen(
@@ -117,7 +117,7 @@ class _Recorder:
             )
         except (OSError, ValueError) as error:
             writer.ended(127, None)
-            raise spawn.spawn_error(error, head.argv[0], Path.cwd(), program) from error
+            raise spawn_error(error, head.argv[0], Path.cwd(), program) from error
 
     def run(self) -> int:
         popen = self._popen
