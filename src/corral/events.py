@@ -17,7 +17,7 @@ of a field changes.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import msgspec
@@ -75,7 +75,7 @@ class Init(Envelope, frozen=True, tag="init"):
     resumed: bool = False
     auth: str | None = None
     """Which credentials are billed, if known: ``api_key`` or ``subscription``."""
-    version: int = msgspec.field(default_factory=lambda: VERSION)
+    version: int = msgspec.field(default_factory=partial(int, VERSION))
     """Always written: a normal default would be omitted."""
 
 

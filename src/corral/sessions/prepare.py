@@ -88,6 +88,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     credentials: tuple[str, ...]
     project_files: tuple[str, ...]
     user_settings: dict[str, Json]
+    helpers: dict[str, str]
+    """Programs that the agent starts itself: name → path."""
     auth: str | None = None
     """Which kind of credentials is billed; None if unknown."""
 
@@ -115,7 +117,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             project_files=self.project_files,
             user_settings=self.user_settings,
             links=self._links(),
-            helpers=programs.helpers(self.agent, self.environment.values.get("PATH")),
+            helpers=self.helpers,
         )
 
     def _links(self) -> Links:
@@ -180,6 +182,7 @@ def prepare(
         credentials=credentials,
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
+        helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
     )
 
 
