@@ -5,16 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from support.durable_processes import DurableProcesses, submit
+from support.durable_processes import CHAIN, DurableProcesses, submit
 
 from corral.durable import query
-
-CHAIN = """digraph chain {
-    goal="be done"
-    start [shape=Mdiamond]; exit [shape=Msquare]
-    a [type="t.step"]; b [type="t.step", fails=1, max_retries=2]; c [type="t.step"]
-    start -> a -> b -> c -> exit
-}"""
 
 
 def followed(processes: DurableProcesses, run: str = "r") -> list[str]:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.durable_processes import DurableProcesses, submit, wait_until
+from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
 from corral.durable import fork as durable_fork
 from corral.durable import query
 from corral.errors import ConfigError
 from corral.pipelines import loader
-
-CHAIN = """digraph chain {
-    goal="be done"
-    start [shape=Mdiamond]; exit [shape=Msquare]
-    a [type="t.step"]; b [type="t.step", fails=1, max_retries=2]; c [type="t.step"]
-    start -> a -> b -> c -> exit
-}"""
 
 
 def test_a_fork_continues_from_a_node_and_repeats_nothing_before_it(

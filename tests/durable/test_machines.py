@@ -16,7 +16,7 @@ from support.pipeline_command import CORRAL
 from support.repositories import bare, git, repository
 
 from corral.durable import query
-from corral.durable.query import Shown
+from corral.durable.query import RunDetails
 
 __all__ = ["bare", "repository"]
 
@@ -75,7 +75,7 @@ class Machines:
         assert process.wait(TIMEOUT) == 130
         return first.split()[1]
 
-    def show(self, run: str) -> Shown:
+    def show(self, run: str) -> RunDetails:
         return asyncio.run(query.show(run, db=self.db))
 
     def machine_of(self, node: str) -> str:
@@ -112,7 +112,7 @@ def test_another_machine_continues_a_run_from_the_saved_work(
     (tmp_path / "go").touch()
     wait_until(lambda: machines.show(run).questions, "the gate")
     machines.output_of("mine", "answer", run, "Y")
-    wait_until(lambda: machines.show(run).closed, "the end")
+    wait_until(lambda: machines.show(run).output, "the end")
     found = json.loads(machines.output_of("mine", "show", run, "--json"))
     assert found["status"] == "success"
     assert found["branch"] == f"corral/{run}"
@@ -136,6 +136,6 @@ def test_cancelling_ends_a_command_on_another_machine(
     assert is_alive(command)
     assert "is cancelled" in machines.output_of("mine", "cancel", run)
     wait_until(lambda: not is_alive(command), "the command to end")
-    wait_until(lambda: machines.show(run).closed, "the end")
+    wait_until(lambda: machines.show(run).output, "the end")
     assert f"branch     corral/{run} at" in machines.output_of("mine", "show", run)
     assert git(bare, "show", f"corral/{run}:file") == "one\ntwo"

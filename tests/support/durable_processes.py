@@ -25,6 +25,14 @@ T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds. Generous, because the machines are shared and slow at times."""
 
+CHAIN = """digraph chain {
+    goal="be done"
+    start [shape=Mdiamond]; exit [shape=Msquare]
+    a [type="t.step"]; b [type="t.step", fails=1, max_retries=2]; c [type="t.step"]
+    start -> a -> b -> c -> exit
+}"""
+"""A graph with three nodes; the second one fails once."""
+
 
 class ForkServer:
     """A preloaded process that forks others (``programs/fork_server.py``); ends with this one."""

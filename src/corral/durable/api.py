@@ -249,10 +249,10 @@ async def resume(
     shown = await query.show(run, db=db)
     graph, folder, name = shown.graph, Path(shown.folder), run
     reported = max((event.seq for event in shown.events), default=0)
-    now = None if shown.closed else current_graph(shown)
+    now = None if shown.output else current_graph(shown)
     async with engine():
         if now is None or durable_fork.is_same_graph(now, graph):
-            if shown.closed is None:
+            if shown.output is None:
                 async with _engine_lock():
                     await service.resume(run, db=db)
         else:
@@ -316,8 +316,8 @@ async def answer(
     question's id. Raises ``ConfigError`` if no such question is open, or if the answer is not one
     of the choices."""
     found = await query.show(run, db=db)
-    if found.closed is not None:
-        raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.closed.status}")
+    if found.output is not None:
+        raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.output.status}")
     await open_questions.answer(run, reply, gate=gate, by=by, db=db)
 
 
@@ -328,12 +328,12 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     await service.cancel(run, reason=reason, db=db)
 
 
-async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.Overview]:
+async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.RunOverview]:
     """The runs of a database, newest first."""
     return await query.list_runs(db=db, limit=limit)
 
 
-async def show(run: str, *, db: str | None = None) -> query.Shown:
+async def show(run: str, *, db: str | None = None) -> query.RunDetails:
     """The state of a run. Raises ``ConfigError`` if there is no such run."""
     return await query.show(run, db=db)
 
@@ -459,7 +459,7 @@ def prepare(
     return graph
 
 
-def current_graph(shown: query.Shown) -> Graph | None:
+def current_graph(shown: query.RunDetails) -> Graph | None:
     """The graph of the run's file as it is now; None if there is no file, or none any more."""
     config = shown.run_input.config
     if not config.source or not Path(config.source).is_file():
@@ -600,7 +600,7 @@ def saved_work(saved: JsonObject) -> SavedWork:
 
 
 def waiting_result(
-    shown: query.Shown, questions: list[open_questions.OpenQuestion]
+    shown: query.RunDetails, questions: list[open_questions.OpenQuestion]
 ) -> PipelineResult:
     """The result of a run that waits for people."""
     state = shown.state

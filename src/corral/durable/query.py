@@ -77,7 +77,7 @@ LATE = 8
 written when it arrives, but the end of the wait for it, with a higher number, before."""
 
 
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
+class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list. Its input and output are not read."""
 
     id: str
@@ -94,7 +94,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     executor: str = ""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The full state of a run."""
 
     id: str
@@ -103,7 +103,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     questions: list[Question]
     events: list[RunEvent]
-    closed: RunOutput | None = None
+    output: RunOutput | None = None
+    """None while the run has not ended."""
     created: float = 0.0
     ended: float | None = None
 
@@ -122,13 +123,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         return run_worktree.local_config(self.run_input.config).workspace
 
 
-async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Overview]:
+async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
     """The runs of a database, newest first, without nested runs."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         return []
 
-    def read(client: Client) -> list[Overview]:
+    def read(client: Client) -> list[RunOverview]:
         with closing(ExecutorLiveness(database)) as liveness:
             found = client.list_workflows(name=RUN_WORKFLOW, limit=limit, top=True)
             return [_overview(each, liveness) for each in found]
@@ -136,9 +137,9 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ov
     return await with_client(database, read)
 
 
-def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> Overview:
+def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
     labels = row.labels
-    return Overview(
+    return RunOverview(
         id=row.id,
         status=_status(row, liveness),
         pipeline=str(labels.get("pipeline", "")),
@@ -173,24 +174,24 @@ def _status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
             return "fail"
 
 
-async def show(run: str, *, db: str | None = None) -> Shown:
+async def show(run: str, *, db: str | None = None) -> RunDetails:
     """The state of a run, from its journal. Raises ``ConfigError`` if there is no such run."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         raise run_not_found(run)
 
-    def read(client: Client) -> Shown:
+    def read(client: Client) -> RunDetails:
         row, replay = replay_run(client, run)
-        closed = run_output(client, run)
+        output = run_output(client, run)
         with closing(ExecutorLiveness(database)) as liveness:
-            return Shown(
+            return RunDetails(
                 id=run,
                 status=_status(row, liveness),
                 run_input=replay.run_input,
                 state=replay.scheduler.state,
-                questions=[] if closed else replay.questions,
+                questions=[] if output else replay.questions,
                 events=list(replay.events),
-                closed=closed,
+                output=output,
                 created=row.created,
                 ended=row.ended,
             )

@@ -35,7 +35,7 @@ def test_an_interrupted_agent_continues_in_its_session(tmp_path: Path) -> None:
     assert second[0].text("prompt") == node_workflow.GO_ON + "Fix it."
     session = second[1].context["internal.thread.fix.1"]
     assert session == {"agent": "codex-cli", "resume_token": "2026-s"}
-    # Another attempt, after one that came to its end, start anew.
+    # The next attempt starts from the beginning.
     third = node_workflow.apply_crash_rule(tmp_path, node, visit, 2)
     assert isinstance(third, tuple)
     assert third[0].text("prompt") == "Fix it."

@@ -7,16 +7,9 @@ import json
 import shutil
 from pathlib import Path
 
-from support.durable_processes import DurableProcesses, submit, wait_until
+from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
 from corral.durable import query
-
-CHAIN = """digraph chain {
-    goal="be done"
-    start [shape=Mdiamond]; exit [shape=Msquare]
-    a [type="t.step"]; b [type="t.step", fails=1, max_retries=2]; c [type="t.step"]
-    start -> a -> b -> c -> exit
-}"""
 
 
 def test_a_deleted_run_directory_is_written_again(file_processes: DurableProcesses) -> None:

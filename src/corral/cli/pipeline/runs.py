@@ -21,7 +21,7 @@ from corral.terminal_text import one_line, visible
 if TYPE_CHECKING:
     from corral.durable.open_questions import OpenQuestion
     from corral.durable.payloads import RunWorktree
-    from corral.durable.query import Shown
+    from corral.durable.query import RunDetails
 
 RESUME = "corral pipeline resume {run}{db}"
 
@@ -63,7 +63,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     name = run_id(name)
     found = asyncio.run(api.show(name, db=db))
-    questions = [] if found.closed else asyncio.run(open_questions.questions(name, db=db))
+    questions = [] if found.output else asyncio.run(open_questions.questions(name, db=db))
     if as_json:
         echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
         return
@@ -120,27 +120,27 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
     name = run_id(name)
     found = asyncio.run(api.show(name, db=db))
-    if found.closed is not None:
-        raise ConfigError(f"{name} has already ended: {found.closed.status}")
+    if found.output is not None:
+        raise ConfigError(f"{name} has already ended: {found.output.status}")
     asyncio.run(api.cancel(name, reason=reason, db=db))
     echo(f"{name} is cancelled")
 
 
-def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, object]:
+def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, object]:
     from corral.durable.api import outcomes, saved_work
 
     config = found.run_input.config
     return {
         "id": found.id,
         "status": "waiting" if _waits(found.status, _unanswered(questions)) else found.status,
-        "reason": found.closed.reason if found.closed else "",
+        "reason": found.output.reason if found.output else "",
         "pipeline": found.graph.name,
         "goal": found.graph.goal,
         "source": config.source,
         "folder": found.folder,
         "workspace": found.workspace,
         "repository": config.tree.repository if config.tree else "",
-        **msgspec.structs.asdict(saved_work(found.closed.saved if found.closed else {})),
+        **msgspec.structs.asdict(saved_work(found.output.saved if found.output else {})),
         "forked_from": found.run_input.forked_from,
         "created": found.created,
         "ended": found.ended,
@@ -156,9 +156,9 @@ def _to_dict(found: Shown, questions: list[OpenQuestion]) -> dict[str, object]:
     }
 
 
-def _print_facts(found: Shown, state: str) -> None:
+def _print_facts(found: RunDetails, state: str) -> None:
     config = found.run_input.config
-    reason = found.closed.reason if found.closed else ""
+    reason = found.output.reason if found.output else ""
     _print(f"run        {found.id}")
     _print(f"status     {state}{': ' + reason if reason else ''}")
     _print(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
@@ -170,7 +170,7 @@ def _print_facts(found: Shown, state: str) -> None:
         _print_work(found, config.tree)
 
 
-def _print_outcomes(found: Shown) -> None:
+def _print_outcomes(found: RunDetails) -> None:
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:
@@ -190,13 +190,13 @@ def _print_question(open_question: OpenQuestion, run: str) -> None:
     _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
 
 
-def _print_work(found: Shown, tree: RunWorktree) -> None:
+def _print_work(found: RunDetails, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral.cli.ui.pipeline_output import format_files
     from corral.durable.api import saved_work
 
     _print(f"repository {tree.repository} at {tree.commit[:12]}")
-    left = found.closed.saved if found.closed else {}
+    left = found.output.saved if found.output else {}
     work = saved_work(left)
     if work.branch:
         _print(f"branch     {tree.branch} at {work.commit[:12]} · {format_files(work.files)}")

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.queue import CLOSED, BatchStore, Round
-from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus, Tally, result_of
+from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary, Tally, result_of
 from corral.durable.batch.resume import find_workflows
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
@@ -45,7 +45,7 @@ class BatchOverview(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of its rounds."""
 
 
-class BatchShown(msgspec.Struct, frozen=True, kw_only=True):
+class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One batch in detail."""
 
     overview: BatchOverview
@@ -70,10 +70,10 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
     return await _with_store(db, read)
 
 
-async def show_batch(name: str, *, db: str | None = None) -> BatchShown:
+async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
     """One batch in detail. Raises ``ConfigError`` if there is no such batch."""
 
-    def read(store: BatchStore) -> BatchShown:
+    def read(store: BatchStore) -> BatchDetails:
         rows = batch_rounds(store).get(name)
         if rows is None:
             raise _not_found(name)
@@ -82,7 +82,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchShown:
         rounds = store.rounds(name)
         run_input = rounds[-1].run_input
         (node,) = run_input.graph.nodes.values()
-        return BatchShown(
+        return BatchDetails(
             overview=overview,
             report=_count_results(store, name, rounds),
             prompt=node.text("prompt"),
@@ -136,10 +136,10 @@ def _overview(
     name = rows[0].id
     labels = rows[-1].labels
     if labels.get(CLOSED):
-        closed = unpack(labels[CLOSED], BatchClosed)
+        closed = unpack(labels[CLOSED], BatchSummary)
     else:
         report = _count_results(store, name, store.rounds(name))
-        closed = BatchClosed(
+        closed = BatchSummary(
             status="running" if _is_at_work(store, rows, liveness) else "interrupted",
             total=report.total,
             succeeded=report.succeeded,

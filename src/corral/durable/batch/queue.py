@@ -41,7 +41,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
-from corral.durable.batch.results import BatchClosed, BatchReport, BatchStatus
+from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary
 from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import (
@@ -145,7 +145,7 @@ class BatchStore:
         self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None
     ) -> None:
         """Store the summary of the batch with its last round, for lists."""
-        closed = BatchClosed(
+        closed = BatchSummary(
             status=status or report.stopped or ("success" if report.ok else "fail"),
             at=clock.now(),
             total=report.total,

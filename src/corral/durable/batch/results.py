@@ -139,7 +139,7 @@ BatchStatus: TypeAlias = Literal["running", "interrupted", "success", "fail", "b
 it continues it in both cases."""
 
 
-class BatchClosed(msgspec.Struct, frozen=True, kw_only=True):
+class BatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The stored summary of a batch that has ended, for lists."""
 
     status: BatchStatus

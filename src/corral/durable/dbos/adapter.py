@@ -50,15 +50,17 @@ _engines: list[Engine] = []
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether to log it. A cancelled workflow is no error, and the executor itself reports a full
-    disk: neither needs a traceback."""
+    """Whether to log it. These errors need no traceback: a cancelled workflow; a full disk, which
+    the executor itself reports; a workflow that started while the library was being closed, which
+    stays pending."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
     full = database.is_full(error) or "disk is full" in text or "disk I/O error" in text
-    return "Cancelled" not in type(error).__name__ and not full
+    closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
+    return "Cancelled" not in type(error).__name__ and not full and not closing
 
 
-class Foreign(Exception):
+class ForeignRow(Exception):
     """A row that corral did not write."""
 
 
@@ -68,7 +70,7 @@ def refuse_pickles() -> None:
     from dbos._serialization import DefaultSerializer
 
     def refuse(_self: object, _text: str) -> NoReturn:
-        raise Foreign("a row of the database was not written by corral: it is a pickle")
+        raise ForeignRow("a row of the database was not written by corral: it is a pickle")
 
     setattr(DefaultSerializer, "deserialize", refuse)  # noqa: B010 (a checker would complain)
 
