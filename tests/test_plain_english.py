@@ -41,6 +41,10 @@ GLOBS = (
     "tests/agents/**/*.py",
     "tests/models/**/*.py",
     "tests/inference/**/*.py",
+    "src/corral/cli/**/*.py",
+    "src/corral/providers/*.py",
+    "tests/cli/**/*.py",
+    "tests/providers/*.py",
 )
 """Files that are checked. Extend this to sources and tests when they are clean."""
 

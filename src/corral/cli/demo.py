@@ -35,7 +35,7 @@ def command(program: str | None) -> int:
 
 
 def _installed(agent: AgentSpec) -> str:
-    """The path of the agent's program; the tested version is installed if there is none."""
+    """The path of the agent's program; the tested version is installed if it is missing."""
     try:
         return programs.locate(agent, None).path
     except (NotInstalled, BrokenInstall, VersionTooOld):

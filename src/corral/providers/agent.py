@@ -31,7 +31,7 @@ from corral.values import DeniedCall, number_or_none
 SAMPLES = 3
 """Malformed lines that are shown in the log."""
 NO_TIMEOUT = 10 * 365 * 86_400.0
-"""The deadline in seconds if there is none."""
+"""Used as the deadline in seconds if no timeout is wanted."""
 DEFAULT_APPROVAL = "auto_edit"
 """Files may be edited; no commands, no network."""
 POLICY = ("approval_mode", "allowed_tools", "policy")

@@ -202,7 +202,7 @@ def test_no_line_of_a_question_looks_like_a_line_of_corral() -> None:
     assert "".join(rest).count("漢") == 200 * 3
 
 
-def test_a_question_without_arguments_says_that_there_are_none() -> None:
+def test_a_question_without_arguments_says_so() -> None:
     assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(no details are known)"]
     assert f"{BAR}do it" in lines_of(PermissionRequest("1", input="do it"), 80)
 
