@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import click
@@ -18,6 +19,10 @@ from corral.cli import batch, chat
 from corral.cli import run as run_command
 from corral.cli.options import Duration
 from corral.options import COMPUTED, KNOWN, SPELLINGS, RunKwargs, RunOptions
+from corral.pipelines.execution import agent_call
+from corral.pipelines.execution.handlers import NodeContext, NodeResources
+from corral.pipelines.graph import Graph, Node, Value
+from corral.pipelines.scheduler.commands import RunNode
 from corral.policy import Policy
 from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
 from corral.sessions.prepare import COMMON, PER_PROMPT
@@ -46,11 +51,8 @@ NOT_ON_THE_COMMAND_LINE = {
 }
 """Options that only Python and corral.toml have. A new option must be listed here, or get a
 flag."""
-NODE_ATTRIBUTES = {
-    *("policy", "allowed_tools", "system_prompt", "session_mode", "max_turns", "max_tool_rounds"),
-    *("max_budget_usd", "images", "attachments", "reasoning_effort", "timeout", "pass_env"),
-}
-"""Attributes of a node that are options of its agent's run."""
+NODE_VALUES: dict[Any, str] = {float: "7", int: "7", ("list", str): "PATH"}
+"""Type of an option → a value of the node attribute that sets it."""
 
 
 def test_every_list_of_option_names_equals_the_record() -> None:
@@ -201,8 +203,40 @@ def test_every_option_is_supported_by_some_agent() -> None:
     assert supported == FIELDS
 
 
-def test_attributes_of_a_node_are_options_of_a_run() -> None:
-    assert set(KNOWN) >= NODE_ATTRIBUTES
+def options_of_node(folder: Path, attributes: dict[str, Value]) -> dict[str, object]:
+    node = Node("n", attributes)
+    context = NodeContext(
+        run_id="",
+        graph=Graph("g", {}, {"n": node}),
+        node=node,
+        visit=RunNode(id="", node="n", number=0, context={}),
+        attempt=0,
+        folder=folder,
+        run_folder=folder,
+        workspace=folder,
+        resources=NodeResources(),
+    )
+    options, _notes = agent_call.options_of(context, agent_call.BUILT_IN)
+    return {**options}
+
+
+def node_value(option: str) -> str:
+    """A valid value for a node attribute, from the type of the option with that name."""
+    hint = normalized(typing.get_type_hints(RunKwargs)[option])
+    if isinstance(hint, frozenset):
+        return "reads" if Policy in hint else "high"
+    return NODE_VALUES.get(hint, "x")
+
+
+def test_node_attributes_set_the_options_with_their_names(tmp_path: Path) -> None:
+    unset = options_of_node(tmp_path, {})
+    set_by_attributes: set[str] = set()
+    for option in KNOWN:
+        found = options_of_node(tmp_path, {option: node_value(option)})
+        changed = {name for name in found if found[name] != unset.get(name)}
+        assert changed <= {option, "policy"}, option
+        set_by_attributes |= {option} if changed else set()
+    assert set_by_attributes == agent_call.NODE_OPTIONS
 
 
 def test_a_policy_is_given_as_a_record_or_a_preset() -> None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
@@ -45,6 +45,23 @@ DIRECTORY_WORDS = ("status.json", "ATTRACTOR_")
 """A prompt with one of these needs the directory of its node."""
 TIMEOUT = 3600.0
 """Seconds that an agent may work if the node has no ``timeout``."""
+TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode"], ...] = (
+    "system_prompt",
+    "session_mode",
+)
+COUNT_OPTIONS: tuple[Literal["max_turns", "max_tool_rounds"], ...] = (
+    "max_turns",
+    "max_tool_rounds",
+)
+AMOUNT_OPTIONS: tuple[Literal["max_budget_usd"], ...] = ("max_budget_usd",)
+LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachments")
+NODE_OPTIONS = frozenset(
+    (
+        *(*TEXT_OPTIONS, *COUNT_OPTIONS, *AMOUNT_OPTIONS, *LIST_OPTIONS),
+        *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort"),
+    )
+)
+"""Attributes of a node that set the option of ``corral.run`` with the same name."""
 BUILT_IN = "corral"
 """The built-in agent, which runs on any model."""
 
@@ -119,21 +136,24 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
         options["policy"] = policy
     if passed := work.resources.pass_env(work):
         options["pass_env"] = passed
-    if text := node.text("system_prompt"):
-        options["system_prompt"] = text
-    if text := node.text("session_mode"):
-        options["session_mode"] = text
-    if "max_turns" in node.attrs:
-        options["max_turns"] = number_of(node, "max_turns", int)
-    if "max_tool_rounds" in node.attrs:
-        options["max_tool_rounds"] = number_of(node, "max_tool_rounds", int)
-    if "max_budget_usd" in node.attrs:
-        options["max_budget_usd"] = number_of(node, "max_budget_usd", float)
-    if images := node.names("images"):
-        options["images"] = images
-    if attachments := node.names("attachments"):
-        options["attachments"] = attachments
+    _set_attributes(node, options)
     return options, _set_effort(node, config.find_agent(agent), options)
+
+
+def _set_attributes(node: Node, options: RunKwargs) -> None:
+    """Set the options that are attributes of the node. Raises ``ConfigError``."""
+    for text_name in TEXT_OPTIONS:
+        if text := node.text(text_name):
+            options[text_name] = text
+    for count_name in COUNT_OPTIONS:
+        if count_name in node.attrs:
+            options[count_name] = number_of(node, count_name, int)
+    for amount_name in AMOUNT_OPTIONS:
+        if amount_name in node.attrs:
+            options[amount_name] = number_of(node, amount_name, float)
+    for list_name in LIST_OPTIONS:
+        if names := node.names(list_name):
+            options[list_name] = names
 
 
 def effort_of(node: Node) -> Effort | None:
