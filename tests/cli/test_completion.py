@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ CORRAL = str(Path(sys.executable).parent / "corral")
 
 def completed(*words: str, cwd: Path) -> list[str]:
     """What bash offers for the last of these words."""
+    quoted = " ".join(map(shlex.quote, words))
     code = f"""
         eval "$({CORRAL} completion bash)"
-        COMP_WORDS=({" ".join(f"'{word}'" for word in words)})
+        COMP_WORDS=({quoted})
         COMP_CWORD={len(words) - 1}
         _corral_completion corral
         printf '%s\\n' "${{COMPREPLY[@]}}"
