@@ -240,10 +240,11 @@ class ProcessTree:
         """Reap the root. Its pid may belong to another process afterwards. A run that KILL has not
         ended yet is reaped later, by ``reap_leftovers``."""
         reap_leftovers()
-        if not self.reaped and not (self.gone and self._reap_root()):
+        if not self.reaped and not (self.gone and self.reap_root()):
             _dying[self] = os.getpid()
 
-    def _reap_root(self) -> bool:
+    def reap_root(self) -> bool:
+        """Reap the root if it has died. Return whether it was reaped."""
         self.reaped = _try_reap(self.root)
         if self.reaped:
             _roots.pop(self.root, None)
@@ -255,7 +256,7 @@ def reap_leftovers() -> bool:
     for tree, owner in list(_dying.items()):
         if owner == os.getpid():
             tree.kill(patience=0.0)
-        if owner != os.getpid() or (tree.gone and tree._reap_root()):
+        if owner != os.getpid() or (tree.gone and tree.reap_root()):
             _dying.pop(tree, None)
     return bool(_dying)
 

@@ -9,7 +9,7 @@ one JSON line for each step: its key and the response. It needs only the standar
 import json
 import sys
 from pathlib import Path
-from typing import TypedDict
+from typing import Required, TypedDict
 
 SESSION = "attack-session"
 OPTIONS = [
@@ -23,9 +23,9 @@ ANSWERS: dict[str, dict[str, object]] = {
 
 
 class Step(TypedDict, total=False):
-    key: int
-    method: str
-    params: dict[str, object]
+    key: Required[int]
+    method: Required[str]
+    params: Required[dict[str, object]]
     ask: str
     session: str
     late: str
