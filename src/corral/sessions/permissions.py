@@ -22,9 +22,10 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from corral.events import Decider, Decision, PermissionDecision, PermissionRequest
-from corral.options import PermissionMode, RunOptions
+from corral.options import PermissionMode
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
+from corral.sessions.prepare import PreparedRun
 from corral.system.path_guard import PathGuard
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
@@ -134,15 +135,10 @@ class PermissionBroker:
         return PermissionAnswer(decision, "person", "asked")
 
 
-def guard_of(run: RunOptions, cwd: str) -> PathGuard:
-    """The folders of a session."""
-    protects = not run.policy.is_unlimited
-    return PathGuard(cwd, run.include_directories, run.policy.writable, protects=protects)
-
-
-def broker_of(run: RunOptions, guard: PathGuard, ask: Asker | None) -> PermissionBroker:
+def broker_of(prepared: PreparedRun, ask: Asker | None) -> PermissionBroker:
     """Answers by the policy of a run."""
-    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=guard)
+    run = prepared.run
+    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=prepared.guard)
 
 
 Granted: TypeAlias = tuple[str, str | None]

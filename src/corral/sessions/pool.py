@@ -358,4 +358,4 @@ class _PoolConnection:
 
     def release(self) -> None:
         if self._connection is not None and self.session is not None:
-            self._connection.drop_chat(self.session)
+            self._connection.drop_session(self.session)

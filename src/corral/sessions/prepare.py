@@ -90,6 +90,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     user_settings: dict[str, Json]
     helpers: dict[str, str]
     """Programs that the agent starts itself: name → path."""
+    guard: PathGuard
+    """The folders of the run. Links are resolved before the agent starts and can change them."""
     auth: str | None = None
     """Which kind of credentials is billed; None if unknown."""
 
@@ -123,8 +125,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     def _links(self) -> Links:
         if not self.agent.needs_links or self.run.policy.is_unlimited:
             return Links()
-        run = self.run
-        return PathGuard(self.cwd, run.include_directories, run.policy.writable).links()
+        return self.guard.links()
 
 
 def prepare(
@@ -183,6 +184,12 @@ def prepare(
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
         helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
+        guard=PathGuard(
+            cwd,
+            run.include_directories,
+            run.policy.writable,
+            protects=not run.policy.is_unlimited,
+        ),
     )
 
 

@@ -72,7 +72,6 @@ from corral.events import (
     ToolUse,
     Vendor,
 )
-from corral.options import RunOptions
 from corral.policy import Action
 from corral.protocol.acp.client import (
     AcpClient,
@@ -104,7 +103,6 @@ from corral.sessions.permissions import (
     PermissionQuestions,
     Question,
     broker_of,
-    guard_of,
 )
 from corral.sessions.prepare import PreparedRun, needs_new_process
 from corral.sessions.store import SessionRecord, write_private_home
@@ -137,9 +135,9 @@ CarryOut: TypeAlias = Callable[[list[Command]], None]
 class SessionRules:
     """How the requests of a session are answered: by the policy of a run, below its folders."""
 
-    def __init__(self, run: RunOptions, cwd: str, ask: Asker | None) -> None:
-        self._guard = guard_of(run, cwd)
-        self.broker = broker_of(run, self._guard, ask)
+    def __init__(self, prepared: PreparedRun, ask: Asker | None) -> None:
+        self._guard = prepared.guard
+        self.broker = broker_of(prepared, ask)
 
     @cached_property
     def files(self) -> ClientFiles:
@@ -376,10 +374,12 @@ class Connection:
             return ""
         return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
-    async def new_chat(
-        self, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    async def new_session(
+        self, prepared: PreparedRun, ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
-        sent = self._acp.new_session(cwd, self._check_servers(servers))
+        """A new session for the prompts of ``prepared``."""
+        servers = self._check_servers(prepared.run.mcp_servers)
+        sent = self._acp.new_session(prepared.cwd, servers)
         self._opening += 1
         try:
             settled = await self.call(sent, self.handshake_timeout)
@@ -388,23 +388,23 @@ class Connection:
             early = self._early
             self._early = early if self._opening else {}
         found = read_session(settled.result)
-        session = self._add_session(found.session_id, cwd, ask)
+        session = self._add_session(found.session_id, prepared, ask)
         session.inbox.extend(early.pop(found.session_id, ()))
         return session, found
 
-    async def load_chat(
-        self, session_id: str, cwd: str, servers: Sequence[McpServer], ask: Asker | None
+    async def load_session(
+        self, session_id: str, prepared: PreparedRun, ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
         """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
         agent = self.agent
         if agent is None or not self.can_load:
             raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
-        session = self._add_session(session_id, cwd, ask)
-        wanted = self._check_servers(servers)
+        session = self._add_session(session_id, prepared, ask)
+        servers = self._check_servers(prepared.run.mcp_servers)
         if agent.can_load:
-            sent = self._acp.load_session(session_id, cwd, wanted)
+            sent = self._acp.load_session(session_id, prepared.cwd, servers)
         else:
-            sent = self._acp.resume_session(session_id, cwd, wanted)
+            sent = self._acp.resume_session(session_id, prepared.cwd, servers)
         try:
             settled = await self.call(sent, self.handshake_timeout)
         except BaseException as error:
@@ -437,7 +437,7 @@ class Connection:
                 break
         return found
 
-    def drop_chat(self, session: AcpSession) -> None:
+    def drop_session(self, session: AcpSession) -> None:
         self._sessions.pop(session.session_id, None)
         self._acp.forget_session(session.session_id)
 
@@ -584,7 +584,7 @@ class Connection:
         while await self._wait_for_update(session, quiet, until):
             pass
         if asyncio.get_running_loop().time() >= until:
-            self.drop_chat(session)
+            self.drop_session(session)
             raise StartupTimeout(
                 f"the history of the session did not end within {self.handshake_timeout:g}s",
                 hint="Raise startup_timeout, or start a new session.",
@@ -652,12 +652,8 @@ class Connection:
         else:
             session.serve(serve)
 
-    def use_policy(self, session: AcpSession, run: RunOptions, cwd: str, ask: Asker | None) -> None:
-        """Answer the permission requests of a session by the policy of this prompt."""
-        session.use_policy(SessionRules(run, cwd, ask))
-
-    def _add_session(self, session_id: str, cwd: str, ask: Asker | None) -> AcpSession:
-        rules = SessionRules(self._prepared.run, cwd, ask)
+    def _add_session(self, session_id: str, prepared: PreparedRun, ask: Asker | None) -> AcpSession:
+        rules = SessionRules(prepared, ask)
         session = AcpSession(session_id, self._acp, rules, self._carry_out)
         self._sessions[session_id] = session
         self.sessions += 1

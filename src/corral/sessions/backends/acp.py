@@ -22,7 +22,7 @@ from corral.protocol.acp.methods import (
     TextBlock,
 )
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.acp.connection import AcpSession, Connection
+from corral.sessions.acp.connection import AcpSession, Connection, SessionRules
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
@@ -120,7 +120,7 @@ class AcpBackend:
             self._source.session = session
         else:
             await self._switch_model(connection, session)
-        connection.use_policy(session, run, self._prepared.cwd, self._ask)
+        session.use_policy(SessionRules(self._prepared, self._ask))
         self._session = session
         if run.model is not None and session.models and run.model not in session.models:
             self.notes += (f"the agent does not list the model {run.model}",)
@@ -144,13 +144,11 @@ class AcpBackend:
                     hint="Start a new session.",
                 )
             await in_thread(make_loadable, agent, self._record)
-            session, loaded = await connection.load_chat(
-                meta.session_id, prepared.cwd, run.mcp_servers, self._ask
-            )
+            session, loaded = await connection.load_session(meta.session_id, prepared, self._ask)
             session.model = session.first_model = loaded.model
             await self._switch_model(connection, session)
             return session
-        session, offered = await connection.new_chat(prepared.cwd, run.mcp_servers, self._ask)
+        session, offered = await connection.new_session(prepared, self._ask)
         session.models = offered.models
         session.model = session.first_model = offered.model
         await self._choose_mode(connection, session, offered.modes)

@@ -30,7 +30,6 @@ from corral.sessions.permissions import (
     PermissionQuestions,
     Question,
     broker_of,
-    guard_of,
 )
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
@@ -73,7 +72,7 @@ class StreamBackend:
 
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
-            broker = broker_of(prepared.run, guard_of(prepared.run, prepared.cwd), ask)
+            broker = broker_of(prepared, ask)
             # The questions hold the list of decisions and not this object: see ``Question.reply``.
             self._questions = PermissionQuestions(broker, self._decisions.append, granted)
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
