@@ -38,6 +38,7 @@ GLOBS = (
     "src/corral/agents/**/*.py",
     "src/corral/models/**/*.py",
     "src/corral/inference/**/*.py",
+    "src/corral/pipelines/**/*.py",
     "tests/agents/**/*.py",
     "tests/models/**/*.py",
     "tests/inference/**/*.py",
@@ -45,6 +46,7 @@ GLOBS = (
     "src/corral/providers/*.py",
     "tests/cli/**/*.py",
     "tests/providers/*.py",
+    "tests/pipelines/**/*.py",
 )
 """Files that are checked. Extend this to sources and tests when they are clean."""
 

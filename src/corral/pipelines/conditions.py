@@ -30,7 +30,7 @@ from corral.pipelines.templates import as_text, find
 from corral.values import Json
 
 Lookup: TypeAlias = Callable[[str], Json]
-"""Returns the value of a key; ``""`` if there is none."""
+"""Returns the value of a key; ``""`` if it is unknown."""
 
 MAX_DEPTH = 64
 """How deep parentheses may be nested."""
@@ -271,7 +271,7 @@ class _Parser:
         return Clause(key, literal, operator=operator)
 
     def compared(self, key: str) -> str:
-        """The literal after ``=``; if there is none, the empty text."""
+        """The literal after ``=``; if nothing follows, the empty text."""
         literal = ""
         if self.at < len(self.text) and not self.text.startswith(("&&", "||", ")"), self.at):
             literal = self.literal()

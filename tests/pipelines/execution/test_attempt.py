@@ -71,7 +71,7 @@ async def test_none_is_success(harness: NodeHarness) -> None:
         (NetworkFailed("no route"), True),
         (RateLimited("slow down"), True),
         (AccessDenied("403"), False),
-        (ConfigError("no such thing", hint="Mend it."), False),
+        (ConfigError("no such thing", hint="Fix it."), False),
     ],
 )
 async def test_a_corral_error_fails_the_node_with_its_message(

@@ -160,7 +160,7 @@ def test_a_url_with_a_password_is_a_secret() -> None:
         ("REMOTE", "ssh://git@github.com/owner/name"),
         ("GIT_AUTHOR_NAME", "Somebody Longname"),
         ("PWD", "/home/user/work"),
-        ("EDITOR", "vim with words"),
+        ("EDITOR", "vim with arguments"),
     ],
 )
 def test_values_that_are_not_secret_are_not_redacted(name: str, value: str) -> None:

@@ -101,20 +101,20 @@ async def test_a_node_ends_at_its_timeout_with_the_partial_answer(
 async def test_a_cancelled_node_leaves_no_process(
     harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
 ) -> None:
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     def on_event(event: Event) -> None:
         if isinstance(event, ToolOutput):
-            begun.set()
+            started.set()
 
-    script = [call("shell", command="echo begun; sleep 300")]
+    script = [call("shell", command="echo started; sleep 300")]
     async with scripted_model.resources(script) as resources:
         work = harness.context(
             resources=resources, attrs={"prompt": "Go", "policy": "all"}, emit=on_event
         )
         task = asyncio.create_task(works.attempt(work))
         async with asyncio.timeout(30):
-            await begun.wait()
+            await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -80,10 +80,10 @@ async def test_an_exit_code_other_than_0_fails_the_node_with_the_output(
 async def test_a_command_that_forks_is_gone_at_its_timeout(
     harness: NodeHarness, workspace: Path
 ) -> None:
-    command = "(trap '' TERM; setsid sleep 300 & sleep 300) & echo begun; sleep 300"
+    command = "(trap '' TERM; setsid sleep 300 & sleep 300) & echo started; sleep 300"
     outcome = await tool(harness, command, timeout="300ms")
     assert "did not end within 0.3s" in outcome.failure_reason
-    assert outcome.context_updates["tool.output"] == "begun\n"
+    assert outcome.context_updates["tool.output"] == "started\n"
     assert processes_in(workspace) == []
     assert child_pids() == []
 

@@ -366,7 +366,7 @@ class MemoryRun:
         return result
 
     async def _next_message(self) -> Message:
-        """The next message. While there is none, delayed checkpoints are written."""
+        """The next message. While it waits, delayed checkpoints are written."""
         checkpoints = self._checkpoints
         while checkpoints is not None and checkpoints.is_behind and self._inbox.empty():
             try:

@@ -107,7 +107,7 @@ def instruction(wanted: Wanted, channel: Channel, path: str = "") -> str:
 
 def find(text: str) -> NodeVerdict | None:
     """The last JSON object of an answer, bare or fenced, that has an ``outcome`` or a
-    ``preferred_label``; None if there is none."""
+    ``preferred_label``; None if it has no such object."""
     end = text[-MAX_SCANNED:]
     decoder = json.JSONDecoder()
     found: JsonObject | None = None

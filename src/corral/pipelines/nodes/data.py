@@ -95,7 +95,7 @@ async def switch(work: NodeContext) -> Outcome:
 async def json_extract(work: NodeContext) -> Outcome:
     """Find the JSON in ``source`` (a key of the context, by default ``last_response``), also in
     prose or fences, and put what is at ``path`` (``items[0].name``) into ``key`` (by default
-    ``<node>.output``). If there is none, ``default`` is used; without it the node fails."""
+    ``<node>.output``). If there is no JSON, ``default`` is used; without it the node fails."""
     node = work.node
     source = node.text("source") or "last_response"
     text = find(work.context, source)
@@ -231,7 +231,7 @@ async def sleep(work: NodeContext) -> Outcome:
 
 
 def _source(work: NodeContext) -> Json:
-    """The value of the key that ``source`` names. Raises ``ConfigError`` if there is none."""
+    """The value of the key that ``source`` names. Raises ``ConfigError`` if it is missing."""
     node = work.node
     name = node.text("source")
     value = find(work.context, name) if name else None
@@ -253,7 +253,7 @@ _CONTAINER: Schema[Json] = Schema("JSON", {}, _read_container)
 
 
 def _json_in(value: Json) -> tuple[Json, str | None]:
-    """The JSON in a text, or why there is none. Other values are returned as they are."""
+    """The JSON in a text, or what is wrong. Other values are returned as they are."""
     if not isinstance(value, str):
         return value, None
     found, problems = find_json(value, _CONTAINER)
@@ -261,7 +261,7 @@ def _json_in(value: Json) -> tuple[Json, str | None]:
 
 
 def _at(value: Json, path: str) -> tuple[Json, str | None]:
-    """The value at this path, or why there is none."""
+    """The value at this path, or what is wrong."""
     steps = path.removeprefix("$").removeprefix(".")
     at = 0
     while at < len(steps):

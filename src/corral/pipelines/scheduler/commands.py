@@ -102,7 +102,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="w
     node: str
     seconds: float
     child: str = ""
-    """The open child whose progress ``Woken`` reports; empty: there is none."""
+    """The open child whose progress ``Woken`` reports; empty: no child."""
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steer"):

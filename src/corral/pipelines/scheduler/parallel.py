@@ -39,8 +39,8 @@ def make_branches(edges: list[Edge]) -> list[Branch]:
 
 def find_join(graph: Graph, heads: list[str]) -> str:
     """The fan-in where these branches join: the one that most of them reach, then the nearest,
-    then by id. A fan-in of a parallel node inside a branch does not count. Empty: there is
-    none."""
+    then by id. A fan-in of a parallel node inside a branch does not count. Empty: no
+    fan-in."""
     reached: dict[str, list[int]] = {}
     for head in dict.fromkeys(heads):
         for fan_in, distance in fan_ins(graph, head).items():
@@ -163,7 +163,7 @@ class ForkEnd(NamedTuple):
     lane: Lane
     outcome: Outcome
     join: str
-    """The fan-in where the lane continues; empty: there is none."""
+    """The fan-in where the lane continues; empty: no fan-in."""
 
 
 def start_fork(run: RunContext, lane: Lane, node: Node) -> ForkEnd | None:

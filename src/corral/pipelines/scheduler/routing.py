@@ -136,7 +136,7 @@ class Routes:
 
     def retry_target(self, node: Node, *, in_branch: bool = False) -> str:
         """Where to go back to after this node failed: its own target, else the graph's. Empty:
-        there is none. In a branch the graph's target does not count: a failure ends the branch."""
+        no target. In a branch the graph's target does not count: a failure ends the branch."""
         return self._target(node.attrs) or ("" if in_branch else self._target(self._graph.attrs))
 
     def _decides(self, target: str) -> bool:

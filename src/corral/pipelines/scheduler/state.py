@@ -60,7 +60,7 @@ class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The visit of the parallel node."""
     lane: str
     join: str
-    """The fan-in where the parent lane continues; empty: there is none."""
+    """The fan-in where the parent lane continues; empty: no fan-in."""
     branches: list[Branch]
     running: int = 0
     next: int = 0

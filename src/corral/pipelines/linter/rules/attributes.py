@@ -151,7 +151,7 @@ KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE
 def attribute_known(graph: Graph) -> Iterator[Finding]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
     of a known attribute is probably a mistake."""
-    suggestions = {known: Nearest(sorted(known), 0.8) for known in (GRAPH, NODE, EDGE)}
+    suggestions = {known: Nearest(sorted(known), 0.8) for known in KNOWN.values()}
     for owner in _owners(graph):
         known = KNOWN[type(owner)]
         if owner.attrs.keys() <= known:
