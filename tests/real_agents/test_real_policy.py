@@ -287,10 +287,21 @@ async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Pat
     assert denied_tools(*results) == [agent.tool_name("run")] * len(denied)
 
 
-@for_agents(
-    *("gemini-cli", "claude-cli", "opencode-cli", "copilot-cli", "copilot-acp", "qwen-cli"),
-    *("qwen-acp", "pi-cli"),
-)
+@for_agents("copilot-cli", "copilot-acp", "qwen-cli", "qwen-acp")
+async def test_a_denied_tool_is_not_offered_even_if_it_is_listed(
+    agent: RealAgent, workspace: Path
+) -> None:
+    read, shell = agent.tool_name("read"), agent.tool_name("run")
+    policy = Policy(allow_tools=(read, shell), deny_tools=(shell,))
+    await agent.attempt([agent.read("seed.txt"), agent.shell("touch ran.txt")], policy=policy)
+    assert file_names(workspace) == ["seed.txt"]
+    assert read in agent.turns[0].tools
+    assert shell not in agent.turns[0].tools
+
+
+# Not for Copilot: alone it cannot enforce writes, and its permission requests do not name the tool.
+# Not for Qwen Code: without a tool for reading its edit fails before it asks.
+@for_agents("gemini-cli", "claude-cli", "opencode-cli", "pi-cli")
 async def test_only_listed_tools_may_be_used(
     agent: RealAgent, workspace: Path, notes: Path
 ) -> None:
