@@ -88,7 +88,7 @@ asyncio.run(whole())
 
 
 async def test_a_command_of_a_killed_agent_is_in_the_process_registry(ours: BuiltinAgent) -> None:
-    # In a session of its own, so that no signal to the group reaches it.
+    # In its own session, so that no signal to the group reaches it.
     script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
     led = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
     host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, json.dumps(led))
@@ -120,7 +120,7 @@ async def test_a_session_that_is_never_prompted_leaves_no_folder(ours: BuiltinAg
 async def test_a_failed_turn_that_is_not_read_to_the_end_leaves_no_warning(
     ours: BuiltinAgent,
 ) -> None:
-    """An exception that nobody saw would be told when its task is collected."""
+    """An exception that was never read would be reported when its task is collected."""
     loose: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loose.append(context))
 

@@ -54,7 +54,7 @@ async def _child(ours: BuiltinAgent, *words: str) -> Process:
     return await Process.start(ProcessSpec(argv, cwd=ours.workspace, env=env, stderr_tail=4000))
 
 
-async def _told(process: Process) -> list[str]:
+async def _output_lines(process: Process) -> list[str]:
     out = b""
     try:
         while chunk := await process.read():
@@ -77,8 +77,8 @@ async def test_prompts_of_a_session_share_a_history(ours: BuiltinAgent) -> None:
 
 async def test_another_process_resumes_the_session(ours: BuiltinAgent) -> None:
     ours.options([call("list_dir"), say("One."), say("Two.")])
-    token, output = await _told(await _child(ours, "first"))
-    again, answer = await _told(await _child(ours, "second", token))
+    token, output = await _output_lines(await _child(ours, "first"))
+    again, answer = await _output_lines(await _child(ours, "second", token))
     assert (output, answer, again) == ("One.", "Two.", token)
     last = ours.requests[-1]
     assert last.texts == ["first", "One.", "second"]
@@ -93,7 +93,7 @@ async def test_a_killed_session_is_resumed_with_a_valid_history(
     """In its first turn, or in a later one."""
     hangs = Turn(text="Trying.", calls=[Call("shell", {"command": "echo $$ > pid; sleep 300"})])
     ours.options([*[say("One.")] * turns, hangs, say("Back.")])
-    token = (await _told(await _child(ours, "first")))[0] if turns else None
+    token = (await _output_lines(await _child(ours, "first")))[0] if turns else None
     process = await _child(ours, "second", *([token] if token else []))
     pid = await read_pid(ours.workspace / "pid")
     os.kill(process.pid, signal.SIGKILL)

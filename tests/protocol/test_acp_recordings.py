@@ -157,7 +157,7 @@ def items_of(commands: list[Command]) -> dict[str | None, list[RawEvent]]:
     return found
 
 
-def told(command: Command) -> Iterator[dict[str, Any]]:
+def as_json(command: Command) -> Iterator[dict[str, Any]]:
     match command:
         case Emit():
             for item in command.events:
@@ -196,7 +196,7 @@ def shown(item: RawEvent) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recording_becomes_these_commands(name: str) -> None:
-    lines = [json.dumps(line, ensure_ascii=False) for said in play(name) for line in told(said)]
+    lines = [json.dumps(line, ensure_ascii=False) for said in play(name) for line in as_json(said)]
     check_golden(GOLDENS / f"{name}.ndjson", "".join(line + "\n" for line in lines))
 
 

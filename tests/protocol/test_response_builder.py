@@ -255,7 +255,7 @@ def test_thinking_of_two_items_becomes_two_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("stated", "reason"),
     [
         ("stop", "tool_calls"),
         ("other", "tool_calls"),
@@ -266,11 +266,11 @@ def test_thinking_of_two_items_becomes_two_parts() -> None:
     ],
 )
 def test_a_truncated_or_filtered_response_keeps_its_finish_reason_despite_calls(
-    told: Reason, reason: Reason
+    stated: Reason, reason: Reason
 ) -> None:
     parts = fresh()
     parts.add_call("f", {})
-    parts.set_finish(told, "RAW")
+    parts.set_finish(stated, "RAW")
     assert parts.response().finish_reason == FinishReason(reason, "RAW")
 
 

@@ -55,7 +55,7 @@ def all_attempts(agent: RealAgent) -> list[Call]:
 
 
 def searches(agent: RealAgent) -> int:
-    """How often the search tool was used: it sends a request of its own to a model."""
+    """How often the search tool was used: it sends its own request to a model."""
     return len([request for request in agent.lane.requests if request.aside])
 
 
@@ -449,7 +449,7 @@ async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(
     monkeypatch.setenv("GEMINI_API_KEY", "canary-key-for-google")
     with refusing_proxy() as called:
         options = agent.options([], inherit="nothing")
-        # Without a base URL of ours, so that only the repository names one.
+        # Without our base URL, so that only the repository names one.
         options["env"] = {**called.env, "NO_PROXY": ""}
         result = await corral.run(agent.name, "do it", **options)
 

@@ -77,7 +77,7 @@ async def test_with_tools_the_value_is_handed_in_by_a_tool(agent: RealAgent) -> 
 
 
 @for_agents("claude-cli")
-async def test_the_agents_own_tool_hands_in_the_value(agent: RealAgent) -> None:
+async def test_the_agents_own_tool_submits_the_value(agent: RealAgent) -> None:
     """It is asked again where the model did not call the tool."""
     name = "StructuredOutput"
     handed_in = Turn(calls=[Call(name, {"summary": "fine", "problems": 5})])

@@ -68,7 +68,7 @@ async def test_an_invalid_label_is_refused(workspace: Path, label: Any) -> None:
         await corral.run("gemini-cli", GOOD, **options)
 
 
-async def test_a_prompt_of_a_pool_has_a_label_of_its_own(workspace: Path) -> None:
+async def test_a_prompt_of_a_pool_has_its_own_label(workspace: Path) -> None:
     agent = shlex.join([sys.executable, "-S", "-E", str(ACP), "--acp"])
     async with corral.pool(agent, cwd=workspace, timeout=30, label="pool") as pool:
         assert (await pool.run("text x", track_files=False)).label == "pool"

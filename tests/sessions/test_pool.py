@@ -99,7 +99,7 @@ async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: P
         assert [o for o in gc.get_objects() if isinstance(o, AcpSession)] == []
 
 
-async def test_each_prompt_has_a_folder_of_its_own(workspace: Path) -> None:
+async def test_each_prompt_has_its_own_folder(workspace: Path) -> None:
     places = [workspace / name for name in ("one", "two")]
     for place in places:
         place.mkdir()

@@ -181,7 +181,7 @@ async def test_a_pool_refuses_what_is_fixed_when_its_processes_start(
 async def test_gemini_applies_the_narrower_policy_to_one_prompt(
     name: str, gemini: RealAgent
 ) -> None:
-    """In ACP its process is started anew, and loads the conversation: one that was started for
+    """In ACP its process is started again, and loads the conversation: one that was started for
     "all" asks nobody."""
     options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="all")
     async with corral.session(name, **options) as session:

@@ -145,7 +145,7 @@ def test_a_schema_that_allows_null_is_refused() -> None:
 
 
 class Agent:
-    """A session that says what it is told to, one text a turn."""
+    """A session that returns the given texts, one per turn."""
 
     def __init__(self, *turns: str | Result) -> None:
         self.turns = list(turns)

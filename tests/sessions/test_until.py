@@ -261,7 +261,7 @@ COUNTED = Usage(input=1, output=2)
 
 
 class Agent:
-    """A session of successes that keeps what it was told."""
+    """A session whose turns succeed. It stores its prompts."""
 
     def __init__(self, usage: Usage = COUNTED) -> None:
         self.prompts: list[str] = []
@@ -276,7 +276,7 @@ class Agent:
 
 
 async def complaint_of(check: Until, cwd: Path = Path()) -> str | None:
-    """What an agent is told after its first turn."""
+    """The prompt that an agent gets after its first turn."""
     result = await until_done(Agent().run, "go", check, rounds=0, cwd=cwd)
     return result.error.message if result.error else None
 

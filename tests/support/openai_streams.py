@@ -58,7 +58,9 @@ def called(name: str, *pieces: str, id: str = "fc_1", call_id: str = "call_1") -
 
 def responded(*items: Item, end: str = "completed", **more: Any) -> Answer:
     """``more`` goes into the last form of the response: its error, why it is incomplete."""
-    numbered = [dict(event, sequence_number=n) for n, event in enumerate(_told(items, end, more))]
+    numbered = [
+        dict(event, sequence_number=n) for n, event in enumerate(_item_events(items, end, more))
+    ]
     whole = numbered[-1]["response"]
     return Answer(sse(*numbered, named=True), json.dumps(whole).encode())
 
@@ -93,7 +95,7 @@ def response(status: str, output: list[Item], **more: Any) -> Item:
     }
 
 
-def _told(items: tuple[Item, ...], end: str, more: Item) -> Iterator[Item]:
+def _item_events(items: tuple[Item, ...], end: str, more: Item) -> Iterator[Item]:
     yield {"type": "response.created", "response": response("in_progress", [])}
     yield {"type": "response.in_progress", "response": response("in_progress", [])}
     output: list[Item] = []

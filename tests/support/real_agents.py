@@ -57,7 +57,7 @@ class AgentRecord:
     writes_outside: bool = True
     """Its tools write outside the workspace where the policy allows it."""
     own_prompt: str = ""
-    """A phrase of its own system prompt."""
+    """A phrase from the system prompt of the agent."""
     effort_field: str = ""
     """The field of the model request that has the reasoning effort."""
     reads_documents: bool = False

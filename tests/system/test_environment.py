@@ -97,7 +97,7 @@ def test_secrets_are_found_by_the_agents_spec_or_by_name() -> None:
 
 
 def test_secrets_that_the_agent_does_not_see_are_redacted_too() -> None:
-    """It may meet them in a file. A mode or a number is none: it stands in the protocol too."""
+    """It may meet them in a file. A mode or a number is not a secret: the protocol has it too."""
     ours = {
         **OURS,
         "AUTH_TYPE": "subscription",

@@ -134,7 +134,7 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
             assert result.ok, result.error
         assert hostile.effects() == []
         assert hostile.added(model.requests) == []
-        if agent.programs:  # our own agent reads a project's documents, as it says
+        if agent.programs:  # the built-in agent reads a project's documents, as it says
             assert hostile.documents(model.requests) == []
 
 

@@ -76,7 +76,7 @@ async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
         return result_from_events(events), events
 
     async with corral.session(name, **options) as session:
-        if agent.transport.kind == "acp":  # of the others each prompt is a start of its own
+        if agent.transport.kind == "acp":  # the others start a process for each prompt
             first, _ = await run("first question")
             assert first.ok, first.error
         spent, events = await run("second question")

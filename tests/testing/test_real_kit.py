@@ -98,7 +98,7 @@ async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
     options: RunKwargs = {"program": installed(name)} if PROGRAMS.get(name) else {}
     report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
     assert not report.failed, report
-    # Of one that was not to be had when the tables were made they say nothing.
+    # The tables have no entry for an agent that was not available when they were made.
     reported = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}
     if {outcome for outcome, _ in reported.values()} != {None}:
         assert {row.scenario: seen(row) for row in report.rows} == reported, "run `make table`"

@@ -60,7 +60,7 @@ def here() -> dict[str, str | None]:
 
 
 class One:
-    """An agent with a folder, a model and an answer of its own."""
+    """An agent with its own folder, model and answer."""
 
     def __init__(self, name: str, number: int, server: ModelServer, folder: Path) -> None:
         agent = registry.find(name)

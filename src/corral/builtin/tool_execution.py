@@ -133,7 +133,7 @@ class ToolExecutor:
 
     async def _result(self, call: ToolCall, emit: Emit) -> ToolResult:
         stopwatch = Stopwatch()
-        current_call.set(call.id)  # each call runs in a task of its own
+        current_call.set(call.id)  # each call runs in its own task
         if self._kind(call.name) in CHANGING:
             async with self._in_order:
                 if self._is_interrupted:

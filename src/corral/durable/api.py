@@ -86,7 +86,7 @@ async def run(  # noqa: PLR0913
 
     ``goal``, ``values``: the goal and the values of the pipeline. ``agent``, ``model``: defaults of
     its nodes. ``workspace``: where agents and commands work. ``repository`` (a directory, a bare
-    repository or a URL): the run works in a worktree of its own, at ``commit``, and its changes
+    repository or a URL): the run works in its own worktree, at ``commit``, and its changes
     become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
     which the run's ``artifacts/`` are uploaded. ``run_dir``: the run directory. ``simulate``: no
     agent is started. ``people`` answers human gates; without it a durable run that reaches one

@@ -144,7 +144,7 @@ async def test_a_search_that_takes_too_long_is_stopped(
 async def test_a_ripgrep_that_the_tools_can_write_is_never_run(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searching needs no leave to run anything; a tool could have written this one."""
+    """Searching needs no permission to run programs; a tool could have written this one."""
     fake = here.root / "bin" / "rg"
     fake.parent.mkdir()
     fake.write_text(f"#!{sys.executable}\nopen('ran', 'w')\n")

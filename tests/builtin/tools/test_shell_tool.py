@@ -31,7 +31,7 @@ open("pids", "a").write(f"{os.getpid()}\\n")
 print("started", flush=True)
 time.sleep(300)
 """
-"""Ignores TERM, and has a grandchild in a session of its own that does too."""
+"""Ignores TERM, and has a grandchild in its own session that does too."""
 
 
 def python(code: str) -> str:

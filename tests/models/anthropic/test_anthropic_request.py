@@ -49,8 +49,8 @@ WEATHER = ToolSpec(
 
 def ask(*messages: Message | str, model: str = MODEL, **more: Any) -> Request:
     more.setdefault("provider_options", UNCACHED)
-    told = tuple(m if isinstance(m, Message) else Message.user(m) for m in messages)
-    return Request(model=model, messages=told or (Message.user("Hi"),), **more)
+    wanted = tuple(m if isinstance(m, Message) else Message.user(m) for m in messages)
+    return Request(model=model, messages=wanted or (Message.user("Hi"),), **more)
 
 
 def encoded(*messages: Message | str, streamed: bool = False, **more: Any) -> Encoded:
@@ -328,7 +328,7 @@ def test_an_effort_that_is_left_out_or_changed_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "effort", "told"),
+    ("model", "given", "effort", "wanted"),
     [
         (MODEL, None, None, 8192),
         ("claude-3-opus-20240229", None, None, 4096),
@@ -340,11 +340,11 @@ def test_an_effort_that_is_left_out_or_changed_is_a_warning() -> None:
     ],
 )
 def test_the_output_limit_is_always_sent_and_above_the_thinking_budget(
-    model: str, given: int | None, effort: str | None, told: int
+    model: str, given: int | None, effort: str | None, wanted: int
 ) -> None:
     made = encoded(model=model, max_tokens=given, reasoning_effort=effort)
-    assert made.body["max_tokens"] == told
-    assert bool(made.warnings) == (given is not None and told != given)
+    assert made.body["max_tokens"] == wanted
+    assert bool(made.warnings) == (given is not None and wanted != given)
 
 
 @pytest.mark.parametrize(
@@ -361,8 +361,8 @@ def test_sampling_is_left_out_if_it_would_be_rejected(
     model: str, effort: str | None, kept: dict[str, float]
 ) -> None:
     made = encoded(model=model, temperature=0.5, top_p=0.9, reasoning_effort=effort)
-    told = {name: made.body[name] for name in ("temperature", "top_p") if name in made.body}
-    assert told == kept
+    wanted = {name: made.body[name] for name in ("temperature", "top_p") if name in made.body}
+    assert wanted == kept
     assert len(made.warnings) == 2 - len(kept)
 
 
@@ -373,7 +373,7 @@ def test_metadata_other_than_the_user_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "wanted"),
     [
         ("auto", {"type": "auto"}),
         ("none", {"type": "none"}),
@@ -382,27 +382,27 @@ def test_metadata_other_than_the_user_is_a_warning() -> None:
         (None, None),
     ],
 )
-def test_the_choice_of_a_tool(choice: Any, told: Json) -> None:
-    assert body(tools=(WEATHER,), tool_choice=choice).get("tool_choice") == told
+def test_the_choice_of_a_tool(choice: Any, wanted: Json) -> None:
+    assert body(tools=(WEATHER,), tool_choice=choice).get("tool_choice") == wanted
     assert "tool_choice" not in body(tool_choice=choice)
 
 
 def test_a_tool_is_forced_only_on_a_model_that_does_not_think() -> None:
-    def told(model: str, effort: str | None) -> tuple[Json, Json, int]:
+    def wanted(model: str, effort: str | None) -> tuple[Json, Json, int]:
         made = encoded(
             model=model, tools=(WEATHER,), tool_choice="required", reasoning_effort=effort
         )
         warned = len(made.warnings)
         return made.body["tool_choice"], made.body.get("thinking"), warned
 
-    assert told(MODEL, None) == ({"type": "any"}, None, 0)
-    assert told(MODEL, "none") == ({"type": "any"}, {"type": "disabled"}, 0)
-    choice, thinking, warned = told(MODEL, "low")
+    assert wanted(MODEL, None) == ({"type": "any"}, None, 0)
+    assert wanted(MODEL, "none") == ({"type": "any"}, {"type": "disabled"}, 0)
+    choice, thinking, warned = wanted(MODEL, "low")
     assert (choice, warned) == ({"type": "auto"}, 1)
     assert thinking == {"type": "enabled", "budget_tokens": 2048}
-    assert told(NEW, None) == ({"type": "any"}, {"type": "disabled"}, 1)
-    assert told(NEWEST, None) == ({"type": "auto"}, None, 1)
-    quiet = told("claude-sonnet-5-5", "none")
+    assert wanted(NEW, None) == ({"type": "any"}, {"type": "disabled"}, 1)
+    assert wanted(NEWEST, None) == ({"type": "auto"}, None, 1)
+    quiet = wanted("claude-sonnet-5-5", "none")
     assert quiet == ({"type": "auto"}, {"type": "between_tools"}, 1)
 
 

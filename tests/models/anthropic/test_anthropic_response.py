@@ -170,7 +170,7 @@ RECORDINGS: dict[str, bytes] = {
 }
 
 
-def told(recording: bytes, size: int | None = None) -> ResponseBuilder:
+def parsed(recording: bytes, size: int | None = None) -> ResponseBuilder:
     """The recording read in chunks of this size; in one chunk by default."""
     parts, sse, translate = (
         ResponseBuilder("anthropic", MODEL),
@@ -184,7 +184,7 @@ def told(recording: bytes, size: int | None = None) -> ResponseBuilder:
 
 
 def streamed(recording: bytes, size: int | None = None) -> Response:
-    return told(recording, size).response()
+    return parsed(recording, size).response()
 
 
 def read(body: bytes) -> Response:
@@ -315,7 +315,7 @@ def test_a_signature_survives_a_round_of_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "pieces", "told"),
+    ("tool", "pieces", "parsed"),
     [
         ("corral_result", ['{"a": ', '"x \\" {', '}", "b" : [1]}'], '{"a":"x \\" {}","b":[1]}'),
         ("corral_result", ["{}"], "{}"),
@@ -328,10 +328,10 @@ def test_a_signature_survives_a_round_of_tools() -> None:
     ],
 )  # fmt: skip
 def test_the_arguments_of_the_schema_tool_are_the_text(
-    tool: str, pieces: list[str], told: str
+    tool: str, pieces: list[str], parsed: str
 ) -> None:
     answer = streamed(stream(start(), use(0, "t", tool, *pieces), end("tool_use")))
-    assert answer.text == told
+    assert answer.text == parsed
     assert not answer.tool_calls
     assert answer.finish_reason == FinishReason("stop", "tool_use")
     one = {"type": "tool_use", "id": "t", "name": tool, "input": json.loads("".join(pieces))}
@@ -343,7 +343,7 @@ def test_the_arguments_of_the_schema_tool_are_the_text(
 
 def test_an_answer_is_streamed_while_the_tool_call_is_read() -> None:
     pieces = ('{"value": [', "1,", " 2]", "}")
-    parts = told(stream(start(), use(0, "t", "corral_value", *pieces)))
+    parts = parsed(stream(start(), use(0, "t", "corral_value", *pieces)))
     deltas = [event.text for event in parts.events if isinstance(event, TextDelta)]
     assert deltas == ["[", "1,", "2]"]
 
@@ -370,7 +370,7 @@ def test_unknown_events_are_passed_on_without_an_error() -> None:
         {"type": "input_json_delta", "partial_json": "{}"},
     )
     found = block(2, {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"a": 1}]})
-    parts = told(stream(start(), odd, text(0, "x"), server, found, end("end_turn")))
+    parts = parsed(stream(start(), odd, text(0, "x"), server, found, end("end_turn")))
     names = [event.name for event in parts.events if isinstance(event, ProviderEvent)]
     assert names == [
         "weather_report",

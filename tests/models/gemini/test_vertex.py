@@ -30,7 +30,7 @@ class Tokens(ThreadingHTTPServer):
     asked = 0
 
 
-class Desk(BaseHTTPRequestHandler):
+class TokenHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, Tokens)
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -48,7 +48,7 @@ class Desk(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
-    server = Tokens(("127.0.0.1", 0), Desk)
+    server = Tokens(("127.0.0.1", 0), TokenHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(

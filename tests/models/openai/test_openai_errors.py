@@ -31,31 +31,31 @@ def failed(status: int, body: Any, **headers: str) -> CorralError:
     )
 
 
-def told(message: str = "No.", **more: Any) -> dict[str, Any]:
+def body_of(message: str = "No.", **more: Any) -> dict[str, Any]:
     return {"error": {"message": message, "type": None, "param": None, "code": None, **more}}
 
 
 @pytest.mark.parametrize(
     ("status", "body", "error", "theirs"),
     [
-        (400, told(type="invalid_request_error"), errors.InvalidRequest, openai.BadRequestError),
-        (400, told(code="context_length_exceeded"), errors.ContextLengthExceeded,
+        (400, body_of(type="invalid_request_error"), errors.InvalidRequest, openai.BadRequestError),
+        (400, body_of(code="context_length_exceeded"), errors.ContextLengthExceeded,
          openai.BadRequestError),
-        (400, told("This model's maximum context length is 8192 tokens."),
+        (400, body_of("This model's maximum context length is 8192 tokens."),
          errors.ContextLengthExceeded, openai.BadRequestError),
-        (400, told(code="content_filter"), errors.ContentRefused, openai.BadRequestError),
-        (400, told(code="invalid_prompt"), errors.ContentRefused, openai.BadRequestError),
-        (401, told(code="invalid_api_key"), errors.AuthenticationFailed,
+        (400, body_of(code="content_filter"), errors.ContentRefused, openai.BadRequestError),
+        (400, body_of(code="invalid_prompt"), errors.ContentRefused, openai.BadRequestError),
+        (401, body_of(code="invalid_api_key"), errors.AuthenticationFailed,
          openai.AuthenticationError),
-        (403, told(), errors.AccessDenied, openai.PermissionDeniedError),
-        (404, told(code="model_not_found"), errors.ModelNotFound, openai.NotFoundError),
-        (422, told(), errors.InvalidRequest, openai.UnprocessableEntityError),
-        (429, told(code="rate_limit_exceeded", type="tokens"), errors.RateLimited,
+        (403, body_of(), errors.AccessDenied, openai.PermissionDeniedError),
+        (404, body_of(code="model_not_found"), errors.ModelNotFound, openai.NotFoundError),
+        (422, body_of(), errors.InvalidRequest, openai.UnprocessableEntityError),
+        (429, body_of(code="rate_limit_exceeded", type="tokens"), errors.RateLimited,
          openai.RateLimitError),
-        (429, told(code="insufficient_quota", type="insufficient_quota"), errors.QuotaSpent,
+        (429, body_of(code="insufficient_quota", type="insufficient_quota"), errors.QuotaSpent,
          openai.RateLimitError),
-        (500, told(type="server_error"), errors.ServerFailed, openai.InternalServerError),
-        (503, told(code="invalid_api_key"), errors.ServerFailed, openai.InternalServerError),
+        (500, body_of(type="server_error"), errors.ServerFailed, openai.InternalServerError),
+        (503, body_of(code="invalid_api_key"), errors.ServerFailed, openai.InternalServerError),
     ],
 )  # fmt: skip
 def test_an_error_is_chosen_by_status_and_code(
@@ -93,7 +93,7 @@ def test_error_bodies_of_different_servers_are_read(body: Any, words: str) -> No
 
 
 def test_the_delay_in_the_headers_wins() -> None:
-    body = told("Please try again in 20s.", code="rate_limit_exceeded")
+    body = body_of("Please try again in 20s.", code="rate_limit_exceeded")
     assert failed(429, body).retry_after == 20
     assert failed(429, body, retry_after="3").retry_after == 3
     assert failed(429, body, retry_after_ms="150").retry_after == 0.15

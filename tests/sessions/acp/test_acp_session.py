@@ -737,7 +737,7 @@ async def test_no_path_of_the_agents_leads_out_of_the_workspace(
     assert os.listdir(beside) == ["secret"]
 
 
-async def test_a_missing_file_is_an_error_of_its_own(workspace: Path) -> None:
+async def test_a_missing_file_has_its_own_error(workspace: Path) -> None:
     result = await result_of(workspace, f"read {workspace}/none", allow_file_reads=True)
     assert result.text == f"[Resource not found: {workspace}/none]"
 

@@ -33,7 +33,7 @@ AWAITED = "the answer is awaited in: "
 
 
 class Person:
-    """Answers each question in its turn, from a thread, once they are told where."""
+    """Answers each question in its turn, from a thread, once the location is known."""
 
     def __init__(self, *answers: str | Callable[[Path], object]) -> None:
         self._answers = list(answers)

@@ -1,6 +1,6 @@
 """The agent host of a run, as its workers see it: submit a job, wait for its result, cancel it.
 
-A host (``server``) is a process of its own that runs node attempts. A worker may die at any moment;
+A host (``server``) is a separate process that runs node attempts. A worker may die at any moment;
 the host and the agents in it continue. The worker that takes the node over finds its result, or
 waits for the host. A host serves one machine; its files are in corral's home, in one directory per
 run (``hosts/<digest>``), readable only by the owner:
@@ -14,7 +14,7 @@ run (``hosts/<digest>``), readable only by the owner:
 * ``isolated/NAME/``: the same files (lock, wake, requests) for the host of an isolated job.
 
 A host exits when its run has ended or when it has had no job for a while. If it is killed, each of
-its jobs is isolated in a host of its own, so that only the guilty one can kill its host again.
+its jobs is isolated in its own host, so that only the guilty one can kill its host again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESERVED = 64 * 1024
 """Bytes of disk reserved for each job's result before it starts: on a full disk a job could not
 report anything otherwise."""
 ISOLATED = "isolated"
-"""A file in a job's directory: the job is isolated in a host of its own."""
+"""A file in a job's directory: the job is isolated in its own host."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -27,7 +27,7 @@ Guarantees
 Crashes
 * The worker dies: the host continues; the next worker finds the running job or its result.
 * The host is killed: all its jobs die, and it is unknown which one caused it. At the next submit
-  each job that had started is isolated: it gets a host of its own, so that only the guilty one
+  each job that had started is isolated: it gets its own host, so that only the guilty one
   can kill its host again. Each start is counted by a file ``started.N``; after ``CRASHES`` starts
   the job fails. What a restarted attempt does is decided by ``on_crash`` (``node_workflow``).
 * The machine dies: as if host and worker were killed.

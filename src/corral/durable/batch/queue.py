@@ -1,4 +1,4 @@
-"""The durable queue of a batch: each task is a workflow of its own (``batch/task``).
+"""The durable queue of a batch: each task is a separate workflow (``batch/task``).
 
 Theory of operation
 -------------------
@@ -12,7 +12,7 @@ process that runs the batch submits a window of tasks, polls for those that have
 more. All database calls run in one thread (``BatchStoreThread``).
 
 States of a task: not submitted -> queued -> running -> ended. They are read from the database,
-never from a file of ours; ``resume`` decides from them what is still to do.
+never from a file of corral; ``resume`` decides from them what is still to do.
 
 Guarantees
 * A task that has ended in a round is never run again in that round.
@@ -318,7 +318,7 @@ class QueueRunner:
 
 
 class BatchStoreThread:
-    """A batch store in a thread of its own; calls run one at a time."""
+    """A batch store in its own thread; calls run one at a time."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -8,8 +8,8 @@ Rules, each learned from an experiment:
   must not abandon runs.
 * A workflow's calls are matched by position on replay: they are never run concurrently.
 * Everything in the journal is JSON. Rows of another kind are neither written nor decoded.
-* The library replaces the default executor of the loop that it runs in, so it gets a loop of its
-  own and never uses the caller's.
+* The library replaces the default executor of the loop that it runs in, so it gets its
+  own loop and never uses the caller's.
 """
 
 from __future__ import annotations

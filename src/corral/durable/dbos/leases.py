@@ -5,7 +5,7 @@ when the executor dies in any way, so that no heartbeat and no clock are needed.
 take an executor's lock knows that the executor is dead. It puts the executor's work back on the
 queues while it holds the lock, so that no other process does the same at the same time.
 
-On a server a lease needs a connection of its own, directly to Postgres: a connection pool in
+On a server a lease needs its own connection, directly to Postgres: a connection pool in
 between (pgbouncer in transaction mode) would hold the lock for all its users.
 """
 

@@ -11,7 +11,7 @@ enqueued it with a ``NodeInput``. There are three forms:
 * a timer: sleep, then send ``Expired`` or ``Woken`` to the run.
 
 States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. Each attempt is a
-recorded step with a name of its own (``fix#2``): one that has ended is never run again. The end
+recorded step with its own name (``fix#2``): one that has ended is never run again. The end
 of a pause is recorded too, so a restart does not extend it.
 
 Guarantees

@@ -37,7 +37,7 @@ class WorkerOptions:
     imports: Sequence[str] = ()
     """Modules that register node kinds."""
     concurrency: int | None = AT_ONCE
-    """How many nodes that do real work run at once, unless a limit of their own applies. None: no
+    """How many nodes that do real work run at once, unless their own limit applies. None: no
     limit."""
     drain: float = DRAIN
     """Seconds that running nodes may take to finish after the first signal."""

@@ -13,7 +13,7 @@ working tree is not touched.
   the branch, so that a node continues from all that was saved before, on any machine.
 * ``save`` runs after each attempt: it commits the changes and advances the branch. If another
   machine has advanced the branch meanwhile, both are merged. If they conflict, the later one
-  fails, and its work is saved to a branch of its own. The commit is recorded in the outcome
+  fails, and its work is saved to a separate branch. The commit is recorded in the outcome
   (``COMMIT``), so that a fork can start from it.
 * ``close`` runs when the run has ended: it writes ``changes.patch`` into the artifacts and
   removes the worktree. A branch without changes is removed.
@@ -301,7 +301,7 @@ def _advance_branch(
 
 
 def _save_aside(worktree: RunWorktree, visit: str) -> str:
-    """Save work that conflicts to a branch of its own."""
+    """Save work that conflicts to a separate branch."""
     branch = branch_name(f"{worktree.branch.partition('/')[2]}--{visit}")
     with _locked(worktree) as folder, contextlib.suppress(StorageFailed):
         tree, repository = _read_notes(folder), _repository(worktree)

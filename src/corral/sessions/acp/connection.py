@@ -495,7 +495,7 @@ class Connection:
         return None
 
     async def wait_for_reply(self, id: int, timeout: float) -> bool:
-        """Wait for a call of ours, at most so long; whether it is settled."""
+        """Wait for one of our calls until the limit. Returns whether it has finished."""
         try:
             async with asyncio.timeout(timeout):
                 await self._pump(lambda: self.is_settled(id))

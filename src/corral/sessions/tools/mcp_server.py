@@ -293,7 +293,7 @@ class ToolServer:
             watching.cancel()
 
     def _cancel_call(self, body: bytes) -> None:
-        """``notifications/cancelled`` comes in a request of its own, where the SDK without
+        """``notifications/cancelled`` comes in a separate request, where the SDK without
         sessions knows no calls. Two clients may have used one id: then neither is cancelled."""
         if b"notifications/cancelled" not in body:
             return

@@ -13,7 +13,7 @@
     answer = await tools.call("weather", {"city": "Ghent"})
 
 A call never raises: a tool that raises, hangs, is unknown, gets wrong arguments
-or returns what cannot be JSON is an *error answer*, in words for the model. Only
+or returns what cannot be JSON is an *error answer*, as text for the model. Only
 the cancellation of the call itself passes through. The order is fixed: look up,
 check the arguments, ask the hooks, run, show the answer to the hooks.
 """

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 Who starts it: ``client.open_connection``, at the first prompt of a named session, through
-``system.process.daemon``. It lives as long as it is used: it ends after an idle limit, when it is
-told to stop, on SIGTERM, and if its session cannot be opened.
+``system.process.daemon``. It lives as long as it is used: it ends after an idle limit, on a
+``stop`` request, on SIGTERM, and if its session cannot be opened.
 
 States: listening -> open -> ending.
 

@@ -1,6 +1,6 @@
 """Git folders of corral's own, used in place of a repository's ``.git``.
 
-A stub has a ``config`` and an ``info/attributes`` of ours. Its ``objects``, ``refs``,
+A stub has its own ``config`` and ``info/attributes``. Its ``objects``, ``refs``,
 ``packed-refs`` and ``shallow`` are links to those of the repository, as git's own
 ``git-new-workdir`` makes them. So git reads and writes the repository's objects and branches, and
 obeys none of its settings, attributes, hooks, grafts or submodules.

@@ -165,7 +165,7 @@ def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Cap
             return True
         case "processes":
             return free
-        case "ACP file methods":  # of a session of its own
+        case "ACP file methods":  # in a separate session
             return False
 
 

@@ -54,7 +54,7 @@ def success(result: Result) -> None:
 
 
 def texts_to_model(stage: Stage) -> str:
-    """The texts of all requests: some agents send a request of their own first."""
+    """The texts of all requests: some agents send their own request first."""
     return "\n".join(text for request in stage.requests for text in request.texts)
 
 

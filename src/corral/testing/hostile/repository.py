@@ -42,7 +42,7 @@ class HostileRepository:
 
     def added(self, requests: Iterable[Request]) -> list[str]:
         """Tools, skills, sub-agents, commands and variables of the tree that a model received."""
-        found = {name for name in self._told(requests) if name not in DOCUMENTS}
+        found = {name for name in self._names_in_requests(requests) if name not in DOCUMENTS}
         for request in requests:
             if f"HOSTILE_VARIABLE={self.marker}" in json.dumps(request.body, ensure_ascii=False):
                 found.add("HOSTILE_VARIABLE")
@@ -51,9 +51,9 @@ class HostileRepository:
 
     def documents(self, requests: Iterable[Request]) -> list[str]:
         """Documents of the tree, such as ``AGENTS.md``, that were sent to a model."""
-        return sorted(self._told(requests) & DOCUMENTS)
+        return sorted(self._names_in_requests(requests) & DOCUMENTS)
 
-    def _told(self, requests: Iterable[Request]) -> set[str]:
+    def _names_in_requests(self, requests: Iterable[Request]) -> set[str]:
         bodies = [json.dumps(request.body, ensure_ascii=False) for request in requests]
         return {n for body in bodies for n in re.findall(rf"{self.marker} ([\w./-]*\w)", body)}
 

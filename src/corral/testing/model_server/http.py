@@ -51,7 +51,7 @@ class ServerResponse(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     streamed: bool = False
-    """A chunk of its own for each piece, instead of a length for all."""
+    """A separate chunk for each piece, instead of a length for all."""
     delay: float = 0.0
     gap: float = 0.0
     """Seconds between pieces."""

@@ -230,7 +230,7 @@ def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json
         at: dict[str, Json] = {"output_index": index}
         yield False, {"type": "response.output_item.added", **at, "item": item.added}
         if item.part is not None:
-            yield from _told(item.part, {"item_id": item.id, **at})
+            yield from _part_events(item.part, {"item_id": item.id, **at})
         yield False, {"type": "response.output_item.done", **at, "item": item.done}
         done.append(item.done)
     if turn.late:
@@ -241,7 +241,7 @@ def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json
         yield False, {"type": f"response.{ended['status']}", "response": ended}
 
 
-def _told(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Json]]]:
+def _part_events(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Json]]]:
     at = {**at, **part.index}
     extra: dict[str, Json] = {"logprobs": []} if part.text == "output_text" else {}
     if part.inside:

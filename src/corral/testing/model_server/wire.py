@@ -12,7 +12,7 @@ with the functions of ``Wire``:
 
 Each piece of a streamed response ends with a text or call of the script. ``cut`` and ``hang`` count
 these pieces, so a script stops at the same place on every wire, however many events the vendor
-sends around it. The end of the response is a piece of its own, so a response that was cut never
+sends around it. The end of the response is a separate piece, so a response that was cut never
 looks complete.
 """
 
