@@ -172,6 +172,7 @@ RECORDS: Mapping[str, AgentRecord] = {
             name="claude-acp",
             url_path="",
             usage=_usage(reasoning=None),
+            starts_denied_servers=True,
             own_prompt="software engineering",
             always_offers=("Agent",),
             calls_per_turn=12,
