@@ -45,7 +45,6 @@ import contextlib
 import errno
 import functools
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -530,6 +529,8 @@ def _launcher(number: int | None) -> list[str]:
 
 @functools.cache
 def _tool(name: str) -> str | None:
+
+    import shutil
 
     return shutil.which(name) if platform.LINUX and not name.startswith("-") else None
 
