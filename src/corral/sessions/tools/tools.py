@@ -26,7 +26,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 from uuid import uuid4
 
 import msgspec
@@ -260,7 +260,7 @@ def _name(function: Callable[..., object]) -> str:
 
 async def maybe_await(value: T | Awaitable[T]) -> T:
     """The value; if it is awaitable, its result."""
-    return await value if isinstance(value, Awaitable) else value
+    return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
 
 
 def _describe_error(error: BaseException) -> str:

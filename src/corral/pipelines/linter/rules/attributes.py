@@ -151,7 +151,7 @@ KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE
 def attribute_known(graph: Graph) -> Iterator[Finding]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
     of a known attribute is probably a mistake."""
-    suggestions = {known: Nearest(sorted(known), 0.8) for known in KNOWN.values()}
+    suggestions = {kind: Nearest(sorted(known), 0.8) for kind, known in KNOWN.items()}
     for owner in _owners(graph):
         known = KNOWN[type(owner)]
         if owner.attrs.keys() <= known:
@@ -159,7 +159,7 @@ def attribute_known(graph: Graph) -> Iterator[Finding]:
         for key in owner.attrs:
             if key in known or key in LAYOUT or key in OTHER:
                 continue
-            if near := suggestions[known](key.lower().replace("-", "_")):
+            if near := suggestions[type(owner)](key.lower().replace("-", "_")):
                 yield warning(
                     "attribute_known",
                     f"{key} of {_name(owner)} is unknown and has no effect",
