@@ -181,10 +181,7 @@ def command(
     budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
     12 agent not installed · 130 interrupted
     """
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
-    if flags["as_json"] and (flags["schema"] is not None or flags["full_result"]):
-        raise ConfigError("--json prints events: leave out --schema and --result")
+    _check_flags(flags)
     schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
     text = read_prompt_and_stdin(prompt, file)
     options = _options(flags)
@@ -192,8 +189,6 @@ def command(
     progress = Progress(enabled=not flags["quiet"])
     if flags["session"] is not None:
         return _run_named(flags["session"], agent, text, flags, printer, progress)
-    if flags["session_idle"] is not None:
-        raise ConfigError("--session-idle is for --session")
     agent = choose_agent(agent, options)
     choose_channel(agent, options)
     if "resume" in options and not (text or "").strip():
@@ -204,6 +199,16 @@ def command(
     if schema is not None or flags["full_result"]:
         return run_result.run(agent, text, options, schema, progress, full=flags["full_result"])
     return asyncio.run(_run(agent, text, options, printer, progress))
+
+
+def _check_flags(flags: RunFlags) -> None:
+    """Raise ``ConfigError`` for flags that do not go together."""
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
+    if flags["as_json"] and (flags["schema"] is not None or flags["full_result"]):
+        raise ConfigError("--json prints events: leave out --schema and --result")
+    if flags["session_idle"] is not None and flags["session"] is None:
+        raise ConfigError("--session-idle is for --session")
 
 
 def _options(flags: RunFlags) -> RunKwargs:
@@ -309,6 +314,7 @@ def _run_named(
         options=_json_options({**_options(flags), "cwd": cwd}),
         interactive=is_interactive(),
     )
+    gc.enable()  # loading is done; the run may be long
     turn = client.WarmTurn(
         client.WarmFiles.of(name, cwd),
         request,
