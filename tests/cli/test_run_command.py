@@ -147,7 +147,7 @@ def test_each_status_has_its_exit_code(
         (["run", "x", "--json", "--quiet"], 2, "both given"),
         (["run", "x", "--allow-tool", "read_fil"], 2, "did you mean 'read_file'?"),
         (["run", "x", "--frobnicate"], 2, "No such option"),
-        (["frobnicate"], 2, "No such command"),
+        (["frobnicate"], 2, "no command is called"),
         (["--config", "bad.toml", "run", "x"], 2, "(at line 2, column"),
         (["sessions", "show", "nothing"], 4, "no session is called"),
         (["agents", "show", "nobody"], 2, "no agent is called"),

@@ -34,6 +34,8 @@ SPENT = (
     "more credits",
 )
 """Parts of the messages of services for a 402, in lower case."""
+_GUESS = "possible quota limitations"
+"""A guess that one agent adds to every 429; it says nothing about the account."""
 
 _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (SPENT, errors.QuotaSpent, QUOTA),
@@ -57,7 +59,7 @@ _STATUS: dict[str, tuple[type[CorralError], str | None]] = {
 
 def error_from_service(text: str, key_hint: str) -> CorralError:
     """``ProcessFailed`` for an unknown text."""
-    low = text.lower()
+    low = text.lower().replace(_GUESS, "")
     found = re.search(r"\b([45]\d\d)\b", text)
     status = found[1] if found else ""
     if status == "401" or "api key" in low:
