@@ -318,11 +318,7 @@ def _object(
         for name, found in as_object(json.pop("$defs", None)).items():
             if defs.setdefault(name, found) != found:
                 raise SchemaInvalid(f"{label}: two different types are called {name}")
-        about = _annotated(hint) or described.get(each.name)
-        if about is not None:
-            json.setdefault("description", about)
-        if isinstance(each.default, str | int | float | bool):
-            json.setdefault("default", each.default)
+        _describe(json, _annotated(hint) or described.get(each.name), each.default)
         properties[each.name] = json
     required = [each.name for each in parameters if each.default is each.empty]
     combined: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
@@ -340,6 +336,14 @@ def _object(
         return values, []
 
     return Schema(label, combined, read)
+
+
+def _describe(schema: JsonObject, about: str | None, default: object) -> None:
+    """Add the description and the default of a parameter to its schema, unless it has them."""
+    if about is not None:
+        schema.setdefault("description", about)
+    if isinstance(default, str | int | float | bool):
+        schema.setdefault("default", default)
 
 
 def _annotated(hint: object) -> str | None:
