@@ -46,6 +46,11 @@ def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None
     assert [each["turns"] for each in listed] == [2]
 
 
+def test_what_is_denied_because_nobody_can_be_asked_is_printed(session: Path) -> None:
+    done = run("text hi", cwd=session)
+    assert "there is no terminal to ask on: write, shell" in done.stderr
+
+
 def test_events_are_printed_as_by_other_runs(session: Path) -> None:
     lines = run("text hi", "--json", cwd=session).stdout.splitlines()
     kinds = [json.loads(line)["type"] for line in lines]

@@ -320,6 +320,9 @@ def _run_named(
         request,
         ask=TerminalAsker(progress.pause) if is_interactive() else None,
         idle=flags["session_idle"] or client.IDLE_SECONDS,
+        on_accepted=lambda accepted: progress.show_denied(
+            accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
+        ),
         on_waiting=progress.waiting,
     )
     return _report(asyncio.run(_print_turn(turn, printer, progress)), progress)

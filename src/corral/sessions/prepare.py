@@ -104,6 +104,17 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
         return env
 
+    def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
+        """Capabilities that the policy would ask about and that are denied because nobody can be
+        asked. ``asks``: a person can be asked."""
+        if asks or self.run.policy.mode == "native":
+            return ()
+        return tuple(
+            row.capability
+            for row in self.compiled.report
+            if row.verdict == "ask" and (row.capability != "mcp" or self.run.mcp_servers)
+        )
+
     def launch_context(self, folder: Path) -> LaunchContext:
         """What the agent's launch needs to know, for a session stored in ``folder``."""
         return LaunchContext(

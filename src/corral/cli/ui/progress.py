@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -41,19 +41,20 @@ class Progress:
         """Print what is denied because nobody can be asked. ``asks``: a person can be asked."""
         # If the agent is a person, they may be typing here: no status line.
         self._live = self._live and "person" not in prepared.agent.capabilities
-        asking = [
-            row.capability
-            for row in prepared.compiled.report
-            if row.verdict == "ask" and (row.capability != "mcp" or prepared.run.mcp_servers)
-        ]
-        if asking and not asks and prepared.run.policy.mode != "native":
-            why = "there is no terminal to ask on"
-            if not prepared.agent.asks:
-                why = f"{prepared.agent.name} has no channel for questions"
-                why += f" ({DEFAULT_AGENT} can ask)" if prepared.agent.name != DEFAULT_AGENT else ""
-            allow = "use --approve edits or all to allow more."
-            if self._enabled:
-                self._print(f"{why}: {', '.join(asking)} denied; {allow}")
+        denied = prepared.denied_without_asking(asks=asks)
+        self.show_denied(prepared.agent.name, denied, agent_asks=prepared.agent.asks)
+
+    def show_denied(self, agent: str, denied: Sequence[str], *, agent_asks: bool) -> None:
+        """Print which capabilities are denied because nobody can be asked. ``agent_asks``: the
+        agent has a channel for questions."""
+        if not denied or not self._enabled:
+            return
+        why = "there is no terminal to ask on"
+        if not agent_asks:
+            why = f"{agent} has no channel for questions"
+            why += f" ({DEFAULT_AGENT} can ask)" if agent != DEFAULT_AGENT else ""
+        allow = "use --approve edits or all to allow more."
+        self._print(f"{why}: {', '.join(denied)} denied; {allow}")
 
     def waiting(self) -> None:
         """Another prompt of the same session is running."""

@@ -84,9 +84,10 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     session: str
     """The id of the stored session."""
     agent: str
-    notes: tuple[str, ...] = ()
+    agent_asks: bool = False
+    """The agent has a channel for questions."""
     denied_without_asking: tuple[str, ...] = ()
-    """Capabilities that the policy would ask about, if nobody can be asked."""
+    """As ``PreparedRun.denied_without_asking``."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.question"):
@@ -218,10 +219,8 @@ class WarmTurn:
         self.accepted: Accepted | None = None
         self.failed = False
         """As ``Turn.failed``."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.accepted.notes if self.accepted is not None else ()
+        self.notes: tuple[str, ...] = ()
+        """As ``Turn.notes``."""
 
     def cancel(self) -> None:
         self._cancelled = self.failed = True
@@ -294,6 +293,8 @@ async def open_connection(
     files: WarmFiles, idle: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the background process of a session; start it if it does not run."""
+    if not hasattr(asyncio, "open_unix_connection"):
+        raise ConfigError("named sessions need Unix sockets, which this system does not have")
     deadline = time.monotonic() + START_SECONDS
     started = False
     while True:

@@ -246,7 +246,7 @@ class _Server:
             try:
                 session, prompt_options = await self._open(request)
                 turn = session.prompt(request.text, **_prompt_keywords(prompt_options))
-                caller.send(self._accepted(session))
+                caller.send(self._accepted(session, request))
                 await caller.send_events(turn)
                 caller.send(End(failed=turn.failed))
             except Interrupted as error:
@@ -254,9 +254,16 @@ class _Server:
             finally:
                 self._current = None
 
-    def _accepted(self, session: Session) -> Accepted:
+    @staticmethod
+    def _accepted(session: Session, request: Request) -> Accepted:
         prepared = session.prepared
-        return Accepted(session=session.id, agent=prepared.agent.name)
+        can_ask = request.interactive and prepared.agent.asks
+        return Accepted(
+            session=session.id,
+            agent=prepared.agent.name,
+            agent_asks=prepared.agent.asks,
+            denied_without_asking=prepared.denied_without_asking(asks=can_ask),
+        )
 
     async def _open(self, request: Request) -> tuple[Session, dict[str, Json]]:
         """The session, and the options of this prompt. Opens the session at the first request; if
