@@ -174,7 +174,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "pipelines/nodes/files.py": ("file", "the node's own function"),
     # Sessions.
     "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
-    "sessions/api.py": ("process", "Ctrl+C in the blocking functions"),
     "sessions/backends/acp.py": ("file", "reads attached files"),
     "sessions/backends/human.py": ("clock file", "questions and answers are files"),
     "sessions/backends/stream.py": ("file", "reads attached files"),

@@ -9,6 +9,7 @@ import msgspec
 
 from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
+from corral.tracebacks import short_traceback
 from corral.values import Cost, DeniedCall, FileChanged, Usage
 
 BLOCK_SIZE = 65_536
@@ -55,6 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ok(self) -> bool:
         return self.status == "success"
 
+    @short_traceback
     def raise_for_status(self) -> Result:
         """This result if it is a success. Otherwise raises its error."""
         if self.ok:

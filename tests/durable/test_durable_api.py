@@ -24,7 +24,8 @@ def run(tmp_path: Path, *, durable: bool) -> pipelines.PipelineResult:
 
 @pytest.mark.parametrize("durable", [False, True])
 async def test_run_sync_works_inside_a_running_event_loop(tmp_path: Path, durable: bool) -> None:
-    result = run(tmp_path, durable=durable)
+    with pytest.warns(RuntimeWarning, match="run_sync stops the running event loop"):
+        result = run(tmp_path, durable=durable)
     assert (result.status, result.completed) == ("success", ["start", "a", "exit"])
 
 

@@ -65,8 +65,13 @@ def test_run_sync_works_without_a_loop(workspace: Path) -> None:
     assert corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace)).text == "hello"
 
 
-async def test_run_sync_works_inside_a_running_loop(workspace: Path) -> None:
-    assert corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace)).text == "hello"
+async def test_run_sync_works_inside_a_running_loop_and_names_the_alternative(
+    workspace: Path,
+) -> None:
+    with pytest.warns(RuntimeWarning, match="run_sync stops the running event loop") as warned:
+        found = corral.run_sync("gemini-cli", GOOD, **scripted_options(workspace))
+    assert found.text == "hello"
+    assert [each.filename for each in warned] == [__file__]
 
 
 async def test_check_raises_the_error_of_the_result(workspace: Path) -> None:

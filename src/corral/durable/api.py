@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -42,19 +41,19 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.system import paths
+from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback_async
 from corral.values import Json, JsonObject, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
 OnStart: TypeAlias = Callable[[str, Path], None]
 """Called with the id and the directory of the run."""
 
 
+@short_traceback_async
 async def run(  # noqa: PLR0913
     pipeline: Pipeline,
     *,
@@ -216,21 +215,7 @@ def _check_durable_options(
         workspace_artifacts.check(artifacts)
 
 
-def _blocking(function: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        from corral.sessions.api import blocking
-
-        return blocking(function(*args, **kwargs))
-
-    return call
-
-
-run_sync = _blocking(run)
-"""``run`` for code that is not async, with the same arguments; it also works inside a running
-event loop, as in a notebook."""
-
-
+@short_traceback_async
 async def resume(
     run: str,
     *,
@@ -275,6 +260,7 @@ async def resume(
         return await _follow_to_end(watched, folder, on_start)
 
 
+@short_traceback_async
 async def fork(  # noqa: PLR0913
     run: str,
     node: str,
@@ -304,6 +290,7 @@ async def fork(  # noqa: PLR0913
         return await _follow_to_end(watched, folder, on_start)
 
 
+@short_traceback_async
 async def answer(
     run: str,
     reply: Answer | str,
@@ -321,6 +308,7 @@ async def answer(
     await open_questions.answer(run, reply, gate=gate, by=by, db=db)
 
 
+@short_traceback_async
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     """Cancel a run and everything that it runs; one that has ended stays as it is. Raises
     ``ConfigError`` if there is no such run."""
@@ -328,14 +316,89 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     await service.cancel(run, reason=reason, db=db)
 
 
+@short_traceback_async
 async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.RunOverview]:
     """The runs of a database, newest first."""
     return await query.list_runs(db=db, limit=limit)
 
 
+@short_traceback_async
 async def show(run: str, *, db: str | None = None) -> query.RunDetails:
     """The state of a run. Raises ``ConfigError`` if there is no such run."""
     return await query.show(run, db=db)
+
+
+@sync_twin(run)
+def run_sync() -> None:
+    """``run`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        result = pipelines.run_sync("review.dot", goal="Review this project")
+        print(result.status, result.text)
+    """
+
+
+@sync_twin(resume)
+def resume_sync() -> None:
+    """``resume`` for code that is not async, with the same arguments.
+
+    ::
+
+        result = pipelines.resume_sync("review-20260131-142501-3f9a")
+    """
+
+
+@sync_twin(fork)
+def fork_sync() -> None:
+    """``fork`` for code that is not async, with the same arguments.
+
+    ::
+
+        result = pipelines.fork_sync("review-20260131-142501-3f9a", "implement")
+    """
+
+
+@sync_twin(answer)
+def answer_sync() -> None:
+    """``answer`` for code that is not async, with the same arguments.
+
+    ::
+
+        pipelines.answer_sync("review-20260131-142501-3f9a", "approve", gate="approval")
+    """
+
+
+@sync_twin(cancel)
+def cancel_sync() -> None:
+    """``cancel`` for code that is not async, with the same arguments.
+
+    ::
+
+        pipelines.cancel_sync("review-20260131-142501-3f9a", reason="not needed any more")
+    """
+
+
+@sync_twin(runs)
+def runs_sync() -> None:
+    """``runs`` for code that is not async, with the same arguments.
+
+    ::
+
+        for each in pipelines.runs_sync(limit=10):
+            print(each.id, each.status)
+    """
+
+
+@sync_twin(show)
+def show_sync() -> None:
+    """``show`` for code that is not async, with the same arguments.
+
+    ::
+
+        details = pipelines.show_sync("review-20260131-142501-3f9a")
+        print(details.state.completed)
+    """
 
 
 def new_id(name: str) -> str:

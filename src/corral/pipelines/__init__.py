@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     from corral.durable.api import (
         PipelineResult,
         answer,
+        answer_sync,
         cancel,
+        cancel_sync,
         fork,
+        fork_sync,
         resume,
+        resume_sync,
         run,
         run_sync,
         runs,
+        runs_sync,
         show,
+        show_sync,
     )
     from corral.pipelines import events
     from corral.pipelines.dot.parser import DotError, parse
@@ -48,7 +54,8 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.durable.api": "PipelineResult answer cancel fork resume run run_sync runs show",
+    "corral.durable.api": "PipelineResult answer answer_sync cancel cancel_sync fork fork_sync"
+    " resume resume_sync run run_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
     "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.dot.writer": "as_dot",
@@ -87,22 +94,28 @@ __all__ = [
     "Queued",
     "Recording",
     "answer",
+    "answer_sync",
     "as_dot",
     "as_svg",
     "as_text",
     "cancel",
+    "cancel_sync",
     "events",
     "fork",
+    "fork_sync",
     "handler",
     "lint",
     "load",
     "parse",
     "register",
     "resume",
+    "resume_sync",
     "run",
     "run_sync",
     "runs",
+    "runs_sync",
     "show",
+    "show_sync",
 ]
 
 

@@ -21,10 +21,10 @@ from corral.providers.provider import (
     ResponseProvider,
 )
 from corral.result import Result
-from corral.sessions.api import blocking
 from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session
 from corral.system import api_keys, config
+from corral.system.blocking import blocking
 from corral.system.paths import sessions
 from corral.values import DeniedCall, number_or_none
 

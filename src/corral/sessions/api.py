@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 from corral.agents import registry
 from corral.errors import CorralError
@@ -17,7 +13,9 @@ from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.prepare import prepare, resolve_prompt
 from corral.sessions.session import Session, tool_names
-from corral.system import config, programs, threads
+from corral.system import config, programs
+from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback_async
 
 if TYPE_CHECKING:
     from corral.options import RunKwargs
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from corral.sessions.pool import Pool
     from corral.sessions.tools.tools import GivenTools
     from corral.sessions.until import Until
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def session(
@@ -71,6 +66,7 @@ def pool(
     )
 
 
+@short_traceback_async
 async def run(  # noqa: PLR0913
     agent: str | None = None,
     prompt: str | Prompt | None = None,
@@ -140,20 +136,18 @@ def _or_default(agent: str | None, options: RunKwargs) -> str:
     return registry.default(options.get("model")) if agent is None else agent
 
 
-def _taking_what(other: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """Give a function the signature of ``other``, for type checkers and for ``help``."""
+@sync_twin(run)
+def run_sync() -> None:
+    """``run`` for code that is not async, with the same arguments; also in a notebook.
 
-    def sign(work: Callable[..., T]) -> Callable[P, T]:
-        vars(work)["__wrapped__"] = other
-        return work
+    ::
 
-    return sign
+        result = corral.run_sync("gemini-cli", "What does this project do?")
+        print(result.text)
 
-
-@_taking_what(run)
-def run_sync(*given: Any, **options: Any) -> Result:
-    """``run`` for code that is not async; also inside a running loop, as in a notebook."""
-    return blocking(run(*given, **options))
+    In async code use ``run``: this function stops the running event loop until it returns, and
+    warns about it.
+    """
 
 
 def is_installed(agent: str) -> bool:
@@ -164,65 +158,3 @@ def is_installed(agent: str) -> bool:
     except CorralError:
         return False
     return True
-
-
-def blocking(work: Coroutine[None, None, T]) -> T:
-    """The outcome of async work, for code that is not async; also inside a running loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    return _in_a_thread(work)
-
-
-def _in_a_thread(work: Coroutine[None, None, T]) -> T:
-    """A loop runs in this thread already and cannot be entered again. Use another thread, and
-    cancel its work if this thread is interrupted."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
-
-    async def main() -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            started.append((asyncio.get_running_loop(), task))
-        outcome.append(await work)
-
-    def body() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            over.set()
-
-    # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
-    over = threading.Event()
-    thread = threading.Thread(target=body, name="corral-run-sync", daemon=True)
-    threads.start(thread)
-    try:
-        with _interruptible():
-            over.wait()
-    except BaseException:
-        for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
-        over.wait()
-        raise
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
-@contextlib.contextmanager
-def _interruptible() -> Generator[None]:
-    """Let Ctrl-C interrupt this thread. The running loop has its own handler, which would only
-    cancel a task that waits for this call."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

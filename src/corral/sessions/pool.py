@@ -68,6 +68,7 @@ from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
 from corral.system import platform
 from corral.system.environment import SecretRedactor
+from corral.tracebacks import short_traceback_async
 
 IDLE = 300.0
 """Seconds after which an idle process is ended."""
@@ -142,6 +143,7 @@ class Pool:
         workers, self._workers = self._workers, []
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
+    @short_traceback_async
     async def run(
         self,
         prompt: str | Prompt | None = None,

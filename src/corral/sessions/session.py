@@ -34,6 +34,7 @@ from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_pr
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn
 from corral.system.environment import SecretRedactor
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Session:
         not a program."""
         return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
 
+    @short_traceback_async
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
@@ -185,6 +187,7 @@ class Session:
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = None
 
+    @short_traceback
     def prompt(
         self,
         text: str | Prompt | None = None,
@@ -270,6 +273,7 @@ class Session:
             self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 
+    @short_traceback_async
     async def run(
         self,
         text: str | Prompt | None = None,

@@ -44,6 +44,7 @@ from corral.sessions.store import SessionRecord, title_of
 from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import FileChanged, Usage, printable_path, subtract_by_model
 
 EXIT_TIMEOUT = 10.0
@@ -106,10 +107,12 @@ class Turn:
 
     async def _events(self) -> AsyncIterator[Event]:
         # The iterator owns nothing: if it is dropped half-way, the session ends the agent.
-        while batch := await self.next_batch():
-            for event in batch:
-                yield event
+        with short_traceback:
+            while batch := await self.next_batch():
+                for event in batch:
+                    yield event
 
+    @short_traceback_async
     async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
         """Run to the end and build the result; ``on_event`` is called with each event."""
         builder = ResultBuilder()

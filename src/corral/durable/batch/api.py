@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, ParamSpec, Unpack
+from typing import Any, Literal, ParamSpec, Unpack
 
 import msgspec
 
@@ -46,7 +46,7 @@ from corral.durable.dbos.database import require
 from corral.errors import ConfigError
 from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
-from corral.sessions.api import blocking
+from corral.system.blocking import sync_twin
 from corral.system.clock import Stopwatch
 
 P = ParamSpec("P")
@@ -116,16 +116,23 @@ def batch(  # noqa: PLR0913
     return Batch(tasks, prompt, chosen)
 
 
-def _blocking(function: Callable[P, Batch]) -> Callable[P, BatchReport]:
+def _awaited(function: Callable[P, Batch]) -> Callable[P, Coroutine[Any, Any, BatchReport]]:
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> BatchReport:
-        return blocking(function(*args, **kwargs).run_to_end())
+    async def run_to_end(*args: P.args, **kwargs: P.kwargs) -> BatchReport:
+        return await function(*args, **kwargs)
 
-    return call
+    return run_to_end
 
 
-batch_sync = _blocking(batch)
-"""``batch`` for code that is not async, with the same arguments."""
+@sync_twin(_awaited(batch))
+def batch_sync() -> None:
+    """``batch`` for code that is not async, with the same arguments: runs to the end.
+
+    ::
+
+        report = corral.batch_sync(["a.py", "b.py"], "Summarise {{task}}", agent="gemini-cli")
+        print(report.succeeded, report.failed)
+    """
 
 
 class Batch:
