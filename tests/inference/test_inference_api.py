@@ -42,7 +42,7 @@ REFUSED: list[tuple[dict[str, Any], type[errors.CorralError], str]] = [
     ({"prompt": " "}, errors.ConfigError, "empty"),
     ({"prompt": []}, errors.ConfigError, "empty"),
     ({"messages": []}, errors.ConfigError, "empty"),
-    ({"messages": ["text"]}, errors.ConfigError, "must contain Message"),
+    ({"messages": ["text"]}, errors.ConfigError, "must contain Message or dict"),
     ({"prompt": "a", "temprature": 1}, errors.ConfigError, "did you mean 'temperature'"),
     ({"prompt": "a", "max_tokens": 0}, errors.ConfigError, "max_tokens"),
     ({"prompt": "a", "timeout": 0}, errors.ConfigError, "timeout"),

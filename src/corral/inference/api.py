@@ -8,14 +8,15 @@ exception to the caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from corral.errors import TotalTimeout
+from corral.errors import CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
+from corral.inference.fallback import ModelChoice
 from corral.inference.request import (
     PromptInput,
     RequestOptions,
@@ -27,14 +28,30 @@ from corral.inference.results import Generation, Step
 from corral.inference.tools import Toolbox
 from corral.messages import Message, ToolResult
 from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
+from corral.system.blocking import iterate, sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
+
+Models: TypeAlias = str | Sequence[str]
+"""A model, or models in the order in which they are tried."""
 
 
+@short_traceback_async
 async def generate(
-    model: str, prompt: PromptInput = None, **options: Unpack[RequestOptions]
+    model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
 ) -> Generation:
-    """The answer of the model ``vendor:name``, with its tools run. See ``RequestOptions``."""
+    """The answer of the model ``vendor:name``, with its tools run. See ``RequestOptions``.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Say hello")
+        print(answer.text, answer.usage, answer.cost)
+
+    Of a list of models the first is called. If it is not available (a retryable error after its
+    retries, a spent quota, an unknown model, refused credentials), the next one is called;
+    ``answer.fallbacks`` has the models that failed.
+    """
     rounds = GenerationLoop(model, prompt, options)
-    client = options.get("client") or await default_client()
+    client = await rounds.client(options)
     async with time_limit(options.get("timeout"), "timeout"):
         return await rounds.run(client, options)
 
@@ -42,27 +59,54 @@ async def generate(
 class GenerationLoop:
     """The loop of one call: a response, its tool results, the next response."""
 
-    def __init__(self, model: str, prompt: PromptInput, options: RequestOptions) -> None:
+    def __init__(self, model: Models, prompt: PromptInput, options: RequestOptions) -> None:
         """Raises ``ConfigError`` for invalid options, before anything is sent."""
         check_options(options)
+        self._models = ModelChoice(model)
         self._toolbox = Toolbox(options.get("tools", ()))
         self._max_rounds = options.get("max_tool_rounds", 1)
         self._stop_when = options.get("stop_when")
         messages = build_messages(prompt, options.get("messages"), options.get("system"))
         self.request = build_request(
-            model, messages, self._toolbox, options.get("tool_choice"), options
+            self._models.current, messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
+
+    async def client(self, options: RequestOptions) -> Client:
+        """The client of the call. Raises if one of the models cannot be called."""
+        client = options.get("client") or await default_client()
+        return self.check(client, options)
+
+    def check(self, client: Client, options: RequestOptions) -> Client:
+        """The client with the keys of the call. Every model is checked, so that a fallback does
+        not fail when it is needed."""
+        names = self._models.all
+        client = client.with_access(names, options.get("api_key"), options.get("base_url"))
+        for name in names:
+            client.check(name)
+        return client
 
     async def run(self, client: Client, options: RequestOptions) -> Generation:
         """Call the model and run tools until a response is the last."""
         while True:
-            async with time_limit(options.get("step_timeout"), "step_timeout"):
-                response = await client.complete(
-                    self.request, max_retries=options.get("max_retries")
-                )
+            try:
+                async with time_limit(options.get("step_timeout"), "step_timeout"):
+                    response = await client.complete(
+                        self.request, max_retries=options.get("max_retries")
+                    )
+            except CorralError as error:
+                if not self.fall_back(error):
+                    raise
+                continue
             if not await self.add_response(response):
                 return self.generation
+
+    def fall_back(self, error: CorralError) -> bool:
+        """Continue with the next model, if there is one and the error is one of availability."""
+        if not self._models.fall_back(error):
+            return False
+        self.request = replace(self.request, model=self._models.current)
+        return True
 
     async def add_response(self, response: Response) -> bool:
         """Add a response and run its tools. Returns whether to call the model again."""
@@ -106,19 +150,56 @@ class GenerationLoop:
 
     @property
     def generation(self) -> Generation:
-        return Generation(steps=tuple(self._steps), messages=self.request.messages)
+        return Generation(
+            steps=tuple(self._steps),
+            messages=self.request.messages,
+            fallbacks=self._models.failed,
+        )
 
 
+@sync_twin(generate)
+def generate_sync() -> None:
+    """``generate`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        print(models.generate_sync("gemini:gemini-2.5-flash", "Say hello").text)
+    """
+
+
+@short_traceback
 def stream(
-    model: str, prompt: PromptInput = None, **options: Unpack[RequestOptions]
+    model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
 ) -> GenerationStream:
-    """``generate`` as events: ``async for event in stream("vendor:name", "…")``. Each response
-    ends with ``step_finish``, the stream with ``finish``."""
+    """``generate`` as events. Each response ends with ``step_finish``, the stream with ``finish``.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "text_delta":
+                print(event.text, end="")
+
+    Of a list of models, the next one is called only while nothing of a response was received.
+    """
     rounds = GenerationLoop(model, prompt, options)
     client = options.get("client")
     if client is not None:
-        client.check(model)
+        rounds.check(client, options)
     return GenerationStream(rounds, options)
+
+
+@short_traceback
+def stream_sync(
+    model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
+) -> SyncGenerationStream:
+    """``stream`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        for piece in models.stream_sync("gemini:gemini-2.5-flash", "Say hello").text():
+            print(piece, end="")
+    """
+    return SyncGenerationStream(stream(model, prompt, **options))
 
 
 class GenerationStream:
@@ -131,7 +212,8 @@ class GenerationStream:
         """``ends``: the loop time at which ``timeout`` expires, if it is already running."""
         self._loop = rounds
         self._deadline = ends
-        self._client = options.get("client")
+        self._step_deadline: float | None = None
+        self._options = options
         self._max_retries = options.get("max_retries")
         self._timeout = options.get("timeout")
         self._step_timeout = options.get("step_timeout")
@@ -171,43 +253,58 @@ class GenerationStream:
             self._response.close()
 
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
-        client = self._client or await default_client()
-        client.check(self._loop.request.model)
-        ends = deadline(self._timeout) if self._deadline is None else self._deadline
         try:
-            while True:
-                self._response = client.stream(self._loop.request, max_retries=self._max_retries)
-                step_ends = deadline(self._step_timeout)
-                batch = self._response.batch
-                timed = ends is not None or step_ends is not None
+            with short_traceback:
+                client = await self._loop.client(self._options)
+                if self._deadline is None:
+                    self._deadline = deadline(self._timeout)
                 while True:
-                    events = await (
-                        self._batch_in_time(batch, ends, step_ends) if timed else batch()
-                    )
-                    if not events:
+                    events = await self._first_batch(client)
+                    while events:
+                        last = events[-1]
+                        if isinstance(last, Finish):
+                            events.pop()
+                        for event in events:
+                            yield event
+                        events = await self._next_batch()
+                    response = self._response.response if self._response is not None else None
+                    if response is None:
+                        raise AssertionError("a stream ends with finish or raises")
+                    yield StepFinish(self._loop.step_count + 1, response)
+                    if not await self._add_in_time(response):
                         break
-                    last = events[-1]
-                    if isinstance(last, Finish):
-                        events.pop()
-                    for event in events:
-                        yield event
-                response = self._response.response
-                if response is None:
-                    raise AssertionError("a stream ends with finish or raises")
-                yield StepFinish(self._loop.step_count + 1, response)
-                if not await self._add_in_time(response, ends):
-                    break
+                    for result in self._loop.results:
+                        yield _tool_done(result)
+                generation = self.generation = self._loop.generation
                 for result in self._loop.results:
                     yield _tool_done(result)
-            generation = self.generation = self._loop.generation
-            for result in self._loop.results:
-                yield _tool_done(result)
-            yield Finish(generation.finish_reason, generation.usage, generation.response)
+                yield Finish(generation.finish_reason, generation.usage, generation.response)
         finally:
             self.close()
 
-    async def _add_in_time(self, response: Response, ends: float | None) -> bool:
+    async def _first_batch(self, client: Client) -> list[StreamEvent]:
+        """Send the request and read its first events. The caller has none of the response yet, so
+        another model may answer."""
+        while True:
+            self._response = client.stream(self._loop.request, max_retries=self._max_retries)
+            self._step_deadline = deadline(self._step_timeout)
+            try:
+                return await self._next_batch()
+            except CorralError as error:
+                self.close()
+                if _is_past(self._deadline) or not self._loop.fall_back(error):
+                    raise
+
+    async def _next_batch(self) -> list[StreamEvent]:
+        if self._response is None:
+            raise AssertionError("the request was not sent")
+        if self._deadline is None and self._step_deadline is None:
+            return await self._response.batch()
+        return await self._batch_in_time(self._response.batch)
+
+    async def _add_in_time(self, response: Response) -> bool:
         """Run the tools within ``timeout``, which covers all steps."""
+        ends = self._deadline
         if ends is None:
             return await self._loop.add_response(response)
         scope = asyncio.timeout_at(ends)
@@ -220,13 +317,11 @@ class GenerationStream:
             raise _timeout_error("timeout", self._timeout) from error
 
     async def _batch_in_time(
-        self,
-        batch: Callable[[], Awaitable[list[StreamEvent]]],
-        ends: float | None,
-        step_ends: float | None,
+        self, batch: Callable[[], Awaitable[list[StreamEvent]]]
     ) -> list[StreamEvent]:
         """The next batch within the timeouts. The time that the caller takes to read events does
         not count."""
+        ends, step_ends = self._deadline, self._step_deadline
         name = "timeout" if step_ends is None or (ends or step_ends) < step_ends else "step_timeout"
         at = min(moment for moment in (ends, step_ends) if moment is not None)
         try:
@@ -239,6 +334,57 @@ class GenerationStream:
             ) from error
 
 
+class SyncGenerationStream:
+    """``GenerationStream`` for code that is not async: ``for event in stream``. If the iteration is
+    left early, the connection is closed; with ``with`` at once.
+
+    ::
+
+        with models.stream_sync("gemini:gemini-2.5-flash", "Say hello") as stream:
+            for event in stream:
+                print(event.type)
+        print(stream.generation)
+    """
+
+    def __init__(self, stream: GenerationStream) -> None:
+        self._stream = stream
+        self._events: Generator[StreamEvent] | None = None
+
+    @property
+    def generation(self) -> Generation | None:
+        """Set once ``finish`` was emitted."""
+        return self._stream.generation
+
+    def __iter__(self) -> Generator[StreamEvent]:
+        self._events = iterate(aiter(self._stream), "stream")
+        return self._events
+
+    def text(self) -> Generator[str]:
+        """Only the text of the answer, in pieces."""
+        for event in self:
+            if isinstance(event, TextDelta):
+                yield event.text
+
+    def collect(self) -> Generation:
+        """Read to the end."""
+        for _ in self:
+            pass
+        if self._stream.generation is None:
+            raise AssertionError("a stream ends with finish or raises")
+        return self._stream.generation
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> SyncGenerationStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def _tool_done(result: ToolResult) -> ToolDone:
     return ToolDone(result.call_id, result.name or "", result.content, result.is_error)
 
@@ -246,6 +392,10 @@ def _tool_done(result: ToolResult) -> ToolDone:
 def deadline(seconds: float | None) -> float | None:
     """The loop time in this many seconds."""
     return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+
+def _is_past(moment: float | None) -> bool:
+    return moment is not None and asyncio.get_running_loop().time() >= moment
 
 
 def _timeout_error(name: str, seconds: float | None) -> TotalTimeout:

@@ -43,8 +43,10 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from copy import copy
+from typing import TypeAlias
 
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.inference.middleware import Middleware, around_complete, around_stream
 from corral.inference.retry import with_retries
 from corral.inference.transport import (
@@ -64,6 +66,8 @@ from corral.system.environment import variables
 from corral.system.http.client import Http
 
 RETRIES = 2
+AccessOption: TypeAlias = str | Mapping[str, str] | None
+"""A key or a base URL, of the only vendor or by vendor."""
 
 
 class Client:
@@ -113,6 +117,32 @@ class Client:
             for name, provider in every.items()
             if name in self._keys or has_key(provider, self._environ)
         )
+
+    def with_access(
+        self, models: Iterable[str], api_key: AccessOption, base_url: AccessOption
+    ) -> Client:
+        """A client for these models with other keys and base URLs. It shares the connections of
+        this one, which must be closed instead of it. Raises ``ConfigError`` if one text is given
+        for models of several vendors."""
+        if api_key is None and base_url is None:
+            return self
+        vendors = sorted({self._find(model)[0].name for model in models})
+        copied = copy(self)
+        copied._keys = {**self._keys, **self._by_vendor("api_key", api_key, vendors)}
+        copied._base_urls = {**self._base_urls, **self._by_vendor("base_url", base_url, vendors)}
+        return copied
+
+    def _by_vendor(self, name: str, given: AccessOption, vendors: list[str]) -> dict[str, str]:
+        if given is None:
+            return {}
+        if isinstance(given, Mapping):
+            return {self._provider_name(vendor): text for vendor, text in given.items()}
+        if len(vendors) > 1:
+            shown = ", ".join(f"{vendor!r}: '…'" for vendor in vendors)
+            raise ConfigError(
+                f"one {name} cannot be for several vendors", hint=f"Pass {name}={{{shown}}}."
+            )
+        return {vendors[0]: given}
 
     async def __aenter__(self) -> Client:
         return self

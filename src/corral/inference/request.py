@@ -9,10 +9,11 @@ from corral.errors import ConfigError
 from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
+from corral.message_dicts import message_from_dict
 from corral.messages import Message, Part, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
-from corral.values import Effort, Json, JsonObject, int_or_none, number_or_none
+from corral.values import Effort, Json, JsonObject, int_or_none, is_mapping, number_or_none
 
 PromptInput: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
 Steps: TypeAlias = tuple[Step, ...]
@@ -37,9 +38,13 @@ class RequestOptions(Settings, total=False):
     After ``max_tool_rounds`` rounds of tools (default 1; 0 runs none) the caller must run the
     calls of the last response. ``stop_when`` is called after each round with the steps so far and
     returns whether to stop. ``timeout`` covers the complete call, ``step_timeout`` each response.
+
+    ``messages`` may be dicts: ``{"role": "user", "content": "…"}``. ``api_key`` and ``base_url``
+    are used for this call instead of those of the environment; for models of several vendors they
+    are dicts by vendor.
     """
 
-    messages: Sequence[Message] | None
+    messages: Sequence[Message | Mapping[str, object]] | None
     system: str | None
     tools: ToolsInput
     tool_choice: str | ToolChoice | None
@@ -48,6 +53,8 @@ class RequestOptions(Settings, total=False):
     max_retries: int | None
     timeout: float | None
     step_timeout: float | None
+    api_key: str | Mapping[str, str] | None
+    base_url: str | Mapping[str, str] | None
     client: Client | None
 
 
@@ -80,7 +87,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 def build_messages(
     prompt: PromptInput,
-    messages: Sequence[Message] | None,
+    messages: Sequence[Message | Mapping[str, object]] | None,
     system: str | None,
 ) -> tuple[Message, ...]:
     """The messages of the request. Raises ``ConfigError`` if both prompt and messages are given,
@@ -92,8 +99,9 @@ def build_messages(
     if prompt is None and messages is None:
         raise ConfigError("there is no prompt: pass a prompt or messages")
     if prompt is None:
-        conversation = tuple(messages or ())
-        _check_messages(conversation)
+        conversation = tuple(map(_to_message, messages or ()))
+        if not conversation:
+            raise ConfigError("messages is empty")
     else:
         parts = to_parts(prompt.render() if isinstance(prompt, Prompt) else prompt)
         if not parts or (isinstance(prompt, str) and not prompt.strip()):
@@ -102,15 +110,15 @@ def build_messages(
     return conversation if system is None else (Message.system(system), *conversation)
 
 
-def _check_messages(messages: Sequence[object]) -> None:
-    if not messages:
-        raise ConfigError("messages is empty")
-    for message in messages:
-        if not isinstance(message, Message):
-            raise ConfigError(
-                f"messages must contain Message, got: {type(message).__name__}",
-                hint="For example: Message.user('…'), Message.assistant('…').",
-            )
+def _to_message(given: object) -> Message:
+    if isinstance(given, Message):
+        return given
+    if is_mapping(given):
+        return message_from_dict(given)
+    raise ConfigError(
+        f"messages must contain Message or dict, got: {type(given).__name__}",
+        hint="For example: {'role': 'user', 'content': '…'}, or Message.user('…').",
+    )
 
 
 class _RequestFields(TypedDict, total=False):

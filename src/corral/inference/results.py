@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from corral.inference.fallback import Fallback
 from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import FinishReason, Response
 from corral.values import Cost, Usage
@@ -26,6 +27,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """The complete conversation, to continue it."""
     object: Any = None
     """The typed value, from ``generate_object``."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """The models that failed before the one that answered."""
 
     @property
     def response(self) -> Response:
@@ -65,5 +68,6 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """What was left out of the request, and which models failed before one answered."""
         warnings = (warning for step in self.steps for warning in step.response.warnings)
-        return tuple(dict.fromkeys(warnings))
+        return tuple(dict.fromkeys((*map(str, self.fallbacks), *warnings)))

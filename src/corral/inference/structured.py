@@ -8,19 +8,27 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, NoObject
-from corral.inference.api import GenerationLoop, GenerationStream, deadline, time_limit
-from corral.inference.client import default_client
+from corral.inference.api import (
+    GenerationLoop,
+    GenerationStream,
+    Models,
+    deadline,
+    time_limit,
+)
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
+from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json, slug
 
 
+@short_traceback_async
 async def generate_object(
-    model: str,
+    model: Models,
     schema: object,
     prompt: PromptInput = None,
     *,
@@ -32,14 +40,24 @@ async def generate_object(
     ``NoObject`` is raised, with the last text as ``frame``."""
     target = ObjectTarget(schema, repairs)
     loop = GenerationLoop(model, prompt, target.add_schema(options))
-    client = options.get("client") or await default_client()
-    client.check(model)
+    client = await loop.client(options)
     async with time_limit(options.get("timeout"), "timeout"):
         while True:
             generation = await loop.run(client, options)
             if target.accept(generation.response):
                 return replace(generation, object=target.value)
             loop.add_user_message(target.repair_prompt)
+
+
+@sync_twin(generate_object)
+def generate_object_sync() -> None:
+    """``generate_object`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        answer = models.generate_object_sync("gemini:gemini-2.5-flash", list[str], "Name colors")
+        print(answer.object)
+    """
 
 
 class ObjectTarget:
@@ -98,8 +116,9 @@ class ObjectTarget:
         return repair_prompt(self._complaints)
 
 
+@short_traceback
 def stream_object(
-    model: str,
+    model: Models,
     schema: object,
     prompt: PromptInput = None,
     *,

@@ -14,11 +14,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral.errors import NoObject as NoObjectError
-    from corral.inference.api import GenerationStream, generate, stream
+    from corral.inference.api import (
+        GenerationStream,
+        SyncGenerationStream,
+        generate,
+        generate_sync,
+        stream,
+        stream_sync,
+    )
     from corral.inference.client import Client, ResponseStream, set_default_client
+    from corral.inference.fallback import Fallback
     from corral.inference.middleware import Middleware
     from corral.inference.results import Generation, Step
-    from corral.inference.structured import ObjectStream, generate_object, stream_object
+    from corral.inference.structured import (
+        ObjectStream,
+        generate_object,
+        generate_object_sync,
+        stream_object,
+    )
     from corral.messages import (
         Audio,
         Document,
@@ -66,9 +79,12 @@ _HOMES = {
     " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
     " ToolSpec",
     "corral.inference.client": "Client ResponseStream set_default_client",
-    "corral.inference.api": "GenerationStream generate stream",
+    "corral.inference.api": "GenerationStream SyncGenerationStream generate generate_sync stream"
+    " stream_sync",
+    "corral.inference.fallback": "Fallback",
     "corral.inference.middleware": "Middleware",
-    "corral.inference.structured": "ObjectStream generate_object stream_object",
+    "corral.inference.structured": "ObjectStream generate_object generate_object_sync"
+    " stream_object",
     "corral.inference.results": "Generation Step",
     "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"
     " ToolResult",
@@ -82,6 +98,7 @@ __all__ = [
     "Cost",
     "Document",
     "Failed",
+    "Fallback",
     "Finish",
     "FinishReason",
     "Generation",
@@ -103,6 +120,7 @@ __all__ = [
     "Step",
     "StepFinish",
     "StreamEvent",
+    "SyncGenerationStream",
     "Text",
     "TextDelta",
     "TextEnd",
@@ -125,9 +143,12 @@ __all__ = [
     "catalogue",
     "generate",
     "generate_object",
+    "generate_object_sync",
+    "generate_sync",
     "set_default_client",
     "stream",
     "stream_object",
+    "stream_sync",
 ]
 
 

@@ -72,7 +72,7 @@ def iterate(source: AsyncGenerator[T, None], name: str) -> Generator[T]:
     the generator."""
     if _has_running_loop():
         _warn_of_blocking(name, stacklevel=3)
-    with LoopThread() as thread:
+    with short_traceback, LoopThread() as thread:
         try:
             while True:
                 try:
