@@ -14,12 +14,15 @@ import corral
 
 NAMES = [
     "AgentSession",
+    "Allow",
     "Batch",
     "BatchReport",
     "BatchResult",
     "CorralError",
     "Cost",
     "DeniedCall",
+    "Deny",
+    "Edit",
     "Event",
     "FileChanged",
     "Hook",
@@ -32,6 +35,7 @@ NAMES = [
     "Section",
     "Session",
     "Tool",
+    "ToolRequest",
     "Tools",
     "Turn",
     "Usage",

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
-    from corral.sessions.tools.hooks import Hook, call_budget, read_before_write, required_order
+    from corral.sessions.tools.hooks import (
+        Allow,
+        Deny,
+        Edit,
+        Hook,
+        ToolRequest,
+        call_budget,
+        read_before_write,
+        required_order,
+    )
     from corral.sessions.tools.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
@@ -69,7 +78,11 @@ _HOME = {
     "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
+    "Allow": "corral.sessions.tools.hooks",
+    "Deny": "corral.sessions.tools.hooks",
+    "Edit": "corral.sessions.tools.hooks",
     "Hook": "corral.sessions.tools.hooks",
+    "ToolRequest": "corral.sessions.tools.hooks",
     "call_budget": "corral.sessions.tools.hooks",
     "read_before_write": "corral.sessions.tools.hooks",
     "required_order": "corral.sessions.tools.hooks",
@@ -83,12 +96,15 @@ _HOME = {
 
 __all__ = [
     "AgentSession",
+    "Allow",
     "Batch",
     "BatchReport",
     "BatchResult",
     "CorralError",
     "Cost",
     "DeniedCall",
+    "Deny",
+    "Edit",
     "Event",
     "FileChanged",
     "Hook",
@@ -101,6 +117,7 @@ __all__ = [
     "Section",
     "Session",
     "Tool",
+    "ToolRequest",
     "Tools",
     "Turn",
     "Usage",

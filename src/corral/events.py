@@ -33,7 +33,7 @@ ToolKind = Literal[
 ToolStatus = Literal["success", "error", "denied", "cancelled"]
 FileKind = Literal["created", "modified", "deleted", "moved"]
 Decision = Literal["allow_once", "allow_session", "deny", "cancel"]
-Decider = Literal["policy", "person", "timeout", "agent"]
+Decider = Literal["policy", "person", "timeout", "agent", "hook"]
 Level = Literal["warning", "error"]
 Status = Literal[
     "success",
@@ -136,6 +136,8 @@ class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
     by: Decider
     call_id: str | None = None
     rule: str | None = None
+    input: Json = None
+    """The input that the call is made with, if ``on_tool_call`` edited it."""
 
 
 class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):

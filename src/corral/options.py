@@ -117,6 +117,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     own_tools: tuple[str, ...] = ()
     """Names of the caller's own functions that the agent may call. Set by the session, not an
     option."""
+    hooked: bool = False
+    """The caller's ``on_tool_call`` decides about each tool call, so the agent must ask before each
+    of them. Set by the session, not an option."""
 
     @classmethod
     def build(
@@ -166,7 +169,7 @@ OWN_SERVER = "corral"
 """The name of the MCP server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that are converted to others."""
-COMPUTED = ("agent", "interactive", "own_tools")
+COMPUTED = ("agent", "interactive", "own_tools", "hooked")
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 

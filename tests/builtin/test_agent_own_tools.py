@@ -23,8 +23,7 @@ from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.result import Result, result_from_events
-from corral.sessions.tools.hooks import Call as Called
-from corral.sessions.tools.hooks import Change, Deny, Hook, HookAnswer, HookVerdict
+from corral.sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, HookVerdict, ToolRequest
 from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, say
 
@@ -109,13 +108,13 @@ async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
     def add(a: int) -> int:
         return a
 
-    def before(made: Called) -> Deny | Change | None:
+    def before(made: ToolRequest) -> Deny | Edit | None:
         seen.append(made.name)
         if made.arguments == {"a": 1}:
             return Deny("not one")
-        return Change({"a": 20}) if made.arguments == {"a": 2} else None
+        return Edit({"a": 20}) if made.arguments == {"a": 2} else None
 
-    def after(_: Called, answer: HookAnswer) -> HookAnswer | None:
+    def after(_: ToolRequest, answer: HookAnswer) -> HookAnswer | None:
         return HookAnswer(f"<{answer.text}>") if answer.ok else None
 
     tools = Tools([add], hooks=[Hook(before=before, after=after)])
@@ -279,13 +278,13 @@ async def test_a_function_may_run_an_agent_itself(ours: BuiltinAgent) -> None:
 async def test_agent_hooks_apply_to_built_in_tools_and_functions(ours: BuiltinAgent) -> None:
     seen: list[str] = []
 
-    def before(call: Called) -> HookVerdict:
+    def before(call: ToolRequest) -> HookVerdict:
         seen.append(f"before {call.name}")
         if call.name == "write_file":
-            return Change({**call.arguments, "content": "changed"})
+            return Edit({**call.arguments, "content": "changed"})
         return Deny("not today") if call.name == "shell" else None
 
-    def after(call: Called, answer: HookAnswer) -> HookAnswer | None:
+    def after(call: ToolRequest, answer: HookAnswer) -> HookAnswer | None:
         seen.append(f"after {call.name}: {answer.status}")
         return HookAnswer("other words") if call.name == "mine" else None
 
@@ -323,7 +322,7 @@ async def test_agent_hooks_apply_to_built_in_tools_and_functions(ours: BuiltinAg
 
 
 async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: BuiltinAgent) -> None:
-    def before(_: Called) -> HookVerdict:
+    def before(_: ToolRequest) -> HookVerdict:
         raise RuntimeError("the guard is ill")
 
     options = ours.options([call("shell", command="touch evil"), say("done")], policy=Policy.full())

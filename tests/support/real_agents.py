@@ -33,6 +33,7 @@ from corral.events import Event
 from corral.options import RunKwargs
 from corral.result import Result, result_from_events
 from corral.sessions.permissions import Asker
+from corral.sessions.tools.hooks import Before
 from corral.testing import Call, ModelServer, Request, Turn
 from corral.values import Json, Usage
 
@@ -336,19 +337,26 @@ class RealAgent(ModelClient):
         return {**usual, **self.record.options, **options, "env": env}
 
     def session(
-        self, script: Script, ask: Asker | None = None, **options: Unpack[RunKwargs]
+        self,
+        script: Script,
+        ask: Asker | None = None,
+        on_tool_call: Before | None = None,
+        **options: Unpack[RunKwargs],
     ) -> corral.Session:
-        return corral.session(self.name, ask=ask, **self.options(script, **options))
+        return corral.session(
+            self.name, ask=ask, on_tool_call=on_tool_call, **self.options(script, **options)
+        )
 
     async def events(
         self,
         script: Script,
         prompt: str = "do it",
         ask: Asker | None = None,
+        on_tool_call: Before | None = None,
         **options: Unpack[RunKwargs],
     ) -> list[Event]:
         """The events of one prompt, checked by ``check_stream``."""
-        async with self.session(script, ask, **options) as session:
+        async with self.session(script, ask, on_tool_call, **options) as session:
             return check_stream([event async for event in session.prompt(prompt)])
 
     async def run(
@@ -356,9 +364,10 @@ class RealAgent(ModelClient):
         script: Script,
         prompt: str = "do it",
         ask: Asker | None = None,
+        on_tool_call: Before | None = None,
         **options: Unpack[RunKwargs],
     ) -> Result:
-        return result_from_events(await self.events(script, prompt, ask, **options))
+        return result_from_events(await self.events(script, prompt, ask, on_tool_call, **options))
 
     async def attempt(
         self, calls: Sequence[Call], ask: Asker | None = None, **options: Unpack[RunKwargs]

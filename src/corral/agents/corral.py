@@ -177,6 +177,7 @@ AGENT = AgentSpec(
     ),
     capabilities=("tools", "permissions", "steering", "subagents"),
     asks=True,
+    tool_call_hook="edit",
     resumes=True,
 )
 AGENTS = (AGENT,)

@@ -27,6 +27,8 @@ from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.values import Json, JsonObject
 
 Reach = Literal["workspace", "disk"]
+HookSupport = Literal["none", "decide", "edit"]
+"""What ``on_tool_call`` can do: nothing, allow and deny, or also edit the input."""
 Act = Literal[
     "run",
     "background",
@@ -123,6 +125,8 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     """The agent starts in its planning mode."""
     writable: tuple[str, ...] = ()
     """Further folders that may be written, as the policy names them."""
+    unhooked: tuple[str, ...] = ()
+    """With ``RunOptions.hooked``: calls that the agent makes without asking, one sentence each."""
 
     def folder_rules(self, place: LaunchContext) -> dict[str, Json]:
         """What ``for_folders`` makes of this machine; empty where no rule names a folder."""
@@ -435,6 +439,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     asks: bool = False
     """The agent can send permission requests."""
+    tool_call_hook: HookSupport = "none"
+    """Whether the agent can be made to ask before each of its tool calls (``on_tool_call``), and
+    whether a call can then be edited. ``compile`` makes it ask if ``RunOptions.hooked`` is set."""
     resumes: bool = False
     keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
     """When an interrupted or timed-out turn stays in the agent's conversation, which can then be

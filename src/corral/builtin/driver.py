@@ -87,7 +87,9 @@ class Driver:
         self._redactor = SecretRedactor(self._secrets)
         self._family = family_of(provider.name, name)
         self._policy = _with_builtin_defaults(run.policy)
-        self._broker = PermissionBroker(self._policy, self._ask, mode=run.permission_mode)
+        self._broker = PermissionBroker(
+            self._policy, self._ask, mode=run.permission_mode, hook=prepared.hook
+        )
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,

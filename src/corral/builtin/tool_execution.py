@@ -33,7 +33,7 @@ from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
-from corral.sessions.tools.hooks import Call, Change, Deny, HookAnswer
+from corral.sessions.tools.hooks import Deny, Edit, HookAnswer, ToolRequest
 from corral.sessions.tools.tools import Tools, maybe_await
 from corral.system.clock import Stopwatch
 from corral.system.environment import SecretRedactor
@@ -174,6 +174,10 @@ class ToolExecutor:
         wrong = self._invalid_call(call)
         if wrong is not None:
             return CallOutcome("error", wrong, wrong)
+        decided = await self._ask_caller(call)
+        if isinstance(decided, CallOutcome):
+            return decided
+        call = decided
         refusal = await self._denial(call, emit)
         if refusal is not None:
             return CallOutcome("denied", refusal, refusal)
@@ -181,9 +185,38 @@ class ToolExecutor:
             return await self._run(call, emit)
         return await self._run_with_hooks(call, emit)
 
+    async def _ask_caller(self, call: ToolCall) -> ToolCall | CallOutcome:
+        """The call, as ``on_tool_call`` edited it; or the outcome if it is not made. A call that
+        the policy denies, and a call of the caller's own function, is returned unchanged."""
+        hook, tool = self._broker.hook, self.tools.get(call.name)
+        if hook is None or tool is None:
+            return call
+        command = tool.command(call.arguments)
+        ruled = self._broker.policy_answer(Action(call.name, tool.kind, command))
+        if ruled is not None and not ruled.is_allowed:
+            return call
+        request = ToolRequest(
+            call.id,
+            call.name,
+            call.arguments,
+            kind=tool.kind,
+            command=command,
+            paths=tool.paths(call.arguments),
+            title=tool.title(call.arguments),
+        )
+        verdict = await hook.decide(request)
+        if isinstance(verdict, Deny):
+            reason = f"denied: {verdict.reason}"
+            return CallOutcome("denied", reason, reason)
+        if not isinstance(verdict, Edit):
+            return call
+        call = replace(call, arguments=verdict.arguments)
+        wrong = self._invalid_call(call)
+        return call if wrong is None else CallOutcome("error", wrong, wrong)
+
     async def _run_with_hooks(self, call: ToolCall, emit: Emit) -> CallOutcome:
         """Run the call between the ``agent_hooks``. A hook that raises stops it."""
-        hook_call = Call(call.id, call.name, call.arguments)
+        hook_call = ToolRequest(call.id, call.name, call.arguments)
         done: CallOutcome | None = None
         for hook in self.own.agent_hooks:
             verdict = await maybe_await(hook.before(hook_call)) if hook.before else None
@@ -191,8 +224,8 @@ class ToolExecutor:
                 reason = f"denied: {verdict.reason}"
                 done = CallOutcome("denied", reason, reason)
                 break
-            if isinstance(verdict, Change):
-                hook_call = Call(call.id, call.name, verdict.arguments)
+            if isinstance(verdict, Edit):
+                hook_call = ToolRequest(call.id, call.name, verdict.arguments)
                 call = replace(call, arguments=verdict.arguments)
                 if (wrong := self._invalid_call(call)) is not None:
                     return CallOutcome("error", wrong, wrong)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corral.options import RunKwargs
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
+    from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.tools import GivenTools
     from corral.sessions.until import Until
 
@@ -30,6 +31,7 @@ def session(
     *,
     ask: Asker | None = None,
     tools: GivenTools = (),
+    on_tool_call: Before | None = None,
     **options: Unpack[RunKwargs],
 ) -> Session:
     """A conversation with an agent, as ``async with``; see ``RunKwargs`` for the options.
@@ -41,9 +43,16 @@ def session(
     ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
     ``cancel``. Without it, what the policy does not decide is denied. ``tools`` are Python
     functions, sync or async, that the agent may call.
+
+    ``on_tool_call`` is a function, sync or async, that is called before each of the agent's own
+    tool calls that the policy does not deny. It gets a ``ToolRequest`` and returns ``None`` or
+    ``Allow()``, ``Deny(reason)``, or ``Edit(arguments)`` to change the input, where the agent
+    supports that. It cannot allow what the policy denies. If it raises, takes too long or returns
+    something else, the call is denied. An agent that does not ask before each call raises
+    ``ConfigError`` here.
     """
     agent = _or_default(agent, options)
-    return Session(agent, options, ask, tools)
+    return Session(agent, options, ask, tools, on_tool_call=on_tool_call)
 
 
 def pool(
@@ -52,9 +61,11 @@ def pool(
     size: int = 1,
     prompts_at_once: int = 4,
     ask: Asker | None = None,
+    on_tool_call: Before | None = None,
     **options: Unpack[RunKwargs],
 ) -> Pool:
-    """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``."""
+    """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``. ``ask``
+    and ``on_tool_call`` as in ``session``; they may be called for several prompts at once."""
     from corral.sessions.pool import Pool
 
     return Pool(
@@ -63,6 +74,7 @@ def pool(
         size=size,
         prompts_at_once=prompts_at_once,
         ask=ask,
+        on_tool_call=on_tool_call,
     )
 
 
@@ -74,6 +86,7 @@ async def run(  # noqa: PLR0913
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
+    on_tool_call: Before | None = None,
     tools: GivenTools | None = None,
     output: object = None,
     repairs: int = 2,
@@ -82,7 +95,8 @@ async def run(  # noqa: PLR0913
     max_total_tokens: int | None = None,
     **options: Unpack[RunKwargs],
 ) -> Result:
-    """Run one prompt to its end. ``agent`` is chosen as in ``session``.
+    """Run one prompt to its end. ``agent`` is chosen as in ``session``; ``ask``, ``on_tool_call``
+    and ``tools`` are those of ``session``.
 
     ``result.ok`` tells whether it succeeded. With ``check=True``, every result that is not a
     success is raised as its error. An error in the call itself is always raised, before tokens are
@@ -106,7 +120,9 @@ async def run(  # noqa: PLR0913
         output = prompt.output if output is None else output
         prompt = prompt.render()
     if output is None and until is None and max_total_tokens is None:
-        async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+        async with session(
+            agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
+        ) as opened:
             result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
@@ -123,11 +139,19 @@ async def run(  # noqa: PLR0913
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
     # The prompt file is read here, not by the session: its further turns send other texts.
-    prepared = prepare(agent, options, has_asker=ask is not None, own_tools=tool_names(tools))
+    prepared = prepare(
+        agent,
+        options,
+        has_asker=ask is not None,
+        own_tools=tool_names(tools),
+        on_tool_call=on_tool_call,
+    )
     text = resolve_prompt(prepared, prompt)
     options = {**options, "prompt_file": None}
     goal = with_schema(goal, prepared.agent, options)
-    async with session(agent, ask=ask, tools=tools or (), **options) as opened:
+    async with session(
+        agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
+    ) as opened:
         result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
 

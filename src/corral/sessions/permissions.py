@@ -1,4 +1,9 @@
-"""Permission requests: answered by the policy or by a person, or denied.
+"""Permission requests: answered by the policy, by the caller's ``on_tool_call`` or by a person, or
+denied.
+
+The policy comes first. What it does not deny is shown to ``on_tool_call`` (see
+``sessions/tools/on_tool_call``), which may deny or edit it. Then the policy judges it again, and
+asks a person if it must.
 
 A request to read or write is also judged by its paths, after links are resolved and at the moment
 of the answer:
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 import msgspec
 
@@ -27,12 +32,20 @@ from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.prepare import PreparedRun
 from corral.system.path_guard import PathGuard
+from corral.values import Json, JsonObject, as_object
+
+if TYPE_CHECKING:
+    from corral.sessions.tools.hooks import ToolRequest
+    from corral.sessions.tools.on_tool_call import ToolCallHook
 
 Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 """Answers permission requests: a person at a terminal, a web page, a callback."""
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that questions get to end once they are cancelled."""
+
+NOT_EDITABLE = "on_tool_call edited the call, which this agent does not support"
+EDITED = "on_tool_call edited the call"
 
 _VALID_DECISIONS: tuple[str, ...] = get_args(Decision)
 
@@ -41,6 +54,10 @@ class PermissionAnswer(msgspec.Struct, frozen=True):
     decision: Decision
     by: Decider
     rule: str
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.decision.startswith("allow")
 
 
 class PermissionBroker:
@@ -52,9 +69,12 @@ class PermissionBroker:
         mode: PermissionMode = "prompt",
         *,
         guard: PathGuard | None = None,
+        hook: ToolCallHook | None = None,
     ) -> None:
         """``timeout``: seconds a question may stay unanswered before it is denied. ``guard``
-        judges the paths of requests; None where the caller does so itself."""
+        judges the paths of requests; None where the caller does so itself. ``hook`` decides about
+        what the policy does not deny."""
+        self.hook = hook
         self._guard = None if policy.is_unlimited else guard
         self._mode = mode
         self._policy = policy
@@ -91,7 +111,7 @@ class PermissionBroker:
         self, answer: PermissionAnswer, action: Action, paths: Collection[str]
     ) -> PermissionAnswer:
         """A person's answer, or a denial if the named paths have become denied meanwhile."""
-        if not answer.decision.startswith("allow"):
+        if not answer.is_allowed:
             return answer
         ruling = self._path_ruling(action, paths)
         if ruling is not None and ruling.verdict == "deny":
@@ -138,7 +158,9 @@ class PermissionBroker:
 def broker_of(prepared: PreparedRun, ask: Asker | None) -> PermissionBroker:
     """Answers by the policy of a run."""
     run = prepared.run
-    return PermissionBroker(run.policy, ask, mode=run.permission_mode, guard=prepared.guard)
+    return PermissionBroker(
+        run.policy, ask, mode=run.permission_mode, guard=prepared.guard, hook=prepared.hook
+    )
 
 
 Granted: TypeAlias = tuple[str, str | None]
@@ -155,16 +177,35 @@ class Question(msgspec.Struct, frozen=True):
     reply: Callable[[PermissionAnswer], None]
     """Sends the answer to the agent. It must hold the agent's process weakly: a question that waits
     for a person must not keep the process of a dropped session alive."""
+    edited: Callable[[JsonObject], Question] | None = None
+    """The same question with a new input; None if the agent cannot change a call."""
+    new_input: Json = None
+    """The input that ``on_tool_call`` gave the call; None if it did not edit it."""
 
     @property
     def granted_as(self) -> Granted:
         return self.action.tool, self.action.command
 
+    @property
+    def tool_request(self) -> ToolRequest:
+        """The call as ``on_tool_call`` gets it."""
+        from corral.sessions.tools.hooks import ToolRequest
+
+        return ToolRequest(
+            self.request.call_id or self.request.request_id,
+            self.action.tool,
+            as_object(self.request.input),
+            kind=self.action.kind,
+            command=self.action.command,
+            paths=tuple(dict.fromkeys(self.paths)),
+            title=self.request.title,
+        )
+
 
 class PermissionQuestions:
-    """Answers the permission requests of one session: by the policy at once, or by a person, with
-    one task for each request that is open. ``emit`` gets each decision as an event. ``granted``
-    collects what a person allowed for the session."""
+    """Answers the permission requests of one session: by the policy at once, or by the hook or a
+    person, with one task for each request that is open. ``emit`` gets each decision as an event.
+    ``granted`` collects what a person allowed for the session."""
 
     def __init__(
         self, broker: PermissionBroker, emit: Callable[[RawEvent], None], granted: set[Granted]
@@ -178,18 +219,16 @@ class PermissionQuestions:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the agent waits for a person's answer."""
+        """Whether the agent waits for an answer of the hook or of a person."""
         return bool(self._open)
 
     def put(self, question: Question) -> None:
-        """Answer a request of the agent, now or when a person has decided."""
-        answer = self.broker.policy_answer(question.action, question.paths)
-        if answer is None and question.granted_as in self._granted:
-            answer = PermissionAnswer("allow_session", "person", "asked before")
-        if answer is not None:
+        """Answer a request of the agent, now or when the hook or a person has decided."""
+        answer = self._known_answer(question)
+        if answer is not None and not (answer.is_allowed and self._is_hooked(question)):
             self._decide(question, answer)
             return
-        task = asyncio.get_running_loop().create_task(self._ask_person(question))
+        task = asyncio.get_running_loop().create_task(self._ask(question))
         self._open[question.request.request_id] = task
 
     def withdraw(self, request_id: str) -> bool:
@@ -212,14 +251,47 @@ class PermissionQuestions:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
-    async def _ask_person(self, question: Question) -> None:
-        answer = await self.broker.ask_person(question.request)
-        answer = self.broker.confirm(answer, question.action, question.paths)
-        if self._open.pop(question.request.request_id, None) is None:
+    def _is_hooked(self, question: Question) -> bool:
+        """The caller's own functions have hooks of their own."""
+        return self.broker.hook is not None and not question.action.own
+
+    def _known_answer(self, question: Question) -> PermissionAnswer | None:
+        """The answer of the policy, or what a person allowed before; None if a person decides."""
+        answer = self.broker.policy_answer(question.action, question.paths)
+        if answer is None and question.granted_as in self._granted:
+            return PermissionAnswer("allow_session", "person", "asked before")
+        return answer
+
+    async def _ask(self, question: Question) -> None:
+        request_id, answer = question.request.request_id, None
+        if self._is_hooked(question):
+            question, answer = await self._ask_hook(question)
+        if answer is None:
+            answer = await self.broker.ask_person(question.request)
+            answer = self.broker.confirm(answer, question.action, question.paths)
+        if self._open.pop(request_id, None) is None:
             return
-        if answer.decision == "allow_session":
+        if answer.decision == "allow_session" and answer.by == "person":
             self._granted.add(question.granted_as)
         self._decide(question, answer)
+
+    async def _ask_hook(self, question: Question) -> tuple[Question, PermissionAnswer | None]:
+        """The question, as the hook edited it, and its answer; None if a person decides."""
+        from corral.sessions.tools.hooks import Deny, Edit
+
+        hook = self.broker.hook
+        verdict = await hook.decide(question.tool_request) if hook is not None else None
+        if isinstance(verdict, Deny):
+            return question, PermissionAnswer("deny", "hook", verdict.reason)
+        if not isinstance(verdict, Edit):
+            return question, self._known_answer(question)
+        if question.edited is None:
+            return question, PermissionAnswer("deny", "hook", NOT_EDITABLE)
+        question = question.edited(verdict.arguments)
+        answer = self._known_answer(question)
+        if answer is not None and answer.is_allowed:
+            answer = PermissionAnswer(answer.decision, "hook", EDITED)
+        return question, answer
 
     def _decide(self, question: Question, answer: PermissionAnswer) -> None:
         request = question.request
@@ -230,6 +302,7 @@ class PermissionQuestions:
                 answer.by,
                 call_id=request.call_id,
                 rule=answer.rule,
+                input=question.new_input,
             )
         )
         question.reply(answer)

@@ -44,6 +44,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -69,6 +70,9 @@ from corral.sessions.turn import Turn
 from corral.system import platform
 from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback_async
+
+if TYPE_CHECKING:
+    from corral.sessions.tools.hooks import Before
 
 IDLE = 300.0
 """Seconds after which an idle process is ended."""
@@ -104,6 +108,7 @@ class Pool:
         prompts_at_once: int,
         idle: float = IDLE,
         ask: Asker | None = None,
+        on_tool_call: Before | None = None,
     ) -> None:
         if size < 1 or prompts_at_once < 1:
             raise ConfigError("a pool needs a size of at least 1")
@@ -113,6 +118,7 @@ class Pool:
         self._at_once = prompts_at_once
         self._idle = idle
         self._ask = ask
+        self._on_tool_call = on_tool_call
         self._workers: list[_Worker] = []
         self._slots = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
@@ -123,7 +129,7 @@ class Pool:
         """Processes started so far."""
 
     async def __aenter__(self) -> Pool:
-        prepared = prepare(self._agent, self._options, has_asker=self._ask is not None)
+        prepared = self._prepare(self._options)
         if prepared.agent.transport.kind != "acp":
             raise ConfigError(
                 f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
@@ -166,7 +172,7 @@ class Pool:
         if "policy" in options:
             for spelling in ("approval_mode", "allowed_tools"):
                 chosen.pop(spelling, None)
-        prepared = prepare(self._agent, chosen, has_asker=self._ask is not None)
+        prepared = self._prepare(chosen)
         self._check_shareable(prepared)
         text = resolve_prompt(prepared, prompt)
         async with self._slots:
@@ -176,6 +182,10 @@ class Pool:
             finally:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
+
+    def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
+        asks = self._ask is not None
+        return prepare(self._agent, options, has_asker=asks, on_tool_call=self._on_tool_call)
 
     def _check_shareable(self, prompt: PreparedRun) -> None:
         """Raises ``ConfigError`` where the pool's processes cannot serve this prompt."""

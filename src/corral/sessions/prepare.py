@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,6 +45,10 @@ from corral.sessions.credentials import choose_credentials
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.sessions.tools.hooks import Before
+    from corral.sessions.tools.on_tool_call import ToolCallHook
 
 COMMON = frozenset(
     {
@@ -94,6 +99,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of the run. Links are resolved before the agent starts and can change them."""
     auth: str | None = None
     """Which kind of credentials is billed; None if unknown."""
+    hook: ToolCallHook | None = None
+    """Decides about each tool call of the agent that the policy does not deny."""
 
     def env(self, launch: Launch) -> dict[str, str]:
         """The environment of the program."""
@@ -145,12 +152,13 @@ def prepare(
     *,
     has_asker: bool = False,
     own_tools: Iterable[str] = (),
+    on_tool_call: Before | None = None,
 ) -> PreparedRun:
     """Check all that can be checked. Raises ``CallerError``, or an error such as ``NotInstalled``.
 
     ``has_asker``: permission requests can be answered by a person. If not, what the policy would
     ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
-    that the agent is given.
+    that the agent is given. ``on_tool_call`` decides about each tool call of the agent.
     """
     agent = config.find_agent(name)
     if registry.names_a_model(name):
@@ -166,9 +174,12 @@ def prepare(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
         own_tools=tuple(own_tools),
+        hooked=on_tool_call is not None,
     )
     compiled = compile_for(agent, run)
     _check_enforceable(agent, run, compiled.report)
+    if run.hooked:
+        _check_hooked(agent, run, compiled)
     cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
     for folder in (*run.include_directories, *run.policy.writable):
         _existing_folder(os.path.join(cwd, folder), "include_directories")
@@ -201,6 +212,7 @@ def prepare(
             run.policy.writable,
             protects=not run.policy.is_unlimited,
         ),
+        hook=None if on_tool_call is None else _hook(on_tool_call, agent, cwd),
     )
 
 
@@ -211,9 +223,10 @@ def for_prompt(
     given: Mapping[str, object],
     *,
     has_asker: bool,
+    on_tool_call: Before | None = None,
 ) -> PreparedRun:
     """The session's ``PreparedRun`` with what one prompt chooses; None in ``given`` is not chosen.
-    ``name`` and ``options`` are those the session was prepared with. Raises ``ConfigError``."""
+    The other arguments are those the session was prepared with. Raises ``ConfigError``."""
     chosen = {key: value for key, value in given.items() if value is not None}
     if not chosen:
         return session
@@ -231,7 +244,13 @@ def for_prompt(
             merged.pop(other_spelling, None)
     if registry.names_a_model(name):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
-    return prepare(name, merged, has_asker=has_asker, own_tools=session.run.own_tools)
+    return prepare(
+        name,
+        merged,
+        has_asker=has_asker,
+        own_tools=session.run.own_tools,
+        on_tool_call=on_tool_call,
+    )
 
 
 def check_narrower(policy: Policy, session: PreparedRun) -> None:
@@ -345,6 +364,28 @@ def _check_enforceable(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRo
                 f"{agent.name} cannot enforce {row.capability}={row.verdict}: {row.note}",
                 hint=_enforceable_hint(run.policy, row),
             )
+
+
+def _check_hooked(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -> None:
+    """Raises where ``on_tool_call`` would not see every call."""
+    if agent.tool_call_hook == "none":
+        able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
+        raise ConfigError(
+            f"on_tool_call is not available with {agent.name}:"
+            " it does not ask before each of its tool calls",
+            hint=f"Use another agent: {', '.join(able)}.",
+        )
+    if run.strict and compiled.unhooked:
+        raise PolicyNotEnforceable(
+            f"{agent.name} would not show every call to on_tool_call: {compiled.unhooked[0]}",
+            hint="Deny these calls in the policy, or set strict=False to run it anyway.",
+        )
+
+
+def _hook(function: Before, agent: AgentSpec, cwd: str) -> ToolCallHook:
+    from corral.sessions.tools.on_tool_call import ToolCallHook
+
+    return ToolCallHook(function, agent=agent.name, cwd=cwd)
 
 
 def _enforceable_hint(policy: Policy, row: PolicyRow) -> str:

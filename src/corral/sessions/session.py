@@ -40,6 +40,7 @@ from corral.values import AgentSession
 if TYPE_CHECKING:
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.permissions import Asker, Granted
+    from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
 
@@ -53,13 +54,17 @@ class Session:
         options: Mapping[str, object],
         ask: Asker | None = None,
         tools: GivenTools = (),
+        *,
+        on_tool_call: Before | None = None,
     ) -> None:
         """``ask`` answers the agent's permission questions; without it they are denied.
-        ``tools`` are Python functions that the agent may call."""
+        ``tools`` are Python functions that the agent may call. ``on_tool_call`` decides about
+        each tool call of the agent."""
         self._agent = agent
         self._options = options
         self._ask = ask
         self._tools = tools
+        self._on_tool_call = on_tool_call
         self._server: ToolServer | None = None
         self._connection: PrivateConnection | None = None
         self._driver: Driver | None = None
@@ -108,7 +113,13 @@ class Session:
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
         own = tool_names(self._tools)
-        return prepare(self._agent, options, has_asker=self._ask is not None, own_tools=own)
+        return prepare(
+            self._agent,
+            options,
+            has_asker=self._ask is not None,
+            own_tools=own,
+            on_tool_call=self._on_tool_call,
+        )
 
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
         """The same with the caller's functions as one more tool server. An agent that runs in this
@@ -210,8 +221,14 @@ class Session:
             "model": model,
             "policy": policy,
         }
-        asks = self._ask is not None
-        prepared = for_prompt(session, self._agent, self._effective_options, given, has_asker=asks)
+        prepared = for_prompt(
+            session,
+            self._agent,
+            self._effective_options,
+            given,
+            has_asker=self._ask is not None,
+            on_tool_call=self._on_tool_call,
+        )
         if text is None and prepared.agent.open_turns:
             text = question_files.open_prompt(record)
         full_text = resolve_prompt(prepared, text)

@@ -29,11 +29,11 @@ from corral import errors
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
 from corral.sessions.tools.hooks import (
-    Call,
-    Change,
     Deny,
+    Edit,
     Hook,
     HookAnswer,
+    ToolRequest,
     call_budget,
     read_before_write,
     required_order,
@@ -385,18 +385,18 @@ def echo(text: str) -> str:
 
 
 async def test_hooks_deny_change_and_replace() -> None:
-    def before(call: Call) -> Deny | Change | None:
+    def before(call: ToolRequest) -> Deny | Edit | None:
         match call.arguments["text"]:
             case "secret":
                 return Deny("it is secret")
             case "change":
-                return Change({"text": "changed"})
+                return Edit({"text": "changed"})
             case "break":
-                return Change({"text": 5})
+                return Edit({"text": 5})
             case _:
                 return None
 
-    async def after(call: Call, answer: HookAnswer) -> HookAnswer | None:
+    async def after(call: ToolRequest, answer: HookAnswer) -> HookAnswer | None:
         await asyncio.sleep(0)
         return HookAnswer(answer.text.upper()) if answer.ok else None
 
@@ -416,10 +416,10 @@ async def test_a_hook_that_raises_stops_the_call() -> None:
         ran.append(text)
         return text
 
-    def before(call: Call) -> None:
+    def before(call: ToolRequest) -> None:
         raise RuntimeError("broken")
 
-    def after(call: Call, answer: HookAnswer) -> None:
+    def after(call: ToolRequest, answer: HookAnswer) -> None:
         raise RuntimeError("broken")
 
     outcome = await Tools([note], hooks=[Hook(before)]).call("note", {"text": "a"})

@@ -47,6 +47,8 @@ HARMLESS = (
     "ToolSearch",
     "StructuredOutput",
 )
+ANSWER = ("StructuredOutput",)
+"""Not an action: with it the model submits its answer."""
 DELEGATE = ("Task", "Agent")
 """A sub-agent has no tool and no permission that the main agent does not have, and asks in the
 same way. The model calls it by the second name; the list of tools has the first."""
@@ -143,7 +145,7 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     if policy.mode == "native":
         note = "the agent's own default: it reads, runs what only reads, and asks for the rest"
         rows = tuple(PolicyRow(capability, "ask", "native", note) for capability in CAPABILITIES)
-        return CompiledPolicy(rows, servers=servers)
+        return CompiledPolicy(rows, servers=servers, unhooked=(report_notes.UNASKED_BY_DEFAULT,))
     flags = ["--tools", ",".join(controls.offered)]
     if controls.hidden:
         flags += ["--disallowedTools", ",".join(controls.hidden)]
@@ -162,7 +164,8 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """The same for claude-agent-acp, which takes the options of Anthropic's SDK as JSON. Its
     permission requests do not say where a path leads, so Claude Code's own restriction keeps its
     tools in the workspace."""
-    return CompiledPolicy(compile_policy(policy, run).report, settings=_sdk_options(policy, run))
+    plain = compile_policy(policy, run)
+    return CompiledPolicy(plain.report, settings=_sdk_options(policy, run), unhooked=plain.unhooked)
 
 
 def _sdk_options(policy: Policy, run: RunOptions) -> dict[str, Json]:
@@ -204,8 +207,15 @@ def _controls(policy: Policy, run: RunOptions) -> _Controls:
         offered=[name for name in offered if name not in denied],
         hidden=[*dict.fromkeys(hidden)],
         allow=[*chain.from_iterable(grant.free for grant in every)],
-        rules={"ask": [*chain.from_iterable(grant.asked for grant in every)], "deny": fences},
+        rules={"ask": _asked(grants, run), "deny": fences},
     )
+
+
+def _asked(grants: dict[Capability, _Grant], run: RunOptions) -> list[Json]:
+    """The tools that ask before each call; all of them if ``on_tool_call`` decides about each."""
+    asked: list[Json] = [*chain.from_iterable(grant.asked for grant in grants.values())]
+    others = (*HARMLESS, *DELEGATE, *OTHER) if run.hooked else ()
+    return [*(name for name in others if name not in ANSWER), *asked]
 
 
 def _denied_names(policy: Policy) -> tuple[str, ...]:
@@ -229,16 +239,18 @@ def _tool_grant(
 ) -> _Grant:
     tools, verdict = _TOOLS_OF[capability], policy.verdict(capability)
     rules = policy.shell_rules if capability == "shell" else ()
-    ruled = bool(rules)
+    judged = any((rules, run.hooked))  # each call, by us
     if policy.allow_tools is not None:
         tools = tuple(name for name in policy.allow_tools if name in tools)
         verdict = "allow" if tools else "deny"
     elif _effective(policy, run, capability) == "deny" and not _have_allow(rules):
         return _Grant(verdict, hidden=tools)
     offered = tuple(name for name in tools if name not in denied)
+    if verdict != "allow" or judged:
+        return _Grant(verdict, offered, asked=offered)
     if policy.is_unlimited:
         return _Grant(verdict, offered, free=offered)
-    if verdict != "allow" or ruled or capability == "write":
+    if capability == "write":
         return _Grant(verdict, offered, asked=offered)
     # Reading needs no rule: inside the workspace it does not ask.
     return _Grant(verdict, offered, free=() if capability == "read" else offered)
@@ -251,10 +263,14 @@ def _have_allow(rules: Iterable[str]) -> bool:
 def _mcp_grant(policy: Policy, run: RunOptions) -> _Grant:
     if policy.allow_tools is not None:
         names = tuple(name for name in policy.allow_tools if name.startswith("mcp__"))
-        return _Grant("allow" if names else "deny", free=names)
+        verdict: Verdict = "allow" if names else "deny"
+        return _Grant(verdict, asked=names) if run.hooked else _Grant(verdict, free=names)
     found: dict[Verdict, list[str]] = {"allow": [], "ask": [], "deny": []}
     for server in run.mcp_servers:
-        verdict = _effective(policy, run, "mcp", own=server.name == OWN_SERVER)
+        own_server = server.name == OWN_SERVER
+        verdict = _effective(policy, run, "mcp", own=own_server)
+        if verdict == "allow" and run.hooked and not own_server:
+            verdict = "ask"
         found[verdict].append(f"mcp__{server.name}")
     own = _effective(policy, run, "mcp", own=True)
     others = _effective(policy, run, "mcp")

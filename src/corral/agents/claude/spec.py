@@ -26,6 +26,7 @@ _REFUSALS = (
 STREAM_QUIRKS = StreamQuirks(
     tools=policy.TOOLS,
     denied_texts=_REFUSALS,
+    edits_calls=True,
 )
 
 
@@ -74,6 +75,7 @@ _HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tool_call_hook="edit",
     resumes=True,
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
@@ -107,6 +109,7 @@ _ACP = replace(
     programs=("claude-agent-acp",),
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
     native_schema=None,
+    tool_call_hook="decide",
     compile=policy.compile_acp,
     launch=launch.launch_acp,
     explain=errors.explain_acp,

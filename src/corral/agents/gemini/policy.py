@@ -31,6 +31,8 @@ from __future__ import annotations
 import json
 import re
 
+from msgspec.structs import replace
+
 from corral.agents.gemini import write_paths
 from corral.agents.gemini.write_paths import LONGEST_PATTERN
 from corral.agents.shared import report_notes
@@ -128,7 +130,8 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For the persistent CLI, which sends its permission requests to us."""
     if policy.mode == "native":
-        return _native("the agent's own default: it runs what it believes harmless, and asks")
+        native = _native("the agent's own default: it runs what it believes harmless, and asks")
+        return replace(native, unhooked=(report_notes.UNASKED_BY_DEFAULT,))
     rules = _Rules()
     _denied(policy, rules, strict=run.strict)
     for rule in policy.shell_rules:
@@ -279,9 +282,7 @@ def _allows_commands(policy: Policy) -> bool:
 
 def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
     """The rules of the persistent CLI: a tool that is limited by more than its name asks."""
-    tools, mcp = _granted(policy, ask=run.interactive)
-    if not policy.is_unlimited:
-        tools |= {name: True for name in WRITE if name in tools}
+    tools, mcp = _asking(policy, run)
     shell = "run_shell_command"
     if _rules_count(policy) and (shell in tools or _allows_commands(policy)):
         tools[shell] = True
@@ -297,6 +298,18 @@ def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
         # answers allow our own server and deny the others.
         mcp = True
     _mcp_rules(policy, mcp, rules, ask=run.interactive)
+
+
+def _asking(policy: Policy, run: RunOptions) -> tuple[dict[str, bool], bool | None]:
+    """As ``_granted``, with the calls about which the persistent CLI asks us. If ``on_tool_call``
+    decides about each call, every tool asks, and those that start without a permission request
+    are not offered: sub-agents, skills and plan mode."""
+    tools, mcp = _granted(policy, ask=run.interactive)
+    if run.hooked:
+        return {name: True for name in tools if name not in OTHER}, None if mcp is None else True
+    if not policy.is_unlimited:
+        tools |= {name: True for name in WRITE if name in tools}
+    return tools, mcp
 
 
 def _offers_own_server_only(policy: Policy, run: RunOptions) -> bool:

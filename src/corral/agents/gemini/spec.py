@@ -128,6 +128,7 @@ _ACP = msgspec.structs.replace(
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tool_call_hook="decide",
 )
 
 AGENTS = (_ACP, _HEADLESS)

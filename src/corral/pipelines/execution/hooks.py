@@ -22,7 +22,7 @@ from corral.errors import ConfigError, CorralError
 from corral.events import Error, Event, ToolResult, ToolUse
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
-from corral.sessions.tools.hooks import Call, Deny, Hook, HookAnswer
+from corral.sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral.sessions.tools.tools import Tools
 from corral.system import config
 from corral.values import Json, JsonObject
@@ -66,11 +66,11 @@ class Hooks:
         hook = Hook(self._before if pre else None, self._after if post else None)
         self.tools = Tools([], agent_hooks=[hook]) if asks else None
 
-    async def _before(self, call: Call) -> Deny | None:
+    async def _before(self, call: ToolRequest) -> Deny | None:
         wrong = await self._run(self._pre, self._input("pre", call.id, call.name, call.arguments))
         return None if wrong is None else Deny(wrong)
 
-    async def _after(self, call: Call, answer: HookAnswer) -> None:
+    async def _after(self, call: ToolRequest, answer: HookAnswer) -> None:
         given = self._input("post", call.id, call.name, call.arguments)
         await self._run_post({**given, "status": answer.status, "output": answer.text})
 

@@ -304,28 +304,44 @@ class StreamJsonClient:
         if request.subtype != "can_use_tool":
             self.replies.append(_error_reply(frame.request_id, f"{request.subtype} is not offered"))
             return
-        use = self._tool_use(request.tool_use_id or "", request.tool_name, request.input, None)
-        command = as_object(request.input).get("command")
-        blocked = (request.blocked_path,) if request.blocked_path else ()
-        self.open_requests[frame.request_id] = StreamPermissionRequest(
-            frame.request_id,
+        ask, event = self._permission_request(
+            frame.request_id, request.tool_name, request.tool_use_id, request.input
+        )
+        if request.blocked_path:
+            ask = msgspec.structs.replace(ask, paths=(*ask.paths, request.blocked_path))
+        self.open_requests[frame.request_id] = ask
+        items.append(event)
+
+    def _permission_request(
+        self, request_id: str, name: str, call_id: str | None, given: Json
+    ) -> tuple[StreamPermissionRequest, PermissionRequest]:
+        use = self._tool_use(call_id or "", name, given, None)
+        command = as_object(given).get("command")
+        ask = StreamPermissionRequest(
+            request_id,
             use.name,
             use.kind,
-            request.tool_use_id,
-            request.input,
+            call_id,
+            given,
             command if isinstance(command, str) else None,
-            (*use.paths, *blocked),
+            use.paths,
             use.name.startswith(self._quirks.own_prefix),
         )
-        items.append(
-            PermissionRequest(
-                frame.request_id,
-                call_id=request.tool_use_id,
-                kind=use.kind,
-                title=use.title,
-                input=request.input,
-            )
+        event = PermissionRequest(
+            request_id, call_id=call_id, kind=use.kind, title=use.title, input=given
         )
+        return ask, event
+
+    @property
+    def edits_calls(self) -> bool:
+        """Whether an answer may change the input of the call."""
+        return self._quirks.edits_calls
+
+    def edited(
+        self, ask: StreamPermissionRequest, arguments: JsonObject
+    ) -> tuple[StreamPermissionRequest, PermissionRequest]:
+        """The request as it would be with other arguments. Its answer sends them to the agent."""
+        return self._permission_request(ask.request_id, ask.name, ask.call_id, arguments)
 
     def _handle_cancel(self, frame: frames.ControlCancel, items: list[RawEvent]) -> None:
         if self.open_requests.pop(frame.request_id, None) is not None:

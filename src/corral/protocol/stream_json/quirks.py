@@ -26,5 +26,7 @@ class StreamQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix of the text that replaces the answer when the model's API failed."""
     id_per_block: bool = False
     """Complete blocks have an id each, which is not the id of the streamed message."""
+    edits_calls: bool = False
+    """The answer to a permission request may change the input of the call."""
     reports_session_total: bool = False
     """Reports one total for the session, cached tokens included, and no usage by model."""

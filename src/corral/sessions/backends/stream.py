@@ -38,6 +38,7 @@ from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.streams import StderrLines
 from corral.system.process.tree import ProcessRegistry
+from corral.values import JsonObject
 
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
@@ -306,13 +307,17 @@ def _question(
     def reply(answer: PermissionAnswer) -> None:
         data = control.answer(
             ask,
-            allow=answer.decision.startswith("allow"),
+            allow=answer.is_allowed,
             message=f"Not allowed ({answer.rule}). Do not try it in another way.",
             stop=answer.decision == "cancel",
         )
         if (send := write()) is not None:
             send(data)
 
+    def edited(arguments: JsonObject) -> Question:
+        other, shown = control.edited(ask, arguments)
+        return replace(_question(other, shown, control, write), new_input=arguments)
+
     action = Action(ask.name, ask.kind, ask.command, own=ask.own)
     paths = (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
-    return Question(request, action, paths, reply)
+    return Question(request, action, paths, reply, edited if control.edits_calls else None)

@@ -14,16 +14,30 @@ from typing import TypeAlias
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import ToolStatus
+from corral.events import ToolKind, ToolStatus
 from corral.values import JsonObject
 
 
-class Call(msgspec.Struct, frozen=True):
-    """One call, as a hook sees it."""
+class ToolRequest(msgspec.Struct, frozen=True):
+    """One tool call that is about to be made, as a hook sees it.
+
+    ``name`` and ``arguments`` are the agent's own. Some agents ask about a call without its
+    arguments: then ``arguments`` has what is known, and ``command`` and ``paths`` have the rest.
+    """
 
     id: str
     name: str
     arguments: JsonObject
+    kind: ToolKind = "mcp"
+    """What the tool does, whatever the agent calls it: ``execute``, ``edit``, ``read`` …"""
+    command: str | None = None
+    """The command line, of a tool that runs commands."""
+    paths: tuple[str, ...] = ()
+    """The paths that the call names, as the agent writes them."""
+    title: str | None = None
+    agent: str = ""
+    cwd: str = ""
+    """The working directory of the session."""
 
 
 class HookAnswer(msgspec.Struct, frozen=True):
@@ -37,25 +51,32 @@ class HookAnswer(msgspec.Struct, frozen=True):
         return self.status == "success"
 
 
+class Allow(msgspec.Struct, frozen=True):
+    """The hook has no objection. The policy still applies."""
+
+
 class Deny(msgspec.Struct, frozen=True):
     """The hook denies the call. The agent gets the reason."""
 
     reason: str
 
 
-class Change(msgspec.Struct, frozen=True):
-    """The hook allows the call with other arguments, which are checked again."""
+class Edit(msgspec.Struct, frozen=True):
+    """The hook wants the call with these arguments, all of them. They are checked again."""
 
     arguments: JsonObject
 
 
-HookVerdict: TypeAlias = Deny | Change | None
-Before: TypeAlias = Callable[[Call], HookVerdict | Awaitable[HookVerdict]]
-After: TypeAlias = Callable[[Call, HookAnswer], HookAnswer | Awaitable[HookAnswer | None] | None]
+HookVerdict: TypeAlias = Allow | Deny | Edit | None
+"""``None`` means ``Allow()``."""
+Before: TypeAlias = Callable[[ToolRequest], HookVerdict | Awaitable[HookVerdict]]
+After: TypeAlias = Callable[
+    [ToolRequest, HookAnswer], HookAnswer | Awaitable[HookAnswer | None] | None
+]
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """``before`` allows (None), denies or changes a call; ``after`` may replace its answer.
+    """``before`` allows, denies or edits a call; ``after`` may replace its answer.
 
     ``after`` gets every answer except those to wrong arguments and unknown tools. A hook that
     raises stops the call: a check that fails must not allow it.
@@ -76,17 +97,17 @@ def read_before_write(
     """
     known: set[str] = set()
 
-    def path_of(call: Call, names: Mapping[str, str]) -> str | None:
+    def path_of(call: ToolRequest, names: Mapping[str, str]) -> str | None:
         path = call.arguments.get(names[call.name]) if call.name in names else None
         return os.path.realpath(os.path.join(root, path)) if isinstance(path, str) else None
 
-    def before(call: Call) -> HookVerdict:
+    def before(call: ToolRequest) -> HookVerdict:
         path = path_of(call, writes)
         if path is None or path in known or not os.path.exists(path):
             return None
         return Deny(f"{path} exists and was not read yet: read it first ({', '.join(reads)})")
 
-    def after(call: Call, answer: HookAnswer) -> None:
+    def after(call: ToolRequest, answer: HookAnswer) -> None:
         path = path_of(call, reads) or path_of(call, writes)
         if answer.ok and path is not None:
             known.add(path)
@@ -99,13 +120,13 @@ def required_order(*names: str) -> Hook:
     are not restricted."""
     done: set[str] = set()
 
-    def before(call: Call) -> HookVerdict:
+    def before(call: ToolRequest) -> HookVerdict:
         if call.name not in names:
             return None
         missing = [name for name in names[: names.index(call.name)] if name not in done]
         return Deny(f"{call.name} comes after {', '.join(missing)}") if missing else None
 
-    def after(call: Call, answer: HookAnswer) -> None:
+    def after(call: ToolRequest, answer: HookAnswer) -> None:
         if answer.ok:
             done.add(call.name)
 
@@ -120,7 +141,7 @@ def call_budget(total: int | None = None, **each: int) -> Hook:
             raise ConfigError(f"a budget cannot be negative: {name}={most}")
     made: Counter[str] = Counter()
 
-    def before(call: Call) -> HookVerdict:
+    def before(call: ToolRequest) -> HookVerdict:
         if total is not None and made.total() >= total:
             return Deny(f"all {total} tool calls of this run are made: finish without")
         most = each.get(call.name)

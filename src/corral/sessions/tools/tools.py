@@ -35,7 +35,7 @@ from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
 from corral.protocol.schema.build import Schema, schema_of
 from corral.protocol.schema.validate import check
-from corral.sessions.tools.hooks import Call, Change, Deny, Hook, HookAnswer
+from corral.sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, ToolRequest
 from corral.system.clock import Stopwatch
 from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, as_object
@@ -161,7 +161,7 @@ class Tools:
         given: Json = {} if arguments is None else arguments
         if not isinstance(given, dict):
             return HookAnswer(f"the arguments of {name} must be an object", "error")
-        call = Call(call_id, name, given)
+        call = ToolRequest(call_id, name, given)
         values, complaints = tool.parameters.fit(given)
         if values is None:
             return _wrong_arguments(name, complaints)
@@ -170,14 +170,14 @@ class Tools:
                 verdict = await maybe_await(hook.before(call)) if hook.before else None
             except Exception as error:
                 return HookAnswer(
-                    f"{name} was not run: a check of it failed: {_describe_error(error)}", "error"
+                    f"{name} was not run: a check of it failed: {describe_error(error)}", "error"
                 )
             if isinstance(verdict, Deny):
                 return await self._run_after_hooks(
                     call, HookAnswer(f"denied: {verdict.reason}", "denied")
                 )
-            if isinstance(verdict, Change):
-                call = Call(call_id, name, verdict.arguments)
+            if isinstance(verdict, Edit):
+                call = ToolRequest(call_id, name, verdict.arguments)
                 values, complaints = tool.parameters.fit(call.arguments)
                 if values is None:
                     return _wrong_arguments(name, complaints)
@@ -185,12 +185,12 @@ class Tools:
         self.answers += tool.is_answer and answer.ok
         return answer
 
-    async def _run_after_hooks(self, call: Call, answer: HookAnswer) -> HookAnswer:
+    async def _run_after_hooks(self, call: ToolRequest, answer: HookAnswer) -> HookAnswer:
         for hook in self.hooks:
             try:
                 other = await maybe_await(hook.after(call, answer)) if hook.after else None
             except Exception as error:
-                why = _describe_error(error)
+                why = describe_error(error)
                 return HookAnswer(
                     f"{call.name} has run, but a check of its answer failed: {why}", "error"
                 )
@@ -232,16 +232,16 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return HookAnswer(f"{tool.name} failed: {_describe_error(error)}", "error")
+        return HookAnswer(f"{tool.name} failed: {describe_error(error)}", "error")
     except (Exception, SystemExit) as error:
         if deadline.expired():
             return HookAnswer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
-        return HookAnswer(f"{tool.name} failed: {_describe_error(error)}", "error")
+        return HookAnswer(f"{tool.name} failed: {describe_error(error)}", "error")
     try:
         return HookAnswer(_text(returned))
     except Exception as error:  # a model's own serializer may raise anything
         return HookAnswer(
-            f"{tool.name} returned a value that is not JSON: {_describe_error(error)}",
+            f"{tool.name} returned a value that is not JSON: {describe_error(error)}",
             "error",
         )
 
@@ -263,7 +263,8 @@ async def maybe_await(value: T | Awaitable[T]) -> T:
     return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
 
 
-def _describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """The error's type and text."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -1,0 +1,134 @@
+"""``on_tool_call`` with real agents: a call is allowed, denied or edited before it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.model_scripts import steps
+from support.real_agents import AgentRecord, RealAgent, for_agents
+
+import corral
+from corral.events import PermissionDecision
+from corral.sessions.tools.hooks import HookVerdict, ToolRequest
+from corral.testing import Turn
+from corral.values import JsonObject
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def _is_hooked(record: AgentRecord) -> bool:
+    return record.spec.tool_call_hook != "none"
+
+
+def _edits(record: AgentRecord) -> bool:
+    return record.spec.tool_call_hook == "edit"
+
+
+def _lists_reads(record: AgentRecord) -> bool:
+    return _is_hooked(record) and record.has_tool("read")
+
+
+@for_agents(_is_hooked)
+async def test_a_write_happens_if_the_hook_allows_it_and_not_if_it_denies_it(
+    agent: RealAgent, workspace: Path
+) -> None:
+    seen: list[ToolRequest] = []
+
+    async def decide(request: ToolRequest) -> HookVerdict:
+        seen.append(request)
+        named = str((request.paths, request.arguments))
+        return corral.Deny("not this file") if "refused.txt" in named else None
+
+    calls = [agent.write("allowed.txt", "kept\n"), agent.write("refused.txt", "lost\n")]
+    script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
+    result = await agent.run(script, on_tool_call=decide, policy="edits")
+
+    assert (workspace / "allowed.txt").read_text() == "kept\n"
+    assert not (workspace / "refused.txt").exists()
+    assert [request.kind for request in seen] == ["edit", "edit"], seen
+    assert all(request.agent == agent.name for request in seen)
+    assert all(request.cwd == str(workspace) for request in seen)
+    if agent.record.spec.reports_all_denials:
+        assert "not this file" in str(result.denied)
+
+
+@for_agents(_lists_reads)
+async def test_the_hook_sees_reads_which_no_policy_asks_about(agent: RealAgent, seed: Path) -> None:
+    seen: list[str] = []
+
+    def decide(request: ToolRequest) -> HookVerdict:
+        seen.append(request.kind)
+        return corral.Deny("nothing is read")
+
+    script = [Turn(calls=[agent.read(seed)]), Turn(text="done", repeat="forever")]
+    await agent.run(script, on_tool_call=decide, policy="reads")
+    assert seen == ["read"]
+    assert not any("seed words" in str(request.tool_results) for request in agent.requests)
+
+
+@for_agents(_is_hooked)
+async def test_the_hook_is_not_asked_about_what_the_policy_denies(
+    agent: RealAgent, workspace: Path
+) -> None:
+    seen: list[ToolRequest] = []
+
+    def decide(request: ToolRequest) -> HookVerdict:
+        seen.append(request)
+        return corral.Allow()
+
+    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
+    await agent.run(script, on_tool_call=decide, policy="reads")
+    assert not (workspace / "new.txt").exists()
+    assert seen == []
+
+
+def _with_text(arguments: JsonObject, before: str, after: str) -> JsonObject:
+    return {
+        key: value.replace(before, after) if isinstance(value, str) else value
+        for key, value in arguments.items()
+    }
+
+
+@for_agents(_edits)
+async def test_an_edited_call_is_made_with_the_edited_input(
+    agent: RealAgent, workspace: Path
+) -> None:
+    def decide(request: ToolRequest) -> HookVerdict:
+        return corral.Edit(_with_text(request.arguments, "original", "edited"))
+
+    result = await agent.run(
+        steps(agent.write("new.txt", "original")), on_tool_call=decide, policy="edits"
+    )
+    assert result.ok, result.error
+    assert (workspace / "new.txt").read_text().strip() == "edited"
+
+
+@for_agents(_edits)
+async def test_an_edit_does_not_widen_the_policy(
+    agent: RealAgent, workspace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "new.txt"
+
+    def decide(request: ToolRequest) -> HookVerdict:
+        given = _with_text(request.arguments, str(workspace / "new.txt"), "new.txt")
+        return corral.Edit(_with_text(given, "new.txt", str(outside)))
+
+    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
+    await agent.run(script, on_tool_call=decide, policy="edits")
+    assert not outside.exists()
+    assert not (workspace / "new.txt").exists()
+
+
+@for_agents(lambda record: _is_hooked(record) and not _edits(record))
+async def test_an_edit_is_a_denial_where_the_agent_cannot_edit_a_call(
+    agent: RealAgent, workspace: Path
+) -> None:
+    def decide(request: ToolRequest) -> HookVerdict:
+        return corral.Edit({**request.arguments, "content": "edited"})
+
+    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
+    events = await agent.events(script, on_tool_call=decide, policy="edits")
+    assert not (workspace / "new.txt").exists()
+    decisions = [event for event in events if isinstance(event, PermissionDecision)]
+    assert "does not support" in str(decisions)
