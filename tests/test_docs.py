@@ -286,10 +286,13 @@ def commands_of(group: click.Group, path: str = "corral") -> Iterator[tuple[str,
 
 def test_every_command_and_its_options_are_documented() -> None:
     page = page_text("command-line")
+    shared = page.partition("### Options of agents\n")[2].partition("\n#")[0]
     missing: list[str] = []
     for name, found in commands_of(command):
         group = name.split()[1]
         part = next(p for p in page.split("\n## ")[1:] if f"corral {group}" in p.partition("\n")[0])
+        if "(#options-of-agents)" in part:
+            part += shared
         short = name.removeprefix("corral ")
         if name not in part and f"`{short}" not in part:
             missing.append(name)

@@ -12,13 +12,19 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import click
 import pytest
+from support.goldens import check_golden
+from support.option_docs import with_docstrings, with_tables
 
 import corral
 from corral import durations
 from corral.cli import batch, chat
 from corral.cli import run as run_command
-from corral.cli.options import Duration
-from corral.options import COMPUTED, KNOWN, SPELLINGS, RunKwargs, RunOptions
+from corral.cli.options import PolicyFlags
+from corral.cli.pipeline import run as pipeline_run
+from corral.cli.run_options import EVERYWHERE, help_text, read_options
+from corral.cli.sections import SECTIONS
+from corral.option_definitions import BY_NAME, DEFINITIONS, Definition
+from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunKwargs, RunOptions
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
@@ -28,6 +34,7 @@ from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
 from corral.sessions.prepare import COMMON, PER_PROMPT
 from corral.system import config
 
+ROOT = Path(__file__).parents[1]
 FIELDS = set(RunOptions.__struct_fields__) - set(COMPUTED)
 DEFAULTS = dict(
     zip(
@@ -37,21 +44,12 @@ DEFAULTS = dict(
     )
 )
 
-NOT_OF_AN_OPTION = {
-    *("prompt", "file", "agent", "as_json", "quiet", "dry_run"),
-    *("session", "session_idle", "schema", "full_result"),
-    *("approve", "yolo", "policy_file", "allow_tool", "deny_tool"),
+NODE_VALUES: dict[Any, str] = {
+    float: "7",
+    int: "7",
+    ("list", str): "PATH",
+    frozenset({float, str}): "7m",
 }
-"""Parameters of ``corral run`` that are not options of a run, or only together (the policy)."""
-NOT_ON_THE_COMMAND_LINE = {
-    *("prompt_file", "config", "approval_mode", "allowed_tools", "replace_system_prompt"),
-    *("grace", "max_tool_rounds", "mcp_servers", "fork", "max_budget_usd", "output_schema"),
-    *("env", "track_files", "allow_file_reads", "allow_file_writes", "auth_method", "thinking"),
-    *("permission_mode", "quiet_period", "session_mode", "audio"),
-}
-"""Options that only Python and corral.toml have. A new option must be listed here, or get a
-flag."""
-NODE_VALUES: dict[Any, str] = {float: "7", int: "7", ("list", str): "PATH"}
 """Type of an option → a value of the node attribute that sets it."""
 
 
@@ -86,89 +84,130 @@ def normalized(hint: Any) -> Any:
 def test_a_keyword_has_the_type_of_its_field(name: str) -> None:
     field = typing.get_type_hints(RunOptions)[name]
     keyword = typing.get_type_hints(RunKwargs)[name]
-    assert normalized(keyword) == normalized(field)
+    as_text = frozenset({float, str}) if name in DURATIONS else None  # such as "5m"
+    assert normalized(keyword) == (as_text or normalized(field))
+
+
+def test_durations_are_those_that_are_defined_as_durations() -> None:
+    assert sorted(DURATIONS) == sorted(each.name for each in DEFINITIONS if each.kind == "duration")
+
+
+def test_every_option_is_defined() -> None:
+    assert sorted(each.name for each in DEFINITIONS) == sorted(KNOWN)
+    assert {each.section for each in DEFINITIONS} <= set(SECTIONS)
 
 
 def parameters(command: click.Command) -> dict[str, click.Parameter]:
     return {each.name: each for each in command.params}
 
 
-def given(**values: Any) -> dict[str, Any]:
-    empty = {
-        name: () if getattr(each, "multiple", False) else False if _is_flag(each) else None
-        for name, each in parameters(run_command.command).items()
-    }
-    return {**empty, **values}
+@pytest.mark.parametrize("defined", DEFINITIONS, ids=lambda each: each.name)
+def test_a_definition_has_the_choices_and_the_default_of_the_field(defined: Definition) -> None:
+    if defined.name in SPELLINGS or defined.name == "policy":
+        return
+    hint = normalized(typing.get_type_hints(RunOptions)[defined.name])
+    if defined.choices:
+        assert frozenset(defined.choices) == hint
+    kinds = {"duration": float, "count": int, "amount": float, "on": bool, "switch": bool}
+    if defined.flags and not defined.choices:
+        many = ("list", str) if defined.kind in ("texts", "paths") else str
+        assert kinds.get(defined.kind, many) == hint
+    default = DEFAULTS[defined.name]
+    if isinstance(default, bool):
+        assert defined.default == ("on" if default else "off" if defined.default else "")
+    elif isinstance(default, float):
+        assert durations.seconds(defined.default) == default
+    elif isinstance(default, int | str):
+        assert defined.default == str(default)
 
 
-def _is_flag(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Option) and parameter.is_flag
+@pytest.mark.parametrize(
+    "defined", [each for each in DEFINITIONS if each.flags], ids=lambda e: e.name
+)
+def test_a_flag_sets_the_option_of_its_definition(defined: Definition) -> None:
+    words: list[tuple[list[str], object]] = []
+    flag = defined.flags[-1].partition("/")
+    if defined.kind in ("on", "switch"):
+        words.append(([flag[0]], True))
+        words += [([flag[2]], False)] if flag[2] else []
+    else:
+        values: dict[str, tuple[str, object]] = {
+            "duration": ("1h30m", 5400.0),
+            "count": ("7", 7),
+            "amount": ("0.5", 0.5),
+            "texts": ("x", ["x"]),
+            "paths": ("x", ["x"]),
+        }
+        text, value = values.get(defined.kind, (defined.choices or ("x",))[:1] * 2)
+        words += [([name, text], value) for name in (*defined.flags[:-1], flag[0])]
+    for given, expected in words:
+        context = run_command.command.make_context("run", list(given))
+        assert read_options(cast("PolicyFlags", context.params)) == {defined.name: expected}
+    nothing = run_command.command.make_context("run", [])
+    assert read_options(cast("PolicyFlags", nothing.params)) == {}
 
 
-def options_set_by(name: str, parameter: click.Parameter) -> set[str]:
-    """The options that ``corral run`` sets when this parameter is given, and only then."""
-    read_options = cast("Callable[[dict[str, Any]], dict[str, Any]]", vars(run_command)["_options"])
-    value: Any = "x"
-    if getattr(parameter, "multiple", False):
-        value = ("x",)
-    elif _is_flag(parameter):
-        value = True
-    before, after = read_options(given()), read_options(given(**{name: value}))
-    return {option for option in after if option not in before or after[option] != before[option]}
+COMMANDS = {
+    "run": run_command.command,
+    "chat": chat.command,
+    "batch": batch.command,
+    "pipeline run": pipeline_run.run,
+}
 
 
-def flags() -> dict[str, str]:
-    """Option -> the parameter of ``corral run`` that sets it."""
-    found: dict[str, str] = {}
-    for name, parameter in parameters(run_command.command).items():
-        if name not in NOT_OF_AN_OPTION:
-            options = options_set_by(name, parameter)
-            assert options, f"{name} sets nothing: list it in NOT_OF_AN_OPTION"
-            found |= dict.fromkeys(options, name)
-    return found
-
-
-def test_every_option_has_a_flag_or_is_listed_as_without_one() -> None:
-    assert set(flags()) <= set(KNOWN)
-    assert set(flags()) | {"policy"} | NOT_ON_THE_COMMAND_LINE == set(KNOWN)
-    assert not set(flags()) & NOT_ON_THE_COMMAND_LINE
-
-
-@pytest.mark.parametrize(("option", "name"), sorted(flags().items()))
-def test_a_flag_has_the_type_choices_and_default_of_its_option(option: str, name: str) -> None:
-    parameter = parameters(run_command.command)[name]
-    hint = normalized(typing.get_type_hints(RunOptions)[option])
-    match parameter.type:
-        case click.Choice(choices=choices):
-            assert frozenset(choices) == hint
-        case Duration():
-            assert hint is float
-        case click.types.IntParamType():
-            assert hint is int
-        case _ if _is_flag(parameter):
-            assert hint is bool
-        case _:
-            assert hint in (str, ("list", str))
-    stated = re.search(r"\[default: ([^\]]*)\]", getattr(parameter, "help", None) or "")
-    if stated and DEFAULTS[option] is not None:
-        default = DEFAULTS[option]
-        shown = durations.text(default) if isinstance(default, float) else str(default)
-        assert stated[1] == shown
-
-
-@pytest.mark.parametrize("command", [chat.command, batch.command])
-def test_the_same_flag_means_the_same_in_every_command(command: click.Command) -> None:
-    of_run = parameters(run_command.command)
-    shared = {name: each for name, each in parameters(command).items() if name in of_run}
-    assert {"agent", "model", "cwd", "approve", "timeout", "system_prompt"} <= set(shared)
-    for name, each in shared.items():
-        other = of_run[name]
-        if name == "prompt":  # an argument here, a template there
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_same_flag_means_the_same_in_every_command(name: str) -> None:
+    """Also the flags that are no options of a run, such as --json and --quiet."""
+    of_run, here = parameters(COMMANDS["run"]), parameters(COMMANDS[name])
+    policy = {"approve", "yolo", "policy_file", "allow_tool", "deny_tool"}
+    assert {*EVERYWHERE, *policy, "agent"} <= set(here)
+    for each in (each for each in here.values() if each.name in of_run):
+        other = of_run[each.name]
+        if not (isinstance(each, click.Option) and isinstance(other, click.Option)):
             continue
-        assert each.opts == other.opts, name
-        assert type(each.type) is type(other.type), name
+        assert (each.opts, each.secondary_opts) == (other.opts, other.secondary_opts), each.name
+        assert type(each.type) is type(other.type), each.name
         if isinstance(each.type, click.Choice) and isinstance(other.type, click.Choice):
-            assert each.type.choices == other.type.choices, name
+            assert each.type.choices == other.type.choices, each.name
+    shorts = {flag: each.name for each in of_run.values() for flag in each.opts if len(flag) == 2}
+    for each in here.values():
+        for flag in each.opts:
+            assert shorts.get(flag, each.name) == each.name, f"{flag} has another meaning in run"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_the_text_of_each_option_below_its_section(name: str) -> None:
+    command = COMMANDS[name]
+    wide = click.Context(command, info_name=name, max_content_width=9_999, terminal_width=9_999)
+    shown = wide.get_help()
+    sections: dict[str, str] = {}
+    for part in re.split(r"\n(?=[A-Z][a-z]+:\n)", shown)[1:]:
+        title, _, body = part.partition(":\n")
+        sections[title] = body
+    assert list(sections) == [each for each in SECTIONS if each in sections]
+    for option in (BY_NAME[each] for each in EVERYWHERE):
+        expected = help_text(
+            option.name, TEXTS.get((name, option.name)), DEFAULTS_OF.get((name, option.name))
+        )
+        assert expected in sections[option.section], option.name
+
+
+def test_the_tables_of_options_have_the_text_of_each_option() -> None:
+    page = ROOT / "docs/configuration.md"
+    check_golden(page, with_tables(page.read_text("utf-8")))
+
+
+def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
+    source = ROOT / "src/corral/options.py"
+    check_golden(source, with_docstrings(source.read_text("utf-8")))
+
+
+TEXTS = {
+    ("batch", "max_budget_usd"): "A limit on the cost of the complete batch; when it is spent, no"
+    " further task is started."
+}
+DEFAULTS_OF = {("batch", "timeout"): "1h", ("pipeline run", "timeout"): "1h"}
+"""What differs from the definition in one command."""
 
 
 def keywords(function: Callable[..., Any]) -> set[str]:
@@ -223,7 +262,7 @@ def options_of_node(folder: Path, attributes: dict[str, Value]) -> dict[str, obj
 def node_value(option: str) -> str:
     """A valid value for a node attribute, from the type of the option with that name."""
     hint = normalized(typing.get_type_hints(RunKwargs)[option])
-    if isinstance(hint, frozenset):
+    if isinstance(hint, frozenset) and hint not in NODE_VALUES:
         return "reads" if Policy in hint else "high"
     return NODE_VALUES.get(hint, "x")
 

@@ -74,7 +74,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"timeout": 0}, "timeout must be > 0, got: 0"),
     ({"timeout": -1.5}, "timeout must be > 0, got: -1.5"),
     ({"timeout": float("nan")}, "timeout must be > 0, got: nan"),
-    ({"timeout": "60"}, "timeout must be a number, got: str"),
+    ({"timeout": "soon"}, "timeout: 'soon' is not a duration: write 500ms, 30s, 15m, 1h30m or 2d"),
     ({"timeout": True}, "timeout must be a number, got: bool"),
     ({"idle_timeout": 0}, "idle_timeout must be > 0, got: 0"),
     ({"startup_timeout": -1}, "startup_timeout must be > 0, got: -1"),
@@ -255,3 +255,10 @@ def test_any_value_is_accepted_or_raises_a_caller_error(name: str, value: Any) -
     with warnings.catch_warnings(), suppress(CallerError):
         warnings.simplefilter("ignore")
         build(**{name: value})
+
+
+def test_a_duration_may_be_a_text() -> None:
+    given = {"timeout": "1h30m", "idle_timeout": "90", "grace": "500ms", "quiet_period": "2s"}
+    built = RunOptions.build("x", given, {"startup_timeout": "2m", "timeout": "1s"})
+    assert (built.timeout, built.idle_timeout, built.startup_timeout) == (5400, 90, 120)
+    assert (built.grace, built.quiet_period) == (0.5, 2)

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias, TypedDict, TypeGuard
 
 import msgspec
 
+from corral.durations import seconds
 from corral.errors import ConfigError, PromptError
 from corral.policy import PRESETS, Policy, Preset, with_tools
 from corral.values import Effort, JsonObject, McpServer, is_mapping, is_sequence
@@ -147,6 +148,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             merged = {**_without_other_spellings(merged, layer), **layer}
         _check_tables(merged.get("mcp_servers"))
         values = {name: _to_builtin(value) for name, value in merged.items() if value is not None}
+        for name in DURATIONS:
+            if isinstance(text := values.get(name), str):
+                values[name] = _seconds(name, text)
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
         values.pop("allowed_tools", None)
@@ -217,6 +221,14 @@ def _to_builtin(value: object) -> object:
     return value
 
 
+def _seconds(name: str, text: str) -> float:
+    """Raises ``ConfigError``."""
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
 def _is_path(value: object) -> TypeGuard[os.PathLike[str]]:
     return isinstance(value, os.PathLike)
 
@@ -281,13 +293,11 @@ def _convert(values: Values) -> RunOptions:
         ) from error
 
 
+DURATIONS = ("timeout", "idle_timeout", "startup_timeout", "grace", "quiet_period")
+"""Options that are durations: seconds, or a text such as ``5m``."""
 _NUMBERS = (
-    "timeout",
-    "idle_timeout",
-    "startup_timeout",
-    "grace",
+    *DURATIONS,
     "max_budget_usd",
-    "quiet_period",
     "max_turns",
     "max_tool_rounds",
     "retries",
@@ -408,50 +418,98 @@ class RunKwargs(TypedDict, total=False):
     """The keyword options of ``corral.run`` and ``corral.session``."""
 
     cwd: str | os.PathLike[str] | None
+    """The working directory."""
     model: str | None
+    """The agent's own name for the model; vendor:model runs the built-in agent on it."""
     policy: Policy | Preset | None
+    """What the agent may do: a Policy, or reads, edits or all."""
     approval_mode: ApprovalMode | None
+    """Another way to set the policy: default, auto_edit, yolo or plan."""
     allowed_tools: Sequence[str] | None
+    """Another way to set the policy: only these tools."""
     system_prompt: str | None
+    """A text that is added to the agent's system prompt."""
     replace_system_prompt: str | None
+    """A text that replaces the agent's system prompt."""
     prompt_file: str | os.PathLike[str] | None
+    """Read the prompt from this file."""
     images: Sequence[str | os.PathLike[str]]
+    """Images for the prompt."""
     expand_files: bool
+    """Let the agent expand @path in the prompt."""
     sandbox: bool
+    """Use the agent's own sandbox."""
     include_directories: Sequence[str | os.PathLike[str]]
-    timeout: float
-    idle_timeout: float
-    startup_timeout: float
-    grace: float
+    """Further folders that the agent may read."""
+    timeout: float | str
+    """Time for each prompt: 90 (seconds), 5m, 1h30m."""
+    idle_timeout: float | str
+    """Time without an event."""
+    startup_timeout: float | str
+    """Time until the first event."""
+    grace: float | str
+    """Time between the request to end and SIGKILL."""
     max_turns: int | None
+    """Maximum number of model calls."""
     max_tool_rounds: int | None
+    """Maximum number of rounds of tool calls in a turn of the built-in agent."""
     reasoning_effort: Effort | None
+    """The reasoning effort of the model."""
     retries: int
+    """Attempts at each model call, 1 to 10."""
     mcp_servers: Sequence[McpServer | Mapping[str, object]]
+    """MCP servers whose tools the agent may use."""
     resume: str | None
+    """Continue a session: its id, the beginning of it, or 'last' for the newest."""
     fork: bool
+    """Continue in a new session; the resumed one does not change."""
     max_budget_usd: float | None
+    """The agent's own limit on the cost of a turn."""
     output_schema: Mapping[str, object] | None
+    """A JSON Schema, for agents with their own support; output= sets it."""
     env: Mapping[str, str]
+    """Variables for the agent, with their values, which are never logged."""
     pass_env: Sequence[str]
+    """Names of variables to pass on to the agent and its commands."""
     inherit: Inherit
+    """Whose settings take effect besides corral's: the repository's, or yours too."""
     program: str | os.PathLike[str] | None
+    """The agent's program."""
     strict: bool
+    """Refuse a policy that the agent cannot enforce."""
     track_files: bool
+    """Compare the files of the working directory before and after."""
     allow_file_reads: bool
+    """Read files for the agent, if it asks its client to."""
     allow_file_writes: bool
+    """Write files for the agent, if it asks its client to."""
     auth: Literal["api_key", "subscription", "inherit"] | None
+    """Which credentials are billed, if there are two."""
     auth_method: str | None
+    """One of the sign-in methods that the agent offers."""
     thinking: bool
+    """Pass on the agent's thoughts."""
     permission_mode: PermissionMode
-    quiet_period: float | None
+    """How open permission requests are answered: prompt asks, auto allows, deny denies."""
+    quiet_period: float | str | None
+    """Silence that ends the loading of a session, and a turn after its end was reported."""
     session_mode: str | None
+    """A mode of the agent's own sessions, by its own name."""
     audio: Sequence[str | os.PathLike[str]]
+    """Audio files for the prompt."""
     attachments: Sequence[str | os.PathLike[str]]
+    """Files to send with the prompt."""
     via: Via | None
+    """How the agent 'manual' reaches the person."""
     record_to: str | os.PathLike[str] | None
+    """Record the communication with the agent's program to this file."""
     replay: str | os.PathLike[str] | None
+    """Replay such a recording instead of the agent's program."""
     record: bool
+    """Store a transcript of the events with the session."""
     keep: bool
+    """Store the session."""
     label: str | None
+    """A text in every event, in the result and in the stored session."""
     config: Mapping[str, object]
+    """A table of options; the options of the call win over it."""

@@ -12,40 +12,34 @@ import click
 import msgspec
 
 from corral.cli.options import (
-    CWD,
     DB,
-    DURATION,
-    ENV,
-    PROGRAM,
     QUEUE,
-    SYSTEM_PROMPT,
     PolicyFlags,
     agent_option,
-    choose_policy,
-    given_options,
     policy_options,
     read_prompt,
 )
+from corral.cli.run_options import EVERYWHERE, read_options, run_options
+from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
 from corral.nesting import decode_json
+from corral.options import RunKwargs
 from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
     from corral.cli.ui.batch_progress import Progress
     from corral.durable.batch.api import Batch, BatchReport
-    from corral.options import RunKwargs
 
 INTERRUPTED = 130
 BUDGET = 8
 
 
-class BatchFlags(PolicyFlags):
+class BatchFlags(PolicyFlags, RunKwargs):
     """The options of the command."""
 
     prompt: str
     agent: str | None
-    model: str | None
     output: str | None
     name: str | None
     concurrency: int
@@ -56,14 +50,6 @@ class BatchFlags(PolicyFlags):
     attempts: int
     worktree: bool
     patch: bool
-    cwd: str | None
-    timeout: float | None
-    max_turns: int | None
-    max_budget_usd: float | None
-    system_prompt: str | None
-    label: str | None
-    program: str | None
-    env: tuple[str, ...]
     simulate: bool
     db: str | None
     queue: str | None
@@ -72,9 +58,10 @@ class BatchFlags(PolicyFlags):
     quiet: bool
 
 
-@click.command("batch")
+@click.command("batch", cls=SectionedCommand)
 @click.argument("tasks", type=click.Path())
-@click.option(
+@option(
+    "Prompt",
     "-p",
     "--prompt",
     default="{{task}}",
@@ -83,11 +70,20 @@ class BatchFlags(PolicyFlags):
     help="With {{field}} for the fields of a task; @FILE reads it from a file.",
 )
 @agent_option
-@click.option("-m", "--model", help="The model; vendor:model runs the built-in agent on it.")
-@click.option("-o", "--output", metavar="FILE", help="Where results are written, one JSON line"
-              " each; the same command continues from it.  [default: stdout]")  # fmt: skip
-@click.option("--name", help="The name of the batch.  [default: from the files]")
-@click.option(
+@policy_options
+@run_options(
+    EVERYWHERE,
+    texts={
+        "max_budget_usd": "A limit on the cost of the complete batch; when it is spent, no further"
+        " task is started."
+    },
+    defaults={"timeout": "1h"},
+)
+@option(
+    "Execution", "--name", metavar="NAME", help="The name of the batch.  [default: from the files]"
+)
+@option(
+    "Execution",
     "-n",
     "--concurrency",
     type=click.IntRange(1),
@@ -96,13 +92,8 @@ class BatchFlags(PolicyFlags):
     metavar="N",
     help="Number of concurrent tasks.",
 )
-@click.option("--schema", metavar="FILE", help="A JSON Schema; a task without a value that fits"
-              " it fails.")  # fmt: skip
-@click.option("--in-order", is_flag=True, help="Results in the order of the tasks.")
-@click.option("--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
-@click.option("--accept-changed", is_flag=True, help="If tasks or prompt have changed: run what"
-              " is changed or new, keep the rest.")  # fmt: skip
-@click.option(
+@option(
+    "Execution",
     "--attempts",
     type=click.IntRange(1),
     default=3,
@@ -110,27 +101,26 @@ class BatchFlags(PolicyFlags):
     metavar="N",
     help="Attempts at a task that fails temporarily: network, rate limits.",
 )
-@click.option("--worktree", is_flag=True, help="Run each task in its own git worktree at HEAD;"
-              " its work becomes the branch corral/NAME/TASK.")  # fmt: skip
-@click.option("--patch", is_flag=True, help="With --worktree: also put the patch into the result.")
-@CWD
-@policy_options("What the agents may do; anything else is denied.")
-@click.option("--timeout", type=DURATION, help="Time for each task: 90, 5m, 1h30m.  [default: 1h]")
-@click.option("--max-turns", type=int, help="Maximum number of model calls per task.")
-@click.option("--max-budget-usd", type=float, metavar="USD", help="For the complete batch; when"
-              " it is spent, no further task is started.")  # fmt: skip
-@SYSTEM_PROMPT
-@click.option("--label", help="A text in every event and in every result.")
-@PROGRAM
-@ENV
-@click.option("--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
+@option("Execution", "--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
+@option("Execution", "--accept-changed", is_flag=True, help="If tasks or prompt have changed: run"
+        " what is changed or new, keep the rest.")  # fmt: skip
+@option("Execution", "--worktree", is_flag=True, help="Run each task in its own git worktree at"
+        " HEAD; its work becomes the branch corral/NAME/TASK.")  # fmt: skip
+@option("Execution", "--patch", is_flag=True, help="With --worktree: also put the patch into the"
+        " result.")  # fmt: skip
 @DB
 @QUEUE
-@click.option("--no-durable", is_flag=True, help="Run in memory; only --output is"
-              " stored.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, as the last line"
-              " on stdout.")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No progress, no report.")
+@option("Execution", "--no-durable", is_flag=True, help="Run in memory; only --output is stored.")
+@option("Output", "-o", "--output", type=click.Path(), metavar="FILE", help="Where results are"
+        " written, one JSON line each; the same command continues from it."
+        "  [default: stdout]")  # fmt: skip
+@option("Output", "--schema", metavar="FILE", help="A JSON Schema; a task without a value that fits"
+        " it fails.")  # fmt: skip
+@option("Output", "--in-order", is_flag=True, help="Results in the order of the tasks.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print the report as JSON, as the last"
+        " line on stdout.")  # fmt: skip
+@option("Output", "-q", "--quiet", is_flag=True, help="No progress, no report.")
+@option("Tests", "--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
 def command(tasks: str, **flags: Unpack[BatchFlags]) -> int:
     """Run one prompt for each task of the file TASKS.
 
@@ -174,7 +164,7 @@ def command(tasks: str, **flags: Unpack[BatchFlags]) -> int:
         db=flags["db"],
         queue=flags["queue"],
         on_result=show,
-        **_options(flags),
+        **read_options(flags),
     )
     batch.collects = False
     gc.enable()  # loading is done; the run may be long
@@ -227,23 +217,6 @@ def _interrupted(batch: Batch) -> int:
 
     echo(f"  corral {join(sys.argv[1:])}", err=True)
     return INTERRUPTED
-
-
-def _options(flags: BatchFlags) -> RunKwargs:
-    return given_options(
-        {
-            "cwd": flags["cwd"],
-            "model": flags["model"],
-            "timeout": flags["timeout"],
-            "max_turns": flags["max_turns"],
-            "max_budget_usd": flags["max_budget_usd"],
-            "system_prompt": flags["system_prompt"],
-            "program": flags["program"],
-            "label": flags["label"],
-            "pass_env": list(flags["env"]) or None,
-            "policy": choose_policy(flags),
-        }
-    )
 
 
 def _prompt(text: str) -> str:

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import click
 
-from corral.cli.options import (
-    CWD,
-    DURATION,
-    MODEL,
-    SYSTEM_PROMPT,
-    PolicyFlags,
-    agent_option,
-    choose_agent,
-    choose_policy,
-    given_options,
-    policy_options,
-)
+from corral.cli.options import PolicyFlags, agent_option, choose_agent, policy_options
 from corral.cli.run import exit_code
+from corral.cli.run_options import EVERYWHERE, read_options, run_options
+from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
@@ -29,11 +20,9 @@ from corral.cli.ui.stdout import AnswerPrinter, Stdout
 from corral.cli.ui.terminal import echo
 from corral.errors import CallerError, CorralError
 from corral.events import Done
+from corral.options import RunKwargs
 from corral.sessions.session import Session
 from corral.values import Usage
-
-if TYPE_CHECKING:
-    from corral.options import RunKwargs
 
 HELP = """\
   /help    show this   /usage   show the tokens used so far
@@ -41,43 +30,25 @@ HELP = """\
   End a line with \\ to continue it on the next."""
 
 
-class ChatFlags(PolicyFlags):
+class ChatFlags(PolicyFlags, RunKwargs):
     """The options of the command."""
 
-    model: str | None
-    cwd: str | None
-    resume: str | None
-    system_prompt: str | None
-    timeout: float | None
     quiet: bool
 
 
-@click.command("chat")
+@click.command("chat", cls=SectionedCommand)
 @agent_option
-@MODEL
-@CWD
-@policy_options("What the agent may do; anything else is asked.")
-@click.option("--resume", metavar="ID", help="Continue a session; 'last' is the newest.")
-@SYSTEM_PROMPT
-@click.option("--timeout", type=DURATION, help="Time for each answer: 90, 5m.  [default: 10m]")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answers.")
+@policy_options
+@run_options((*EVERYWHERE, "resume", "fork", "keep"))
+@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answers.")
 def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.
 
     Each line is a prompt, from the terminal or from stdin. The conversation is stored;
     --resume continues it. /help lists the commands.
     """
-    options = given_options(
-        {
-            "model": flags["model"],
-            "cwd": flags["cwd"],
-            "resume": flags["resume"],
-            "system_prompt": flags["system_prompt"],
-            "timeout": flags["timeout"],
-            "policy": choose_policy(flags),
-            "record": True,
-        }
-    )
+    options = read_options(flags)
+    options["record"] = options.setdefault("keep", True)
     agent = choose_agent(agent, options)
     with asyncio.Runner() as runner:
         return Chat(runner, agent, options, quiet=flags["quiet"]).run()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import click
 
+from corral.cli.sections import option
 from corral.errors import ConfigError, PromptError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ DURATION = Duration()
 
 PRESET_NAMES = ("reads", "edits", "all")
 
-DB = click.option(
+DB = option(
+    "Execution",
     "--db",
     metavar="URL",
     help="The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
@@ -60,15 +62,17 @@ NEWEST = click.option(
     help="How many, the newest first.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-IMPORT = click.option(
+IMPORT = option(
+    "Execution",
     "--import",
     "modules",
     multiple=True,
     metavar="MODULE",
     help="Import this module, which registers node types (repeatable).",
 )
-QUEUE = click.option("--queue", metavar="NAME", help="Let the workers of this queue do the work.")
-CWD = click.option("-C", "--cwd", help="The working directory.  [default: here]")
+QUEUE = option(
+    "Execution", "--queue", metavar="NAME", help="Let the workers of this queue do the work."
+)
 
 
 def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -83,25 +87,14 @@ def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
     return complete
 
 
-MODEL = click.option(
-    "-m",
-    "--model",
-    shell_complete=completing("models"),
-    help="The agent's own name for the model; vendor:model runs the built-in agent on it.",
-)
-SYSTEM_PROMPT = click.option("--system-prompt", help="Added to the system prompt.")
-PROGRAM = click.option("--program", help="The agent's program.  [default: searched]")
-ENV = click.option(
-    "--env", multiple=True, metavar="NAME", help="Pass this variable on (repeatable)."
-)
-
-
 def agent_option(function: C) -> C:
     """``--agent``"""
     from corral.agents.registry import DEFAULT_AGENT
 
     text = f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]"
-    return click.option("-a", "--agent", help=text, shell_complete=completing("agents"))(function)
+    return option(
+        "Agent", "-a", "--agent", metavar="NAME", help=text, shell_complete=completing("agents")
+    )(function)
 
 
 class PolicyFlags(TypedDict):
@@ -114,26 +107,44 @@ class PolicyFlags(TypedDict):
     deny_tool: tuple[str, ...]
 
 
-def policy_options(approve: str) -> Callable[[C], C]:
-    """The options that ``choose_policy`` reads. ``approve`` is the help text of ``--approve``."""
-    options = (
-        click.option("--approve", type=click.Choice(PRESET_NAMES), help=approve),
-        click.option("--yolo", is_flag=True, help="Short for --approve all."),
-        click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML)."),
-        click.option(
-            "--allow-tool", multiple=True, metavar="NAME", help="Allow only this tool (repeatable)."
-        ),
-        click.option(
-            "--deny-tool", multiple=True, metavar="NAME", help="Never allow this tool (repeatable)."
-        ),
-    )
+def policy_options(function: C) -> C:
+    """The options that ``choose_policy`` reads."""
+    for each in reversed(_POLICY):
+        function = each(function)
+    return function
 
-    def decorate(function: C) -> C:
-        for option in reversed(options):
-            function = option(function)
-        return function
 
-    return decorate
+_POLICY = (
+    option(
+        "Permissions",
+        "--approve",
+        type=click.Choice(PRESET_NAMES),
+        help="What the agent may do. The rest is asked, or denied if nobody can answer.",
+    ),
+    option("Permissions", "--yolo", is_flag=True, help="Short for --approve all."),
+    option(
+        "Permissions",
+        "--policy",
+        "policy_file",
+        type=click.Path(),
+        metavar="FILE",
+        help="A policy file (TOML).",
+    ),
+    option(
+        "Permissions",
+        "--allow-tool",
+        multiple=True,
+        metavar="NAME",
+        help="Allow only this tool (repeatable).",
+    ),
+    option(
+        "Permissions",
+        "--deny-tool",
+        multiple=True,
+        metavar="NAME",
+        help="Never allow this tool (repeatable).",
+    ),
+)
 
 
 def choose_policy(flags: PolicyFlags) -> Policy | None:

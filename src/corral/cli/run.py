@@ -7,7 +7,7 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import click
 import msgspec
@@ -15,23 +15,18 @@ import msgspec
 from corral.agents.spec import InProcess, Launch
 from corral.cli import run_result
 from corral.cli.options import (
-    CWD,
     DURATION,
-    ENV,
-    MODEL,
-    PROGRAM,
-    SYSTEM_PROMPT,
     PolicyFlags,
     agent_option,
     choose_agent,
     choose_channel,
-    choose_policy,
     completing,
-    given_options,
     policy_options,
     read_prompt_and_stdin,
 )
+from corral.cli.run_options import ALL, read_options, run_options
 from corral.cli.run_result import read_schema
+from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
@@ -40,45 +35,19 @@ from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, PromptError, classes_by_code
 from corral.events import Done
-from corral.options import Inherit, Via
-from corral.values import Effort, Json, as_object
+from corral.options import RunKwargs
+from corral.values import Json, as_object
 
 if TYPE_CHECKING:
-    from corral.options import RunKwargs
     from corral.sessions.turn import Turn
     from corral.sessions.warm.client import WarmTurn
 
 
-class RunFlags(PolicyFlags):
+class RunFlags(PolicyFlags, RunKwargs):
     """The options of the command."""
 
-    cwd: str | None
-    model: str | None
-    timeout: float | None
-    idle_timeout: float | None
-    startup_timeout: float | None
-    max_turns: int | None
-    effort: Effort | None
-    retries: int | None
-    resume: str | None
     session: str | None
     session_idle: float | None
-    add_dir: tuple[str, ...]
-    via: Via | None
-    image: tuple[str, ...]
-    attach: tuple[str, ...]
-    system_prompt: str | None
-    expand_files: bool
-    sandbox: bool
-    inherit: Inherit | None
-    auth: Literal["api_key", "subscription", "inherit"] | None
-    env: tuple[str, ...]
-    program: str | None
-    record_to: str | None
-    replay: str | None
-    no_strict: bool
-    no_keep: bool
-    label: str | None
     schema: str | None
     full_result: bool
     as_json: bool
@@ -86,86 +55,50 @@ class RunFlags(PolicyFlags):
     dry_run: bool
 
 
-@click.command("run")
+@click.command("run", cls=SectionedCommand)
 @click.argument("prompt", required=False)
+@option(
+    "Prompt",
+    "-f",
+    "--file",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Read the prompt from this file; - is stdin.",
+)
 @agent_option
-@click.option("-f", "--file", "file", help="Read the prompt from this file; - is stdin.")
-@CWD
-@MODEL
-@policy_options("What the agent may do. Anything else is asked, or denied if nobody can answer.")
-@click.option("--timeout", type=DURATION, help="Time in total: 90, 5m, 1h30m.  [default: 10m]")
-@click.option("--idle-timeout", type=DURATION, help="Time without an event.  [default: 5m]")
-@click.option("--startup-timeout", type=DURATION, help="Time until the first event.  [default: 1m]")
-@click.option("--max-turns", type=int, help="Maximum number of model calls.")
-@click.option(
-    "--effort",
-    type=click.Choice(["none", "minimal", "low", "medium", "high", "xhigh"]),
-    help="Reasoning effort of the model.",
-)
-@click.option("--retries", type=int, help="Attempts at each model call.  [default: 3]")
-@click.option(
-    "--resume",
-    metavar="ID",
-    shell_complete=completing("sessions"),
-    help="Continue a session; 'last' is the newest.",
-)
-@click.option(
+@policy_options
+@run_options(ALL)
+@option(
+    "Session",
     "--session",
     metavar="NAME",
     shell_complete=completing("names"),
     help="Use the named session of this folder. Its agent keeps running in the background.",
 )
-@click.option(
+@option(
+    "Session",
     "--session-idle",
     type=DURATION,
+    metavar="TIME",
     help="Time without a prompt after which that agent ends.  [default: 30m]",
 )
-@click.option("--add-dir", multiple=True, metavar="DIR", help="A further folder (repeatable).")
-@click.option(
-    "--via",
-    type=click.Choice(["file", "editor", "terminal"]),
-    help="How the agent 'manual' asks.  [default: terminal if there is one, else file]",
-)
-@click.option(
-    "--image", multiple=True, metavar="FILE", help="An image for the prompt (repeatable)."
-)
-@click.option(
-    "--attach", multiple=True, metavar="FILE", help="A file to send with the prompt (repeatable)."
-)
-@SYSTEM_PROMPT
-@click.option("--expand-files", is_flag=True, help="Let the agent expand @path.")
-@click.option("--sandbox", is_flag=True, help="Use the agent's own sandbox, if it has one.")
-@click.option(
-    "--inherit",
-    type=click.Choice(["nothing", "project", "user"]),
-    help="Which settings take effect besides corral's.  [default: nothing]",
-)
-@click.option(
-    "--auth",
-    type=click.Choice(["api_key", "subscription", "inherit"]),
-    help="Which credentials are billed, if there are two.",
-)
-@ENV
-@PROGRAM
-@click.option("--record-to", metavar="FILE", help="Record the conversation with the program.")
-@click.option("--replay", metavar="FILE", help="Replay such a recording instead of the program.")
-@click.option("--no-strict", is_flag=True, help="Run even if the policy cannot be enforced.")
-@click.option("--no-keep", is_flag=True, help="Do not store the session.")
-@click.option("--label", help="A text in every event and in the stored session.")
-@click.option(
+@option(
+    "Output",
     "--schema",
     metavar="FILE",
     help="Print an answer that fits this JSON Schema: a file, - for stdin, or the schema itself.",
 )
-@click.option(
+@option(
+    "Output",
     "--result",
     "full_result",
     is_flag=True,
     help="Print the result as one JSON object: status, text, output, files, usage, cost.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-@click.option("--dry-run", is_flag=True, help="Show what would be started.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
+@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answer.")
+@option("Tests", "--dry-run", is_flag=True, help="Show what would be started.")
 def command(
     prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
 ) -> int:
@@ -212,37 +145,9 @@ def _check_flags(flags: RunFlags) -> None:
 
 
 def _options(flags: RunFlags) -> RunKwargs:
-    return given_options(
-        {
-            "record": not flags["no_keep"],
-            "keep": not flags["no_keep"],
-            "cwd": flags["cwd"],
-            "model": flags["model"],
-            "timeout": flags["timeout"],
-            "idle_timeout": flags["idle_timeout"],
-            "startup_timeout": flags["startup_timeout"],
-            "max_turns": flags["max_turns"],
-            "reasoning_effort": flags["effort"],
-            "retries": flags["retries"],
-            "resume": flags["resume"],
-            "include_directories": list(flags["add_dir"]) or None,
-            "images": list(flags["image"]) or None,
-            "attachments": list(flags["attach"]) or None,
-            "system_prompt": flags["system_prompt"],
-            "expand_files": flags["expand_files"] or None,
-            "sandbox": flags["sandbox"] or None,
-            "inherit": flags["inherit"],
-            "via": flags["via"],
-            "auth": flags["auth"],
-            "pass_env": list(flags["env"]) or None,
-            "program": flags["program"],
-            "label": flags["label"],
-            "record_to": flags["record_to"],
-            "replay": flags["replay"],
-            "strict": False if flags["no_strict"] else None,
-            "policy": choose_policy(flags),
-        }
-    )
+    options = read_options(flags)
+    options["record"] = options.setdefault("keep", True)
+    return options
 
 
 async def _run(
@@ -285,7 +190,7 @@ def _report(done: Done | None, progress: Progress) -> int:
 
 
 _NOT_WITH_SESSION = (
-    *("schema", "full_result", "resume", "replay", "record_to", "no_keep", "dry_run", "via"),
+    *("schema", "full_result", "resume", "fork", "replay", "record_to", "dry_run", "via"),
 )
 
 
@@ -304,9 +209,11 @@ def _run_named(
         if flags.get(flag):
             name_of_flag = flag.removeprefix("full_").replace("_", "-")
             raise ConfigError(f"--session and --{name_of_flag} are both given")
+    if flags.get("keep") is False:
+        raise ConfigError("--session and --no-keep are both given")
     if not (text or "").strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    cwd = os.path.realpath(flags["cwd"] or ".")
+    cwd = os.path.realpath(flags.get("cwd") or ".")
     request = client.Request(
         name=name,
         agent=agent,

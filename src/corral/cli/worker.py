@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from corral.cli.options import DB, IMPORT, import_modules
+from corral.cli.options import DB, DURATION, IMPORT, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 @IMPORT
 @click.option(
     "--drain",
-    type=click.FloatRange(0),
-    default=60.0,
+    type=DURATION,
+    default="60s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="Time for running nodes to finish after the first signal.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
-    default=120.0,
+    type=DURATION,
+    default="2m",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="End if the database was unreachable for this time.",
 )
 def command(

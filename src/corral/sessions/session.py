@@ -203,8 +203,8 @@ class Session:
         self,
         text: str | Prompt | None = None,
         *,
-        timeout: float | None = None,
-        idle_timeout: float | None = None,
+        timeout: float | str | None = None,
+        idle_timeout: float | str | None = None,
         model: str | None = None,
         policy: Policy | Preset | None = None,
     ) -> Turn:
@@ -295,8 +295,8 @@ class Session:
         self,
         text: str | Prompt | None = None,
         *,
-        timeout: float | None = None,
-        idle_timeout: float | None = None,
+        timeout: float | str | None = None,
+        idle_timeout: float | str | None = None,
         model: str | None = None,
         policy: Policy | Preset | None = None,
     ) -> Result:

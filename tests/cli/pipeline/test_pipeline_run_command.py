@@ -79,7 +79,7 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
     command = 'echo \\"$goal {{name}} {{many}}\\"; pwd'
     file = put(workspace, SHELL.format(command=command))
     words = ("--goal", "Shine", "--set", "name=Ann", "--set", "many:=[1, 2]")
-    done = pipeline(*RUN, file, *words, "--workspace", str(elsewhere), "--json", cwd=workspace)
+    done = pipeline(*RUN, file, *words, "--cwd", str(elsewhere), "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     output = lines_of(done)[-1]["context"]["tool.output"]
     assert output.startswith("Shine Ann [1")
@@ -94,7 +94,7 @@ def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Pa
         (TINY, ("--set", "novalue"), "KEY=VALUE"),
         (TINY, ("--set", "x:=[1"), "invalid JSON"),
         (TINY, ("--set", "graph.goal=x"), "reserved"),
-        (TINY, ("--workspace", "absent"), "is not a directory"),
+        (TINY, ("--cwd", "absent"), "is not a directory"),
         (TINY, ("--db", "x.db"), "both given"),
         (TINY, ("--json", "--quiet"), "both given"),
         (TINY, ("--import", "no_such_module"), "no_such_module"),

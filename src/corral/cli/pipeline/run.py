@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 import click
 import msgspec
 
-from corral.cli.options import DB, IMPORT, PRESET_NAMES, QUEUE, import_modules
+from corral.cli.options import (
+    DB,
+    IMPORT,
+    QUEUE,
+    PolicyFlags,
+    agent_option,
+    import_modules,
+    policy_options,
+)
+from corral.cli.run_options import EVERYWHERE, read_options, run_options
+from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.nesting import decode_json
+from corral.options import RunKwargs
 from corral.values import Json
 
 T = TypeVar("T")
@@ -20,19 +31,30 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from corral.durable.api import PipelineResult
-    from corral.options import RunKwargs
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
-    from corral.policy import Preset
 
-EVENTS = click.option(
+EVENTS = option(
+    "Output",
     "--json",
     "as_json",
     is_flag=True,
     help="Print events, one per line; the result is the last line.",
 )
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-AUTO = click.option("--auto-approve", is_flag=True, help="Answer every gate with its first choice.")
+QUIET = option("Output", "-q", "--quiet", is_flag=True, help="Print only the answer.")
+AUTO = option(
+    "Execution",
+    "--auto-approve",
+    is_flag=True,
+    help="Answer every gate with its first choice.",
+)
+RUN_DIR = option(
+    "Execution",
+    "--run-dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="The run folder, new or empty.",
+)
 
 
 class FollowFlags(TypedDict):
@@ -44,16 +66,12 @@ class FollowFlags(TypedDict):
     quiet: bool
 
 
-class RunFlags(FollowFlags):
+class RunFlags(FollowFlags, PolicyFlags, RunKwargs):
     """The options of ``run``."""
 
     goal: str | None
     given: tuple[str, ...]
     agent: str | None
-    model: str | None
-    approve: Preset | None
-    env: tuple[str, ...]
-    workspace: str | None
     repository: str | None
     commit: str | None
     artifacts: str | None
@@ -77,54 +95,42 @@ class ForkFlags(FollowFlags):
     run_dir: str | None
 
 
-@click.command("run")
-@click.argument("file")
-@click.option("--goal", metavar="TEXT", help="Replaces the file's goal.")
-@click.option(
+@click.command("run", cls=SectionedCommand)
+@click.argument("file", type=click.Path())
+@option("Prompt", "--goal", metavar="TEXT", help="Replaces the file's goal.")
+@option(
+    "Prompt",
     "--set",
     "given",
     multiple=True,
     metavar="KEY=VALUE",
     help="A value of the context; KEY:=VALUE is JSON (repeatable).",
 )
-@click.option("-a", "--agent", help="For nodes that name no agent and no model.")
-@click.option(
-    "-m", "--model", help="For nodes that name no model; vendor:model runs the built-in agent."
-)
-@click.option(
-    "--approve",
-    type=click.Choice(PRESET_NAMES),
-    help="What agents may do, if their node has no policy.",
-)
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME",
-    help="Pass this variable on to agents and commands (repeatable).",
-)
-@click.option("--workspace", metavar="DIR", help="Where agents and commands work.  [default: here]")
-@click.option("--repository", metavar="REPO", help="Work in a separate git worktree: of the"
-              " repository that contains this folder, or, on each machine, of a clone of this URL"
-              " or bare repository. The work becomes a branch there.")  # fmt: skip
-@click.option("--commit", metavar="REV", help="The commit to start from.  [default: HEAD]")
-@click.option("--artifacts", metavar="URL", help="Where the run's artifacts/ are copied:"
-              " any file system that fsspec supports.")  # fmt: skip
-@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
-@click.option("--simulate", is_flag=True, help="Simulate agents and models: nothing is"
-              " spent. Commands run.")  # fmt: skip
-@AUTO
+@agent_option
+@policy_options
+@run_options(EVERYWHERE, defaults={"timeout": "1h"})
+@option("Execution", "--repository", metavar="REPO", help="Work in a separate git worktree: of the"
+        " repository that contains this folder, or, on each machine, of a clone of this URL"
+        " or bare repository. The work becomes a branch there.")  # fmt: skip
+@option("Execution", "--commit", metavar="REV", help="The commit to start from.  [default: HEAD]")
+@option("Execution", "--artifacts", metavar="URL", help="Where the run's artifacts/ are copied:"
+        " any file system that fsspec supports.")  # fmt: skip
+@RUN_DIR
 @IMPORT
 @DB
 @QUEUE
-@click.option("--no-durable", is_flag=True, help="Run in memory; cannot be resumed.")
+@option("Execution", "--no-durable", is_flag=True, help="Run in memory; cannot be resumed.")
+@AUTO
 @EVENTS
 @QUIET
+@option("Tests", "--simulate", is_flag=True, help="Simulate agents and models: nothing is"
+        " spent. Commands run.")  # fmt: skip
 def run(file: str, **flags: Unpack[RunFlags]) -> int:
     """Run the pipeline FILE.
 
     At a terminal, gates are asked here; elsewhere the command exits with 10 and prints how to
     answer. Progress goes to stderr, the last answer to stdout. After Ctrl-C a durable run can
-    be resumed.
+    be resumed. The options of agents are defaults: the attributes of a node win over them.
 
     \b
     Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
@@ -138,13 +144,15 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
 
     durable = not flags["no_durable"]
     values = _values(flags["given"])
+    options = read_options(flags)
+    model, workspace = options.pop("model", None), options.pop("cwd", None)
     repository = flags["repository"]
     graph = api.prepare(
         Path(file),
         values=values,
         goal=flags["goal"],
-        model=flags["model"],
-        workspace=Path(flags["workspace"] or ".") if repository is None else None,
+        model=model,
+        workspace=Path(workspace or ".") if repository is None else None,
     )
     if not flags["quiet"]:
         _warn(file, graph)
@@ -169,8 +177,8 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
             goal=flags["goal"],
             values=values,
             agent=flags["agent"],
-            model=flags["model"],
-            workspace=flags["workspace"],
+            model=model,
+            workspace=workspace,
             repository=repository,
             commit=flags["commit"],
             artifacts=flags["artifacts"] or "",
@@ -184,7 +192,7 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
             queue=flags["queue"],
             imports=flags["modules"],
             source=source,
-            options=_agent_options(flags),
+            options=options,
         )
 
     return show.run_to_end(execute, auto=flags["auto_approve"])
@@ -199,17 +207,10 @@ def _check_flags(flags: RunFlags) -> None:
         raise ConfigError("--json and --quiet are both given")
 
 
-def _agent_options(flags: RunFlags) -> RunKwargs:
-    """The options of every agent of the run."""
-    options: RunKwargs = {"policy": flags["approve"]} if flags["approve"] else {}
-    if flags["env"]:
-        options["pass_env"] = list(flags["env"])
-    return options
-
-
-@click.command("resume")
+@click.command("resume", cls=SectionedCommand)
 @click.argument("name", metavar="RUN")
-@click.option(
+@option(
+    "Execution",
     "--accept-changed-graph",
     "accept",
     is_flag=True,
@@ -251,12 +252,17 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-@click.command("fork")
+@click.command("fork", cls=SectionedCommand)
 @click.argument("name", metavar="RUN")
-@click.option(
-    "--from", "node", required=True, metavar="NODE", help="The first node that runs again."
+@option(
+    "Execution",
+    "--from",
+    "node",
+    required=True,
+    metavar="NODE",
+    help="The first node that runs again.",
 )
-@click.option("--run-dir", metavar="DIR", help="The run folder, new or empty.")
+@RUN_DIR
 @AUTO
 @DB
 @EVENTS

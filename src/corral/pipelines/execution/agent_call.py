@@ -131,13 +131,16 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     options.pop("allowed_tools", None)
     options.pop("model", None)
     options["cwd"] = str(work.workspace)
-    options["timeout"] = node.seconds("timeout") or TIMEOUT
+    options["timeout"] = node.seconds("timeout") or options.get("timeout") or TIMEOUT
     if (policy := policy_of(work)) is not None:
         options["policy"] = policy
     if passed := work.resources.pass_env(work):
         options["pass_env"] = passed
     _set_attributes(node, options)
-    return options, _set_effort(node, config.find_agent(agent), options)
+    spec = config.find_agent(agent)
+    if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
+        del options["program"]  # it is the program of the run's default agent
+    return options, _set_effort(node, spec, options)
 
 
 def _set_attributes(node: Node, options: RunKwargs) -> None:

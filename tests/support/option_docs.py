@@ -1,0 +1,46 @@
+"""The texts that are made of the definitions of the options: a part of a page, and docstrings."""
+
+from __future__ import annotations
+
+import re
+
+from corral.option_definitions import DEFINITIONS, Definition
+
+BEGIN, END = "<!-- made of the option definitions -->", "<!-- end -->"
+
+
+def with_tables(page: str) -> str:
+    """The page with one table of options per section, between the two marks."""
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n{_tables()}\n{END}{after}"
+
+
+def _tables() -> str:
+    lines: list[str] = []
+    for section in dict.fromkeys(each.section for each in DEFINITIONS):
+        lines += ["", f"### {section}", "", "| option | flag | default | |", "|---|---|---|---|"]
+        lines += [_row(each) for each in DEFINITIONS if each.section == section]
+    return "\n".join(lines) + "\n"
+
+
+def _row(defined: Definition) -> str:
+    flags = ", ".join(
+        f"`{name}`" for flag in defined.flags for name in flag.replace("/", " ").split()
+    )
+    choices = f" {', '.join(f'`{each}`' for each in defined.choices)}." if defined.choices else ""
+    return f"| `{defined.name}` | {flags} | {defined.default} | {defined.text}{choices} |"
+
+
+def with_docstrings(source: str) -> str:
+    """The source of ``RunKwargs`` with the text of each option below its key."""
+    before, _, after = source.partition("class RunKwargs(TypedDict, total=False):\n")
+    texts = {each.name: each.text for each in DEFINITIONS}
+    body: list[str] = []
+    for line in re.sub(r'^    """.*\n', "", after, flags=re.MULTILINE).splitlines():
+        body.append(line)
+        if found := re.match(r"    (\w+): ", line):
+            body.append(f'    """{texts[found[1]]}"""')
+    head = "class RunKwargs(TypedDict, total=False):\n"
+    doc = '    """The keyword options of ``corral.run`` and ``corral.session``."""\n'
+    return before + head + doc + "\n".join(body) + "\n"
