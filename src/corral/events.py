@@ -18,7 +18,7 @@ of a field changes.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -67,6 +67,7 @@ class Envelope(
 
 
 class Init(Envelope, frozen=True, tag="init"):
+    type: ClassVar[Literal["init"]] = "init"
     model: str | None = None
     cwd: str | None = None
     tools: tuple[str, ...] = ()
@@ -80,16 +81,19 @@ class Init(Envelope, frozen=True, tag="init"):
 
 
 class Text(Envelope, frozen=True, tag="text"):
+    type: ClassVar[Literal["text"]] = "text"
     delta: str
     message_id: str | None = None
 
 
 class Thinking(Envelope, frozen=True, tag="thinking"):
+    type: ClassVar[Literal["thinking"]] = "thinking"
     delta: str
     message_id: str | None = None
 
 
 class ToolUse(Envelope, frozen=True, tag="tool_use"):
+    type: ClassVar[Literal["tool_use"]] = "tool_use"
     call_id: str
     name: str
     kind: ToolKind = "other"
@@ -99,11 +103,13 @@ class ToolUse(Envelope, frozen=True, tag="tool_use"):
 
 
 class ToolOutput(Envelope, frozen=True, tag="tool_output"):
+    type: ClassVar[Literal["tool_output"]] = "tool_output"
     call_id: str
     delta: str
 
 
 class ToolResult(Envelope, frozen=True, tag="tool_result"):
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
     status: ToolStatus
     name: str | None = None
@@ -115,6 +121,7 @@ class ToolResult(Envelope, frozen=True, tag="tool_result"):
 class FileChange(Envelope, frozen=True, tag="file_change"):
     """A confirmed write: the tool succeeded, or the file on disk changed."""
 
+    type: ClassVar[Literal["file_change"]] = "file_change"
     path: str
     kind: FileKind
     call_id: str | None = None
@@ -123,6 +130,7 @@ class FileChange(Envelope, frozen=True, tag="file_change"):
 
 
 class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
+    type: ClassVar[Literal["permission_request"]] = "permission_request"
     request_id: str
     call_id: str | None = None
     kind: ToolKind = "other"
@@ -131,6 +139,7 @@ class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
 
 
 class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
+    type: ClassVar[Literal["permission_decision"]] = "permission_decision"
     request_id: str
     decision: Decision
     by: Decider
@@ -147,12 +156,14 @@ class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(Envelope, frozen=True, tag="plan"):
+    type: ClassVar[Literal["plan"]] = "plan"
     entries: tuple[PlanEntry, ...]
 
 
 class UsageReport(Envelope, frozen=True, tag="usage"):
     """Usage so far. Cumulative: do not add these up."""
 
+    type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
     context_size: int | None = None
     cost: Cost | None = None
@@ -161,11 +172,13 @@ class UsageReport(Envelope, frozen=True, tag="usage"):
 class Log(Envelope, frozen=True, tag="log"):
     """A line that is not JSON, such as a banner or a warning; long lines are cut."""
 
+    type: ClassVar[Literal["log"]] = "log"
     text: str
     level: Level | None = None
 
 
 class Error(Envelope, frozen=True, tag="error"):
+    type: ClassVar[Literal["error"]] = "error"
     code: str
     message: str
     recoverable: bool = False
@@ -180,6 +193,7 @@ class Error(Envelope, frozen=True, tag="error"):
 class Vendor(Envelope, frozen=True, tag="vendor"):
     """An event that only one agent has."""
 
+    type: ClassVar[Literal["vendor"]] = "vendor"
     name: str
     data: Json = None
 
@@ -187,10 +201,12 @@ class Vendor(Envelope, frozen=True, tag="vendor"):
 class Unknown(Envelope, frozen=True, tag="unknown"):
     """A frame of unknown type, unchanged."""
 
+    type: ClassVar[Literal["unknown"]] = "unknown"
     frame: Json
 
 
 class Done(Envelope, frozen=True, tag="done"):
+    type: ClassVar[Literal["done"]] = "done"
     status: Status
     stop_reason: str | None = None
     model: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -109,38 +109,46 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, 
 
 
 class Start(_Event, frozen=True, tag="start"):
+    type: ClassVar[Literal["start"]] = "start"
     id: str = ""
     model: str = ""
     provider: str = ""
 
 
 class TextStart(_Event, frozen=True, tag="text_start"):
+    type: ClassVar[Literal["text_start"]] = "text_start"
     part: int
 
 
 class TextDelta(_Event, frozen=True, tag="text_delta"):
+    type: ClassVar[Literal["text_delta"]] = "text_delta"
     text: str
     part: int = 0
 
 
 class TextEnd(_Event, frozen=True, tag="text_end"):
+    type: ClassVar[Literal["text_end"]] = "text_end"
     part: int
 
 
 class ThinkingStart(_Event, frozen=True, tag="thinking_start"):
+    type: ClassVar[Literal["thinking_start"]] = "thinking_start"
     part: int
 
 
 class ThinkingDelta(_Event, frozen=True, tag="thinking_delta"):
+    type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
     text: str
     part: int = 0
 
 
 class ThinkingEnd(_Event, frozen=True, tag="thinking_end"):
+    type: ClassVar[Literal["thinking_end"]] = "thinking_end"
     part: int
 
 
 class ToolCallStart(_Event, frozen=True, tag="tool_call_start"):
+    type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
     part: int
     id: str
     name: str
@@ -149,11 +157,13 @@ class ToolCallStart(_Event, frozen=True, tag="tool_call_start"):
 class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
     """A piece of the arguments' JSON."""
 
+    type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
     part: int
     arguments: str
 
 
 class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
+    type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
     part: int
     call: ToolCall
 
@@ -161,6 +171,7 @@ class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
 class ToolDone(_Event, frozen=True, tag="tool_result"):
     """One of the caller's tools ran between two responses."""
 
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
     name: str
     content: Json
@@ -170,6 +181,7 @@ class ToolDone(_Event, frozen=True, tag="tool_result"):
 class StepFinish(_Event, frozen=True, tag="step_finish"):
     """One of several responses is complete; its tools run next."""
 
+    type: ClassVar[Literal["step_finish"]] = "step_finish"
     step: int
     response: Response
 
@@ -177,6 +189,7 @@ class StepFinish(_Event, frozen=True, tag="step_finish"):
 class Finish(_Event, frozen=True, tag="finish"):
     """The last event of a complete stream."""
 
+    type: ClassVar[Literal["finish"]] = "finish"
     finish_reason: FinishReason
     usage: Usage
     response: Response
@@ -185,6 +198,7 @@ class Finish(_Event, frozen=True, tag="finish"):
 class Failed(_Event, frozen=True, tag="error"):
     """The vendor reported an error inside the stream. It is raised after this event."""
 
+    type: ClassVar[Literal["error"]] = "error"
     code: str
     message: str
 
@@ -192,6 +206,7 @@ class Failed(_Event, frozen=True, tag="error"):
 class ProviderEvent(_Event, frozen=True, tag="provider_event"):
     """An event that only one vendor has, unchanged."""
 
+    type: ClassVar[Literal["provider_event"]] = "provider_event"
     name: str
     data: Json = None
 

@@ -107,6 +107,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The agent's own defaults."""
         return cls(read=None, mode="native")
 
+    def __repr__(self) -> str:
+        """The constructor of a preset, or the values that differ from the default."""
+        for name in ("read_only", "edits", "full", "plan", "native"):
+            if self == getattr(Policy, name)():
+                return f"Policy.{name}()"
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        default = Policy()
+        given = (f"{name}={v!r}" for name, v in values if v != getattr(default, name))
+        return f"Policy({', '.join(given)})"
+
     def verdict(self, capability: Capability, *, own: bool = False) -> Verdict:
         """The verdict for a capability without rules; unset is ``ask``."""
         if capability == "mcp" and own and self.own_mcp is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from corral.display import Card, Displayed, count, spent
 from corral.errors import from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.tracebacks import short_traceback
@@ -16,7 +17,7 @@ BLOCK_SIZE = 65_536
 """Characters, or pieces, of an answer that are joined at once."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(Displayed, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a run.
 
     ``text`` is the complete answer, its messages separated by a blank line; ``final_text`` is
@@ -55,6 +56,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ok(self) -> bool:
         return self.status == "success"
+
+    def _card(self) -> Card:
+        """What a Python prompt and a notebook show of the result."""
+        facts = (
+            *filter(None, (self.agent, self.model)),
+            *count(len(self.files), "file"),
+            *count(len(self.denied), "denied call"),
+            *spent(self.usage, self.cost, self.duration),
+        )
+        text = self.text if self.ok or self.error is None else str(from_event(self.error))
+        return Card(f"Result {self.status}", facts, text)
 
     @short_traceback
     def raise_for_status(self) -> Result:

@@ -132,13 +132,13 @@ async def test_the_timeout_of_the_call_is_raised(streamed: bool) -> None:
 
 async def test_a_stream_that_has_started_stays_with_its_model() -> None:
     async with ModelServer() as server:
-        used = vendors(server, [hang("begun")], [say("never")])
+        used = vendors(server, [hang("started")], [say("never")])
         stream = models.stream([FIRST, SECOND], "hi", step_timeout=2, **used.options)
         seen: list[str] = []
         with pytest.raises(errors.TotalTimeout):
             async for event in stream:
                 seen.append(event.text if isinstance(event, models.TextDelta) else "")
-        assert "begun" in seen
+        assert "started" in seen
         assert used.lanes["anthropic"].requests == []
 
 
@@ -207,7 +207,7 @@ def serve(request: Request) -> Turn:
     return say('{"value": ["red"]}') if "color" in request.last_text else say("hel", "lo")
 
 
-def test_code_that_is_not_async_has_functions_of_its_own() -> None:
+def test_code_that_is_not_async_has_its_own_functions() -> None:
     with ModelServer(serve) as server:
         options: Any = {"api_key": "key", "base_url": server.url}
         assert models.generate_sync("gemini:x", "hi", **options).text == "hello"

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.display import Card, Displayed, count, spent
 from corral.durable import fork as durable_fork
 from corral.durable import open_questions, query, service
 from corral.durable.dbos import database
@@ -43,7 +44,7 @@ from corral.pipelines.transforms import Transform
 from corral.system import paths
 from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback_async
-from corral.values import Json, JsonObject, as_object, as_text, as_texts
+from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -571,7 +572,7 @@ def as_json(options: RunKwargs | None) -> dict[str, Json]:
 # After a run: its result.
 
 
-class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run."""
 
     run: str
@@ -598,6 +599,18 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
     """With ``artifacts``: the names of the uploaded files."""
     warnings: list[str] = []
     """What could not be saved at the end, and where it is."""
+
+    def _card(self) -> Card:
+        """What a Python prompt and a notebook show of the result."""
+        facts = (
+            self.run,
+            *count(len(self.completed), "finished node"),
+            *count(len(self.questions), "open question"),
+            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
+        )
+        asked = "\n".join(question.text for question in self.questions)
+        text = asked or (as_text(self.context.get("last_response")) if self.ok else self.reason)
+        return Card(f"PipelineResult {self.status}", facts, text)
 
     @property
     def ok(self) -> bool:

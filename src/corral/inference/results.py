@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from corral.display import Card, Displayed, count, spent
 from corral.inference.fallback import Fallback
 from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import FinishReason, Response
@@ -19,7 +20,7 @@ class Step(msgspec.Struct, frozen=True):
     results: tuple[ToolResult, ...] = ()
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
+class Generation(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     """The last response, with the usage and cost of all."""
 
     steps: tuple[Step, ...]
@@ -29,6 +30,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """The typed value, from ``generate_object``."""
     fallbacks: tuple[Fallback, ...] = ()
     """The models that failed before the one that answered."""
+
+    def _card(self) -> Card:
+        """What a Python prompt and a notebook show of the answer."""
+        calls = count(len(self.tool_calls), "tool call")
+        fallbacks = count(len(self.fallbacks), "fallback")
+        facts = (self.response.model, *calls, *fallbacks, *spent(self.usage, self.cost))
+        return Card(f"Generation {self.finish_reason.reason}", facts, self.text)
 
     @property
     def response(self) -> Response:

@@ -7,6 +7,7 @@ driver of the run sets ``seq`` and ``ts``: the scheduler has no clock.
 from __future__ import annotations
 
 from functools import cache
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -16,25 +17,30 @@ from corral.pipelines.scheduler.outcome import Status
 
 
 class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
+    type: ClassVar[Literal["pipeline_started"]] = "pipeline_started"
     name: str
     goal: str = ""
 
 
 class PipelineCompleted(Envelope, frozen=True, tag="pipeline_completed"):
+    type: ClassVar[Literal["pipeline_completed"]] = "pipeline_completed"
     reason: str = ""
 
 
 class PipelineFailed(Envelope, frozen=True, tag="pipeline_failed"):
+    type: ClassVar[Literal["pipeline_failed"]] = "pipeline_failed"
     reason: str = ""
     cancelled: bool = False
 
 
 class StepStarted(Envelope, frozen=True, tag="step_started"):
+    type: ClassVar[Literal["step_started"]] = "step_started"
     visit: str
     kind: str
 
 
 class StepCompleted(Envelope, frozen=True, tag="step_completed"):
+    type: ClassVar[Literal["step_completed"]] = "step_completed"
     visit: str
     status: Status = "success"
     preferred_label: str = ""
@@ -43,12 +49,14 @@ class StepCompleted(Envelope, frozen=True, tag="step_completed"):
 
 
 class StepFailed(Envelope, frozen=True, tag="step_failed"):
+    type: ClassVar[Literal["step_failed"]] = "step_failed"
     visit: str
     reason: str = ""
     attempts: int = 1
 
 
 class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
+    type: ClassVar[Literal["step_retrying"]] = "step_retrying"
     visit: str
     attempt: int
     """The attempt that failed."""
@@ -58,16 +66,19 @@ class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
 
 
 class ParallelStarted(Envelope, frozen=True, tag="parallel_started"):
+    type: ClassVar[Literal["parallel_started"]] = "parallel_started"
     visit: str
     branches: tuple[str, ...]
 
 
 class BranchStarted(Envelope, frozen=True, tag="parallel_branch_started"):
+    type: ClassVar[Literal["parallel_branch_started"]] = "parallel_branch_started"
     visit: str
     branch: str
 
 
 class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
+    type: ClassVar[Literal["parallel_branch_completed"]] = "parallel_branch_completed"
     visit: str
     branch: str
     status: str
@@ -75,27 +86,32 @@ class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
 
 
 class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
+    type: ClassVar[Literal["parallel_completed"]] = "parallel_completed"
     visit: str
     status: Status
 
 
 class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
+    type: ClassVar[Literal["interview_started"]] = "interview_started"
     visit: str
     question: str
     choices: tuple[str, ...] = ()
 
 
 class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
+    type: ClassVar[Literal["interview_completed"]] = "interview_completed"
     visit: str
     answer: str
     by: str = ""
 
 
 class InterviewTimeout(Envelope, frozen=True, tag="interview_timeout"):
+    type: ClassVar[Literal["interview_timeout"]] = "interview_timeout"
     visit: str
 
 
 class CheckpointSaved(Envelope, frozen=True, tag="checkpoint_saved"):
+    type: ClassVar[Literal["checkpoint_saved"]] = "checkpoint_saved"
     pass
 
 

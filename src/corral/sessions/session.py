@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
+from corral.display import count
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
@@ -75,6 +76,14 @@ class Session:
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
+
+    def __repr__(self) -> str:
+        if self._record is None:
+            return f"<Session {self._agent} (not open)>"
+        meta = self._record.meta
+        return (
+            f"<Session {self._agent} {meta.id} ({', '.join(count(meta.turns, 'turn')) or 'new'})>"
+        )
 
     @property
     def id(self) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from corral.display import shorten
 from corral.errors import (
     CorralError,
     EmptyAnswer,
@@ -96,6 +97,10 @@ class Turn:
         self._state = "new"
         self.result: Result | None = None
         """Set by ``collect``."""
+
+    def __repr__(self) -> str:
+        prompt = shorten(self._redactor.clean_text(self._prompt))
+        return f"<Turn {self._prepared.agent.name} {self._state}: {prompt!r}>"
 
     @property
     def notes(self) -> tuple[str, ...]:

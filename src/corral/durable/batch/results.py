@@ -7,10 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from corral.display import Card, Displayed, spent
 from corral.durable.batch.tasks import BatchTask
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json, as_object, as_text, as_texts, number_or_none
+from corral.values import Cost, Json, Usage, as_object, as_text, as_texts, number_or_none
 
 SLOWEST = 3
 
@@ -104,7 +105,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """The message of the first."""
 
 
-class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
+class BatchReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     """The report of a batch."""
 
     name: str
@@ -127,6 +128,17 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """By code, the most frequent first."""
     results: tuple[BatchResult, ...] = ()
     """In the order of the tasks, if they were collected."""
+
+    def _card(self) -> Card:
+        """What a Python prompt and a notebook show of the report."""
+        facts = (
+            f"{self.succeeded} of {self.total} succeeded",
+            *((f"{self.failed} failed",) if self.failed else ()),
+            *((f"{self.left} left",) if self.left else ()),
+            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None), self.seconds),
+        )
+        lines = (f"{each.count} × {each.code}: {each.message}" for each in self.failures)
+        return Card(f"BatchReport {self.name}", facts, "\n".join(lines))
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,96 @@
+"""How results look in a Python prompt and in a notebook.
+
+The text of a model is never trusted: in HTML it is escaped, and in Markdown it is in a code fence
+that it cannot close. So no tag, link or image of an answer is loaded. To render an answer as
+Markdown, pass ``result.text`` to the notebook's own ``Markdown``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from corral.values import Cost, Usage
+
+SHORT = 60
+"""Characters of a text in a ``repr``."""
+
+
+class Card(NamedTuple):
+    """What is shown of a result."""
+
+    title: str
+    facts: Sequence[str]
+    text: str
+
+    def html(self) -> str:
+        facts = " · ".join(_escape(fact) for fact in self.facts)
+        return (
+            f"<div><b>{_escape(self.title)}</b> <small>{facts}</small>"
+            '<pre style="white-space: pre-wrap; margin: 0.5em 0">'
+            f"{_escape(self.text)}</pre></div>"
+        )
+
+    def markdown(self) -> str:
+        longest = max((len(run) for run in re.findall("`+", self.text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        facts = " · ".join(_plain(fact) for fact in self.facts)
+        return f"**{_plain(self.title)}** {facts}\n\n{fence}text\n{self.text}\n{fence}\n"
+
+    def short(self) -> str:
+        """One line, for ``repr``."""
+        facts = f" ({', '.join(map(shorten, self.facts))})" if self.facts else ""
+        return f"<{self.title}: {shorten(self.text)!r}{facts}>"
+
+
+class Displayed:
+    """A result with a short ``repr``, and HTML and Markdown for notebooks."""
+
+    __slots__ = ()
+
+    def _card(self) -> Card:
+        """What is shown."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self._card().short()
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
+
+    def _repr_markdown_(self) -> str:
+        return self._card().markdown()
+
+
+def shorten(text: str, limit: int = SHORT) -> str:
+    """The text on one line, cut with an ellipsis."""
+    line = " ".join(text[: limit * 10].split())
+    return line if len(line) <= limit and len(text) <= limit * 10 else f"{line[: limit - 1]}…"
+
+
+def spent(usage: Usage, cost: Cost, seconds: float = 0.0) -> Iterable[str]:
+    """The tokens, the cost and the duration, as far as they are known."""
+    if usage.total is not None:
+        yield f"{usage.total:,} tokens"
+    if cost.usd is not None:
+        yield f"${cost.usd:.4f}"
+    if seconds:
+        yield f"{seconds:.1f} s"
+
+
+def count(number: int, noun: str) -> Iterable[str]:
+    """``2 files``, ``1 file``; nothing for 0."""
+    if number:
+        yield f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _escape(text: str) -> str:
+    from html import escape  # loads a table of 2,000 names
+
+    return escape(text)
+
+
+def _plain(text: str) -> str:
+    """Text without a meaning in Markdown or HTML."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|~])", r"\\\1", _escape(text)).replace("\n", " ")
