@@ -16,6 +16,7 @@ import msgspec
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
+from corral.tracebacks import short_traceback
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -70,6 +71,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writable: tuple[str, ...] = ()
     mode: Literal["native", "plan"] | None = None
 
+    @short_traceback
     def __post_init__(self) -> None:
         for name in (*CAPABILITIES, "own_mcp"):
             value: object = getattr(self, name)

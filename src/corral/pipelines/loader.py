@@ -15,6 +15,7 @@ from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
+from corral.tracebacks import short_traceback
 from corral.values import Json
 
 __all__ = ["load", "read", "with_prompt_files"]
@@ -29,6 +30,7 @@ MAX_DEPTH = 20
 """How deep pipelines may be nested: a deeper one probably includes itself."""
 
 
+@short_traceback
 def load(
     path_or_text: str | os.PathLike[str],
     *,

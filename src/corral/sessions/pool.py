@@ -128,6 +128,7 @@ class Pool:
         self.started = 0
         """Processes started so far."""
 
+    @short_traceback_async
     async def __aenter__(self) -> Pool:
         prepared = self._prepare(self._options)
         if prepared.agent.transport.kind != "acp":

@@ -48,6 +48,7 @@ from corral.options import RunKwargs
 from corral.protocol.schema.build import Schema
 from corral.system.blocking import sync_twin
 from corral.system.clock import Stopwatch
+from corral.tracebacks import short_traceback_async
 
 P = ParamSpec("P")
 
@@ -167,11 +168,13 @@ class Batch:
     def __await__(self) -> Generator[object, None, BatchReport]:
         return self.run_to_end().__await__()
 
+    @short_traceback_async
     async def run_to_end(self) -> BatchReport:
         """Run the batch to its end."""
         await self._drive()
         return self.report
 
+    @short_traceback_async
     async def __aenter__(self) -> Batch:
         self._task = asyncio.create_task(self._drive())
         await self._started.wait()
