@@ -46,6 +46,7 @@ NAMES = [
     "command_succeeds",
     "errors",
     "events",
+    "file_tasks",
     "files_exist",
     "from_json",
     "is_installed",

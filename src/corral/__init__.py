@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral import errors, events, models, pipelines, providers
     from corral.durable.batch.api import Batch, BatchReport, BatchResult, batch, batch_sync
+    from corral.durable.batch.files import file_tasks
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
     from corral.options import RunKwargs
@@ -60,6 +61,7 @@ _HOME = {
     "BatchResult": "corral.durable.batch.api",
     "batch": "corral.durable.batch.api",
     "batch_sync": "corral.durable.batch.api",
+    "file_tasks": "corral.durable.batch.files",
     "CorralError": "corral.errors",
     "Event": "corral.events",
     "from_json": "corral.events",
@@ -128,6 +130,7 @@ __all__ = [
     "command_succeeds",
     "errors",
     "events",
+    "file_tasks",
     "files_exist",
     "from_json",
     "is_installed",

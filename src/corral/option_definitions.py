@@ -277,7 +277,10 @@ DEFINITIONS = (
         default="on",
     ),
     Definition(
-        "record", "Store a transcript of the events with the session.", "Session", default="off"
+        "record",
+        "Store a transcript with the session: prompts, events, changes of files.",
+        "Session",
+        default="on",
     ),
     Definition(
         "label",

@@ -105,8 +105,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file to which the communication with the agent is recorded, to replay it."""
     replay: str | None = None
     """Such a file, which is used instead of the agent."""
-    record: bool = False
-    """Keep a transcript of the events in the session's folder."""
+    record: bool = True
+    """Store a transcript with the session: the prompts, the events and the changes of files.
+    Without ``keep`` there is none."""
     keep: bool = True
     """Store the session, to resume it; otherwise nothing is left on disk."""
     label: str | None = None
@@ -154,6 +155,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
         values.pop("allowed_tools", None)
+        if values.get("keep") is False and given.get("record") is None:
+            values["record"] = False
         run = _convert({"agent": agent, **values})
         _check(run)
         return run

@@ -302,3 +302,17 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert "1 removed" in corral("prune", "--older-than", "0s", cwd=workspace).stdout
     assert corral("batches", "list", "--json", cwd=workspace).stdout == "[]\n"
     assert lines_of(workspace / "r.jsonl") == 2
+
+
+def test_each_file_of_a_pattern_is_a_task(workspace: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.bin"):
+        (workspace / name).write_bytes(b"\0" if name == "c.bin" else name.encode())
+    words = ("--prompt", "{{path}} {{content}}", "--simulate", "--no-durable", "--in-order")
+    done = corral("batch", "--files", "*", *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["a.txt", "b.txt"]
+    assert "skipped 1 of 3 files: 1 binary (c.bin)" in done.stderr
+    expanded = corral("batch", "--files", "a.txt", "b.txt", *words, cwd=workspace)
+    assert expanded.stdout.count("\n") == 2
+    none = corral("batch", *words, cwd=workspace)
+    assert (none.returncode, "give one file of tasks, got 0" in none.stderr) == (2, True)

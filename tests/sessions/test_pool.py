@@ -25,6 +25,7 @@ from corral.agents.spec import AcpTransport, AgentSpec, acp_transport
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.options import RunKwargs
 from corral.policy import Policy
+from corral.sessions import store, transcript
 from corral.sessions.acp.connection import AcpSession
 from corral.sessions.pool import Pool
 from corral.system import paths
@@ -68,7 +69,6 @@ async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) 
     assert child_pids() == []
     assert open_descriptors() - before == set()
     assert list(paths.process_registry().iterdir()) == []
-    assert list(paths.sessions().iterdir()) == []
 
 
 async def test_no_more_prompts_run_at_once_than_there_are_places(workspace: Path) -> None:
@@ -89,6 +89,25 @@ async def test_a_running_process_is_used_before_another_is_started(workspace: Pa
         pids = {(await pool.run("pid")).text for _ in range(5)}
         assert pool.started == 1
     assert len(pids) == 1
+
+
+async def test_the_prompts_of_a_pool_are_recorded_and_cannot_be_resumed(workspace: Path) -> None:
+    async with corral.pool(agent(), **scripted(workspace)) as pool:
+        results = [await pool.run(f"text answer {n}") for n in range(2)]
+        await pool.run("text nothing", track_files=False)
+    assert [each.resume_token for each in results] == [None, None]
+    found = sorted(store.all_sessions(), key=lambda each: each.meta.created)
+    texts = [turn.text for each in found for turn in transcript.turns(each.events())]
+    assert texts == ["answer 0", "answer 1", "nothing"]
+    assert {path.name for path in found[0].folder.iterdir()} == {store.META, store.EVENTS}
+    with pytest.raises(errors.ResumeLost, match="it was a prompt of a pool"):
+        await corral.run(agent(), "go", resume=found[0].meta.id, **scripted(workspace))
+
+
+async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -> None:
+    async with corral.pool(agent(), record=False, **scripted(workspace)) as pool:
+        assert (await pool.run("text hi")).ok
+    assert list(paths.sessions().iterdir()) == []
 
 
 async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: Path) -> None:

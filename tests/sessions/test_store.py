@@ -10,8 +10,9 @@ from support.scripted_agent import GOOD, scripted_options
 
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
-from corral.events import Done, Error, Event, Init, Text
-from corral.sessions import store
+from corral.events import Done, Error, Event, Init, Text, Vendor
+from corral.options import RunKwargs, RunOptions
+from corral.sessions import store, transcript
 from corral.sessions.store import SessionRecord
 from corral.system import paths
 
@@ -157,14 +158,52 @@ def test_a_session_that_is_not_stored_leaves_nothing() -> None:
     assert list(paths.sessions().iterdir()) == []
 
 
-def test_the_error_for_a_folder_that_cannot_be_made_has_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_error_for_a_folder_that_cannot_be_made_has_a_hint() -> None:
+    session = store.create("an-agent", "/work")
+    paths.make_dir(paths.sessions())
+    session.folder.write_text("not a folder")
+    with pytest.raises(StorageFailed, match="cannot make a session folder") as raised:
+        session.make_folders()
+    assert "CORRAL_HOME" in (raised.value.hint or "")
+
+
+async def test_a_home_that_cannot_be_written_costs_the_record_and_not_the_run(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a-file").write_text("x")
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "a-file"))
-    with pytest.raises(StorageFailed, match="cannot make a session folder") as raised:
-        made()
-    assert "CORRAL_HOME" in (raised.value.hint or "")
+    async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
+        events = [event async for event in session.prompt(GOOD)]
+        again = await session.run(GOOD)
+        folder = session._require_open()[1].folder
+        assert folder.exists()
+    assert not folder.exists()
+    (warning,) = [event for event in events if isinstance(event, Error)]
+    assert (warning.code, warning.recoverable) == ("session_lost", True)
+    assert "cannot be written: set CORRAL_HOME" in warning.message
+    assert (again.status, again.resume_token) == ("success", None)
+
+
+async def test_a_run_in_python_is_recorded_as_one_of_the_command_line(workspace: Path) -> None:
+    await corral.run("gemini-cli", GOOD, **scripted_options(workspace))
+    found = store.find("last")
+    kinds = [type(event) for event in found.events()]
+    assert (kinds[:2], kinds[-1]) == ([Init, Vendor], Done)
+    (turn,) = transcript.turns(found.events())
+    assert (turn.prompt, turn.text) == (GOOD, "hello")
+
+
+@pytest.mark.parametrize("declined", [{"record": False}, {"keep": False}])
+async def test_a_run_is_not_recorded_if_that_is_declined(
+    declined: RunKwargs, workspace: Path
+) -> None:
+    await corral.run("gemini-cli", GOOD, **scripted_options(workspace, **declined))
+    assert list(paths.sessions().rglob(store.EVENTS)) == []
+
+
+def test_a_configuration_can_decline_the_record() -> None:
+    assert not RunOptions.build("an-agent", {}, {"record": False}).record
+    assert not RunOptions.build("an-agent", {"keep": False}, {"record": True}).record
 
 
 async def test_on_a_full_disk_the_transcript_ends_and_a_warning_names_the_folder(

@@ -38,6 +38,7 @@ BUDGET = 8
 class BatchFlags(PolicyFlags, RunKwargs):
     """The options of the command."""
 
+    files: tuple[str, ...]
     prompt: str
     agent: str | None
     output: str | None
@@ -59,7 +60,9 @@ class BatchFlags(PolicyFlags, RunKwargs):
 
 
 @click.command("batch", cls=SectionedCommand)
-@click.argument("tasks", type=click.Path())
+@click.argument("tasks", nargs=-1, type=click.Path())
+@option("Prompt", "--files", multiple=True, metavar="GLOB", help="Instead of TASKS: a task for each"
+        " file, with {{path}} and {{content}} (repeatable).")  # fmt: skip
 @option(
     "Prompt",
     "-p",
@@ -121,12 +124,12 @@ class BatchFlags(PolicyFlags, RunKwargs):
         " line on stdout.")  # fmt: skip
 @option("Output", "-q", "--quiet", is_flag=True, help="No progress, no report.")
 @option("Tests", "--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
-def command(tasks: str, **flags: Unpack[BatchFlags]) -> int:
-    """Run one prompt for each task of the file TASKS.
+def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
+    """Run one prompt for each task of the file TASKS, or for each file of --files.
 
     TASKS has one JSON value per line (an object with fields, or a text), or is a .csv with a
-    header. A task's id is its field `id`, else its number. After a crash or Ctrl-C, the same
-    command continues; finished tasks are not repeated.
+    header. A task's id is its field `id`, else its number; with --files it is the path. After a
+    crash or Ctrl-C, the same command continues; finished tasks are not repeated.
 
     \b
     Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
@@ -145,13 +148,15 @@ def command(tasks: str, **flags: Unpack[BatchFlags]) -> int:
             echo_json(api.line_of(result).removesuffix(b"\n"))
         progress.show(result, report)
 
+    prompt = _prompt(flags["prompt"])
+    given, name = _tasks(tasks, prompt, flags)
     batch = api.batch(
-        Path(tasks),
-        _prompt(flags["prompt"]),
+        given,
+        prompt,
         agent=flags["agent"],
         output=_schema(flags["schema"]),
         results=output,
-        name=flags["name"],
+        name=name,
         concurrency=flags["concurrency"],
         in_order=flags["in_order"],
         retry_failed=flags["retry_failed"],
@@ -217,6 +222,30 @@ def _interrupted(batch: Batch) -> int:
 
     echo(f"  corral {join(sys.argv[1:])}", err=True)
     return INTERRUPTED
+
+
+def _tasks(
+    arguments: tuple[str, ...], prompt: str, flags: BatchFlags
+) -> tuple[Path | list[dict[str, str]], str | None]:
+    """The file of tasks, or a task for each file of ``--files``; and the name of the batch. A
+    pattern that the shell has expanded arrives as several arguments."""
+    if not flags["files"]:
+        if len(arguments) != 1:
+            raise ConfigError(
+                f"give one file of tasks, got {len(arguments)}",
+                hint="For a task for each file: --files 'src/**/*.py'",
+            )
+        return Path(arguments[0]), flags["name"]
+    from corral.durable.batch.files import batch_name, find_files
+    from corral.pipelines.templates import placeholders
+
+    patterns = (*flags["files"], *arguments)
+    found = find_files(patterns, cwd=flags.get("cwd"), content="content" in placeholders(prompt))
+    if found.note:
+        echo(f"corral: {found.note}", err=True)
+    if flags["name"] is None and flags["output"] is None:
+        return found.tasks, batch_name(patterns, flags.get("cwd"))
+    return found.tasks, flags["name"]
 
 
 def _prompt(text: str) -> str:

@@ -56,10 +56,11 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
-    """Show the progress and the failures of BATCH."""
+    """Show the progress and the failures of BATCH: its name, a unique beginning, or 'last'."""
     require()
     from corral.durable.batch import api, query
 
+    name = asyncio.run(query.find_batch(name, db=db))
     found = asyncio.run(query.show_batch(name, db=db))
     one = found.overview
     if as_json:
@@ -105,6 +106,7 @@ def cancel(name: str, db: str | None) -> None:
     from corral.durable.batch import query
     from corral.errors import ConfigError
 
+    name = asyncio.run(query.find_batch(name, db=db))
     shown = asyncio.run(query.show_batch(name, db=db)).overview
     if shown.status in query.ENDED:
         raise ConfigError(f"{name} has already ended: {shown.status}")

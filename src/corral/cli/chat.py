@@ -48,7 +48,6 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     --resume continues it. /help lists the commands.
     """
     options = read_options(flags)
-    options["record"] = options.setdefault("keep", True)
     agent = choose_agent(agent, options)
     with asyncio.Runner() as runner:
         return Chat(runner, agent, options, quiet=flags["quiet"]).run()

@@ -28,7 +28,7 @@ COMMANDS = {
     "batches": ("corral.cli.batches", "List, show and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
-    "prune": ("corral.cli.prune", "Remove runs and batches that ended long ago."),
+    "prune": ("corral.cli.prune", "Remove sessions, runs and batches that ended long ago."),
     "record": ("corral.cli.record", "Record the conversation with a program."),
     "replay": ("corral.cli.replay", "Replay a recorded program."),
     "config": ("corral.cli.config", "Show and check the configuration."),

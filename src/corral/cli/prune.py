@@ -1,4 +1,4 @@
-"""``corral prune``: remove runs and batches that ended long ago."""
+"""``corral prune``: remove sessions, runs and batches that ended long ago."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from corral.cli.options import DB, JSON
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError
+from corral.sessions.retention import Pruned, prune_sessions
+
+ENGINE_KINDS = ("runs", "batches")
 
 
 @click.command("prune")
@@ -20,26 +23,36 @@ from corral.errors import ConfigError
     metavar="AGE",
     help="Remove what ended longer ago: 12h, 30d.",
 )
+@click.option(
+    "--only",
+    "kinds",
+    type=click.Choice(["sessions", *ENGINE_KINDS]),
+    multiple=True,
+    help="Remove only these (repeatable).  [default: all]",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @DB
 @JSON
-def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> None:
-    """Permanently remove pipeline runs and batches that ended long ago.
+def command(
+    older_than: str, kinds: tuple[str, ...], dry_run: bool, db: str | None, as_json: bool
+) -> None:
+    """Permanently remove sessions, pipeline runs and batches that ended long ago.
 
-    They are removed from the database, with their folders in corral's home. What has not ended
-    stays; so do run folders elsewhere, results of batches, and branches.
+    Sessions are removed with their transcripts, runs and batches from the database, with their
+    folders in corral's home. What has not ended stays; so do run folders elsewhere, results of
+    batches, and branches.
     """
-    from corral.durable.dbos.database import require
-
-    require()
-    from corral.durable import retention
     from corral.durations import seconds
 
     try:
         age = seconds(older_than)
     except ValueError as error:
         raise ConfigError(f"--older-than: {error}") from error
-    removed = asyncio.run(retention.prune(older_than=age, db=db, dry_run=dry_run))
+    removed: list[Pruned] = []
+    if "sessions" in kinds or not kinds:
+        removed += prune_sessions(older_than=age, dry_run=dry_run)
+    if not kinds or not {"sessions"}.issuperset(kinds):
+        removed += _prune_engine(age, kinds, db=db, dry_run=dry_run)
     if as_json:
         echo_json(msgspec.json.encode(removed).decode())
         return
@@ -48,3 +61,19 @@ def command(older_than: str, dry_run: bool, db: str | None, as_json: bool) -> No
         echo(table(("kind", "status", "ended", "name"), rows))
     would = "would be removed" if dry_run else "removed"
     echo(f"{len(removed):,} {would}")
+
+
+def _prune_engine(
+    age: float, kinds: tuple[str, ...], *, db: str | None, dry_run: bool
+) -> list[Pruned]:
+    """Runs and batches. Without the engine there are none, unless they were asked for."""
+    from corral.durable.dbos.database import is_installed, require
+
+    if not is_installed() and db is None and not kinds:
+        return []
+    require()
+    from corral.durable import retention
+
+    wanted = {"runs": "run", "batches": "batch"}
+    chosen = {wanted[kind] for kind in kinds or ENGINE_KINDS if kind in wanted}
+    return asyncio.run(retention.prune(older_than=age, kinds=chosen, db=db, dry_run=dry_run))

@@ -117,7 +117,7 @@ def command(
     _check_flags(flags)
     schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
     text = read_prompt_and_stdin(prompt, file)
-    options = _options(flags)
+    options = read_options(flags)
     printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
     progress = Progress(enabled=not flags["quiet"])
     if flags["session"] is not None:
@@ -142,12 +142,6 @@ def _check_flags(flags: RunFlags) -> None:
         raise ConfigError("--json prints events: leave out --schema and --result")
     if flags["session_idle"] is not None and flags["session"] is None:
         raise ConfigError("--session-idle is for --session")
-
-
-def _options(flags: RunFlags) -> RunKwargs:
-    options = read_options(flags)
-    options["record"] = options.setdefault("keep", True)
-    return options
 
 
 async def _run(
@@ -218,7 +212,7 @@ def _run_named(
         name=name,
         agent=agent,
         text=text,
-        options=_json_options({**_options(flags), "cwd": cwd}),
+        options=_json_options({**read_options(flags), "cwd": cwd}),
         interactive=is_interactive(),
     )
     gc.enable()  # loading is done; the run may be long

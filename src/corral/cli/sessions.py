@@ -184,6 +184,7 @@ def delete(names: tuple[str, ...]) -> None:
     for record in records:
         record.close(keep=False)
         echo(f"{record.meta.id} deleted")
+    warm.forget({record.meta.id for record in records})
 
 
 @command.command("stop")
@@ -239,6 +240,6 @@ def _transcript(name: str) -> store.SessionRecord:
     if not (record.folder / store.EVENTS).exists():
         raise ResumeLost(
             f"session {record.meta.id} has no transcript",
-            hint="`corral run` stores one; in Python, use record=True.",
+            hint="It was run with record=False, or is the question of a person.",
         )
     return record

@@ -37,6 +37,7 @@ from corral.durable.payloads import (
 )
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError
+from corral.id_lookup import LAST, find_id
 from corral.pipelines import events
 from corral.pipelines.events import (
     CheckpointSaved,
@@ -135,6 +136,23 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
             return [_overview(each, liveness) for each in found]
 
     return await with_client(database, read)
+
+
+async def find_run(name: str, *, db: str | None = None) -> str:
+    """The id of the run that ``name`` stands for: an id, a unique beginning of one, or ``last``.
+    Raises ``ConfigError`` if several begin with it. A name that fits no run is returned as it
+    is."""
+    database = find(db)
+    if not await asyncio.to_thread(is_there, database):
+        return name
+
+    def read(client: Client) -> str | None:
+        if name != LAST and client.list_workflows(ids=[name]):
+            return name
+        rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
+        return find_id(name, [row.id for row in rows], "runs")
+
+    return await with_client(database, read) or name
 
 
 def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from corral.durable import query as durable_query
 from corral.durable.agent_host import client
@@ -22,27 +19,25 @@ from corral.durable.batch import query
 from corral.durable.batch.queue import BatchStore
 from corral.durable.dbos.database import Database, find, storage_errors
 from corral.errors import ConfigError
+from corral.sessions.retention import Pruned
 from corral.system import paths as folders
 
 
-class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["run", "batch"]
-    name: str
-    status: str
-    ended: float
-    """Seconds since the epoch."""
-    folders: tuple[str, ...] = ()
-    """Directories in corral's home that are removed with it."""
-
-
-async def prune(*, older_than: float, db: str | None = None, dry_run: bool = False) -> list[Pruned]:
+async def prune(
+    *,
+    older_than: float,
+    kinds: Collection[str] = ("run", "batch"),
+    db: str | None = None,
+    dry_run: bool = False,
+) -> list[Pruned]:
     """Delete the runs and batches that ended more than ``older_than`` seconds ago, oldest first,
-    with their directories in corral's home; returns them. ``dry_run``: deletes nothing."""
+    with their directories in corral's home; returns them. ``kinds``: only these. ``dry_run``:
+    deletes nothing."""
     if not older_than >= 0:
         raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
     before = time.time() - older_than
-    runs = await durable_query.list_runs(db=db, limit=None)
-    batches = await query.list_batches(db=db, limit=None)
+    runs = await durable_query.list_runs(db=db, limit=None) if "run" in kinds else []
+    batches = await query.list_batches(db=db, limit=None) if "batch" in kinds else []
     found = [
         Pruned(
             kind="run",

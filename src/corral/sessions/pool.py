@@ -30,7 +30,8 @@ States of a worker:
 - *ended*: its process and its folder are gone.
 
 Guarantees: at most ``size * prompts_at_once`` prompts run at once; leaving the block ends every
-process; nothing of a prompt is stored (``keep`` is off).
+process. Of a prompt only the transcript is stored (``record``), not the agent's conversation: it
+cannot be resumed.
 
 On a crash of a process, its own prompts fail with the reason; the next prompt starts a new worker.
 A prompt that must be cancelled but shares its process with others is abandoned: the process ends
@@ -113,7 +114,7 @@ class Pool:
         if size < 1 or prompts_at_once < 1:
             raise ConfigError("a pool needs a size of at least 1")
         self._agent = agent
-        self._options: dict[str, object] = {**options, "keep": False}
+        self._options = dict(options)
         self._size = size
         self._at_once = prompts_at_once
         self._idle = idle
@@ -209,6 +210,7 @@ class Pool:
         on_event: Callable[[Event], None] | None,
     ) -> Result:
         record = store.create(prepared.agent.name, prepared.cwd)
+        record.is_pooled = True
         source = _PoolConnection(worker, prepared)
         backend = AcpBackend(prepared, record, text, source, self._ask)
         turn = Turn(prepared, record, text, backend, redactor=worker.redactor)
@@ -217,7 +219,10 @@ class Pool:
         finally:
             await turn.close()
             source.release()
-            record.close(keep=False)
+            is_recorded = prepared.run.record
+            if is_recorded and not record.meta.turns:
+                is_recorded = record.save_unfinished()
+            record.close(keep=is_recorded)
 
     def _take_worker(self, prepared: PreparedRun) -> _Worker:
         """The least busy process that may take one more, or a new one."""

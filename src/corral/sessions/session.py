@@ -12,7 +12,6 @@ cancellation too, and when an unfinished session is garbage-collected.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -199,11 +198,8 @@ class Session:
             if self._record is not None and self._prepared is not None:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
                 keep = self._prepared.run.keep and has_turns
-                if self._prepared.run.record and not keep and self._record.folder.exists():
-                    self._record.meta.status = "interrupted"
-                    with contextlib.suppress(OSError):  # a full disk: the recording is on it
-                        self._record.save()  # what was recorded so far is worth keeping
-                    keep = True
+                if self._prepared.run.record and not keep:
+                    keep = self._record.save_unfinished()
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = None
 

@@ -4,8 +4,11 @@ One folder per session, readable only by its owner::
 
     sessions/20261115-101500-1f3a9c/
         meta.json       agent, working directory, the agent's own session id
-        events.ndjson   the transcript, if one was requested
+        events.ndjson   the transcript, unless it was declined
+        diffs/2.patch   how the second turn changed files
         home/           the agent's private home
+
+If corral's home cannot be written, the folder is a temporary one, and the session is not kept.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import msgspec
 from corral.agents.spec import AgentSpec, Launch, acp_transport, image_name
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
+from corral.id_lookup import LAST, find_id
 from corral.system import paths
 from corral.system.fs import lock_file
 from corral.values import Usage
@@ -34,6 +38,9 @@ META = "meta.json"
 LOCK = "lock"
 """Locked while a session is in use: two runs at once would share a home, and so a policy."""
 EVENTS = "events.ndjson"
+DIFFS = "diffs"
+POOLED = "pool"
+"""``Meta.lost`` of a prompt of a pool: the pool's processes keep no conversations."""
 
 
 class Meta(msgspec.Struct, omit_defaults=True):
@@ -46,8 +53,9 @@ class Meta(msgspec.Struct, omit_defaults=True):
     """The vendor's. Set only after a turn has ended, or if the agent stores unfinished turns:
     before that there is nothing to continue."""
     lost: str | None = None
-    """How the first turn ended (``interrupted``, ``timeout``) if the agent did not store it: the
-    session cannot be continued, and a further prompt must not silently start again."""
+    """How the first turn ended (``interrupted``, ``timeout``) if the agent did not store it, or
+    ``pool``: the session cannot be continued, and a further prompt must not silently start
+    again."""
     status: str | None = None
     model: str | None = None
     title: str = ""
@@ -61,12 +69,19 @@ class Meta(msgspec.Struct, omit_defaults=True):
     """The option ``label``; a resumed session keeps it unless another is given."""
 
 
+_encoder = msgspec.json.Encoder()
+
+
 class SessionRecord:
     """One session's folder."""
 
-    def __init__(self, folder: Path, meta: Meta) -> None:
+    def __init__(self, folder: Path, meta: Meta, *, is_temporary: bool = False) -> None:
+        """``is_temporary``: the folder is removed at the end in any case."""
         self.folder = folder
         self.meta = meta
+        self.is_temporary = is_temporary
+        self.is_pooled = False
+        """A prompt of a pool: its conversation is not kept."""
         self._transcript: int | None = None
         self._lock: int | None = None
 
@@ -81,6 +96,10 @@ class SessionRecord:
     @property
     def images(self) -> Path:
         return self.folder / "images"
+
+    def diff_file(self, turn: int) -> Path:
+        """Where the changes of files of a turn are stored; the first turn is 1."""
+        return self.folder / DIFFS / f"{turn}.patch"
 
     def make_folders(self) -> None:
         """The folders of a turn. Raises ``StorageFailed``."""
@@ -107,13 +126,30 @@ class SessionRecord:
     def append_events(self, events: list[Event]) -> None:
         """Append to the transcript. Secrets are already redacted."""
         if self._transcript is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-            self._transcript = os.open(self.folder / EVENTS, flags, 0o600)
-            if _ends_mid_line(self.folder / EVENTS):
-                os.write(self._transcript, b"\n")
-        data = memoryview(msgspec.json.Encoder().encode_lines(events))
+            self._transcript = self._open_transcript()
+        data = memoryview(_encoder.encode_lines(events))
         while data:
             data = data[os.write(self._transcript, data) :]
+
+    def _open_transcript(self) -> int:
+        path = self.folder / EVENTS
+        if not self.folder.is_dir():  # a prompt of a pool
+            paths.make_dir(self.folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        fd = os.open(path, flags, 0o600)
+        if _ends_mid_line(path):
+            os.write(fd, b"\n")
+        return fd
+
+    def save_unfinished(self) -> bool:
+        """Save a session whose turn did not end, if it has a folder: what was recorded so far is
+        worth keeping. Returns whether there is one."""
+        if not self.folder.exists():
+            return False
+        self.meta.status = "interrupted"
+        with contextlib.suppress(OSError):  # a full disk: the recording is on it
+            self.save()
+        return True
 
     def events(self) -> Iterator[Event]:
         """The transcript, read back."""
@@ -133,6 +169,7 @@ class SessionRecord:
         if self._transcript is not None:
             os.close(self._transcript)
             self._transcript = None
+        keep = keep and not self.is_temporary
         for folder in (self.tmp, self.images) if keep else (self.folder,):
             shutil.rmtree(folder, ignore_errors=True)
         if self._lock is not None:
@@ -196,7 +233,9 @@ def title_of(prompt: str, redactor: SecretRedactor) -> str:
 def no_conversation(meta: Meta) -> ResumeLost:
     """Why a session without a conversation of its agent's cannot be continued."""
     why = "its first turn did not end"
-    if meta.lost is not None:
+    if meta.lost == POOLED:
+        why = "it was a prompt of a pool, which keeps no conversations"
+    elif meta.lost is not None:
         how = "was interrupted" if meta.lost == "interrupted" else "timed out"
         why = f"its first turn {how}, and {meta.agent} did not keep it"
     return ResumeLost(
@@ -206,10 +245,22 @@ def no_conversation(meta: Meta) -> ResumeLost:
 
 
 def create(agent: str, cwd: str) -> SessionRecord:
-    """A new session. Its folder is made when its first turn starts."""
+    """A new session. Its folder is made when its first turn starts; a temporary one at once."""
     now = time.time()
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
-    return SessionRecord(paths.sessions() / name, Meta(name, agent, cwd, now, now))
+    meta = Meta(name, agent, cwd, now, now)
+    if paths.is_writable(paths.sessions()):
+        return SessionRecord(paths.sessions() / name, meta)
+    import tempfile
+
+    try:
+        return SessionRecord(Path(tempfile.mkdtemp(prefix="corral-")), meta, is_temporary=True)
+    except OSError as error:
+        raise StorageFailed(
+            f"neither {paths.sessions()} nor the folder for temporary files can be written:"
+            f" {error.strerror}",
+            hint="Set CORRAL_HOME to a folder that can be written.",
+        ) from error
 
 
 def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
@@ -233,8 +284,6 @@ def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
 def find(name: str) -> SessionRecord:
     """By our id, a unique beginning of it or of its last part, the vendor's id, or ``last``.
     Raises ``ResumeLost`` for none, ``ConfigError`` for several."""
-    if name == "last":
-        return _latest()
     if not name or "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
     direct = open_folder(paths.sessions() / name)
@@ -244,28 +293,12 @@ def find(name: str) -> SessionRecord:
     for each in records:
         if each.meta.session_id == name:
             return each
-    found = [each for each in records if _begins_with(each.meta.id, name)]
-    if not found:
-        raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
-    if len(found) > 1:
-        raise ConfigError(
-            f"{len(found)} sessions begin with {name!r}: "
-            + ", ".join(each.meta.id for each in found[:5])
-            + (" …" if len(found) > 5 else ""),
-            hint="Write more of the id.",
-        )
-    return found[0]
-
-
-def _latest() -> SessionRecord:
-    latest = next(iter(all_sessions()), None)
-    if latest is None:
-        raise ResumeLost("there is no session yet", hint="corral sessions list")
-    return latest
-
-
-def _begins_with(session: str, name: str) -> bool:
-    return session.startswith(name) or session.rpartition("-")[2].startswith(name)
+    by_id = {each.folder.name: each for each in records}
+    found = find_id(name, list(by_id), "sessions")
+    if found is None:
+        what = "there is no session yet" if name == LAST else f"no session is called {name!r}"
+        raise ResumeLost(what, hint="corral sessions list shows them.")
+    return by_id[found]
 
 
 def all_sessions() -> list[SessionRecord]:

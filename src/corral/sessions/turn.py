@@ -41,7 +41,8 @@ from corral.sessions.backends.base import Backend
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.redaction import EventRedactor
-from corral.sessions.store import SessionRecord, title_of
+from corral.sessions.store import POOLED, SessionRecord, title_of
+from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
@@ -91,6 +92,10 @@ class Turn:
         self._before: changes.Snapshot | None = None
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
+        self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
+        if record.is_temporary and self._is_kept:
+            self._is_kept = self._recording = False
+            self._pending_warnings.append(_not_stored())
         self._failure: CorralError | None = None
         self._lingered = False
         self._shared = False
@@ -255,7 +260,7 @@ class Turn:
             files=files,
             files_complete=complete,
             denied_complete=self._reports_every_denial(),
-            resume_token=self._record.meta.id if resumable and self._prepared.run.keep else None,
+            resume_token=self._record.meta.id if resumable and self._is_kept else None,
         )
         return batch
 
@@ -263,7 +268,7 @@ class Turn:
         self, normalizer: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
     ) -> bool:
         """Whether the agent's conversation contains this turn and can be continued."""
-        if normalizer.session_id is None:
+        if normalizer.session_id is None or self._record.is_pooled:
             return False
         agent = self._prepared.agent
         if agent.open_turns:
@@ -316,7 +321,8 @@ class Turn:
         has_started = normalizer.session_id is not None and (
             normalizer.answered or normalizer.worked
         )
-        if has_started and self._prepared.run.keep and meta.session_id != normalizer.session_id:
+        is_kept = self._is_kept and not self._record.is_pooled
+        if has_started and is_kept and meta.session_id != normalizer.session_id:
             meta.session_id = normalizer.session_id
             with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
@@ -331,10 +337,12 @@ class Turn:
         meta.model = (normalizer.finish.model if normalizer.finish else None) or meta.model
         meta.title = meta.title or title_of(self._prompt, self._redactor)
         meta.session_id = normalizer.session_id if resumable else self._previous_session_id
-        if self._backend.started and meta.session_id is None and _is_cut_short(error):
+        if self._record.is_pooled:
+            meta.lost = POOLED
+        elif self._backend.started and meta.session_id is None and _is_cut_short(error):
             meta.lost = meta.status
         try:
-            if self._prepared.run.keep:
+            if self._is_kept:
                 self._record.save()
         except OSError as problem:
             text = f"the session cannot be resumed: {_write_error(self._record.folder, problem)}"
@@ -536,6 +544,11 @@ def _unknown(_path: str) -> bool | None:
 def _write_error(folder: Path, error: OSError) -> str:
     why = error.strerror or str(error)
     return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"
+
+
+def _not_stored() -> Error:
+    text = f"the session is not stored: {paths.sessions()} cannot be written"
+    return _warning("session_lost", f"{text}: set CORRAL_HOME to another folder")
 
 
 def _warning(code: str, message: str) -> Error:

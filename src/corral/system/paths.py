@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.system import fs
 
 
@@ -45,7 +45,31 @@ def sessions() -> Path:
 
 
 def process_registry() -> Path:
-    return home() / "processes"
+    """In corral's home; if that cannot be written, in the user's folder for temporary files."""
+    folder = home() / "processes"
+    return folder if is_writable(folder) else temporary() / "processes"
+
+
+def temporary() -> Path:
+    """A folder for temporary files that only this user can use. Raises ``StorageFailed``."""
+    import tempfile
+
+    folder = Path(tempfile.gettempdir()) / f"corral-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be made: {error.strerror}") from error
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise StorageFailed(f"{folder} belongs to another user, or others can read it")
+    return folder
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which may not exist yet."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def cache() -> Path:

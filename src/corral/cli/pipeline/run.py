@@ -224,7 +224,7 @@ def _check_flags(flags: RunFlags) -> None:
 @QUIET
 def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
-    id or its run folder.
+    id, a unique beginning of it, its run folder, or 'last'.
 
     Finished nodes are not repeated. A run that a worker executes is only followed. The exit
     codes are those of run.
@@ -234,7 +234,7 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
 
-    name = run_id(name)
+    name = run_id(name, flags["db"])
     shown = _run_async(api.show(name, db=flags["db"]))
     show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
     show.name = name
@@ -276,7 +276,7 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
 
-    name = run_id(name)
+    name = run_id(name, flags["db"])
     shown = _run_async(api.show(name, db=flags["db"]))
     graph = api.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
@@ -302,13 +302,16 @@ def _run_async(coroutine: Coroutine[None, None, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def run_id(name: str) -> str:
-    """The id of a run that is named by its id or by its run folder. Raises ``ConfigError``."""
+def run_id(name: str, db: str | None) -> str:
+    """The id of a run that is named by its id, a unique beginning of it, ``last``, or its run
+    folder. Raises ``ConfigError``."""
     from corral.pipelines.execution.run_dir import MANIFEST
 
     folder = Path(name)
     if not folder.is_dir():
-        return name
+        from corral.durable import query
+
+        return _run_async(query.find_run(name, db=db))
     try:
         manifest: dict[str, Json] = msgspec.json.decode(
             (folder / MANIFEST).read_bytes(), type=dict[str, Json]

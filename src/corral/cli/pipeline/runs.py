@@ -57,11 +57,14 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
-    """Show what RUN did, its status, and what it waits for."""
+    """Show what RUN did, its status, and what it waits for.
+
+    RUN is its id, a unique beginning of it, its run folder, or 'last'.
+    """
     require()
     from corral.durable import api, open_questions
 
-    name = run_id(name)
+    name = run_id(name, db)
     found = asyncio.run(api.show(name, db=db))
     questions = [] if found.output else asyncio.run(open_questions.questions(name, db=db))
     if as_json:
@@ -100,7 +103,7 @@ def answer(
     from corral.durable import api
     from corral.pipelines.scheduler.commands import Answer
 
-    name = run_id(name)
+    name = run_id(name, db)
     given = Answer(value=choice or "", text=text, skipped=skip)
     asyncio.run(api.answer(name, given, gate=gate, by=_user_name(), db=db))
     echo(f"{name} received the answer")
@@ -118,7 +121,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     require()
     from corral.durable import api
 
-    name = run_id(name)
+    name = run_id(name, db)
     found = asyncio.run(api.show(name, db=db))
     if found.output is not None:
         raise ConfigError(f"{name} has already ended: {found.output.status}")

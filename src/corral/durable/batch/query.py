@@ -19,6 +19,7 @@ from corral.durable.dbos.database import OPEN_STATES, find, is_there, storage_er
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
+from corral.id_lookup import find_id
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
 
@@ -68,6 +69,18 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
             return [_overview(store, rows, liveness) for rows in list(known.values())[:limit]]
 
     return await _with_store(db, read)
+
+
+async def find_batch(name: str, *, db: str | None = None) -> str:
+    """The name of a batch, given a unique beginning of it, or ``last``. Raises ``ConfigError`` if
+    several begin with it. A name that fits none is returned as it is."""
+    if not await asyncio.to_thread(is_there, find(db)):
+        return name
+
+    def read(store: BatchStore) -> str | None:
+        return find_id(name, list(batch_rounds(store)), "batches")
+
+    return await _with_store(db, read) or name
 
 
 async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:

@@ -59,9 +59,14 @@ OPEN_STATES: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
 ENDED_STATES = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
 
 
+def is_installed() -> bool:
+    """Whether the engine is installed."""
+    return importlib.util.find_spec("dbos") is not None
+
+
 def require() -> None:
     """Raises ``ConfigError`` if the engine is not installed."""
-    if importlib.util.find_spec("dbos") is None:
+    if not is_installed():
         raise ConfigError(
             "durable runs need the engine, which is not installed",
             hint=f"{INSTALL}; or use --no-durable to run in memory.",

@@ -29,9 +29,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Literal
 
@@ -152,7 +151,7 @@ class WarmFiles:
         path = str(self.folder / "socket")
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
             return path
-        return str(_temporary_folder() / f"{self.folder.name}.socket")
+        return str(paths.temporary() / f"{self.folder.name}.socket")
 
     def stored(self) -> StoredName | None:
         try:
@@ -183,14 +182,11 @@ def all_names() -> list[tuple[WarmFiles, StoredName]]:
     return sorted(found, key=lambda each: (each[1].name, each[1].cwd))
 
 
-def _temporary_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"corral-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise StorageFailed(f"{folder} belongs to another user, or others can read it")
-    return folder
+def forget(sessions: Collection[str]) -> None:
+    """Remove the names of these stored sessions: the next prompt with one starts a new session."""
+    for files, stored in all_names():
+        if stored.session in sessions and not files.is_warm():
+            files.meta.unlink(missing_ok=True)
 
 
 class WarmTurn:

@@ -1,0 +1,53 @@
+"""Remove stored sessions that were last used long ago. Only on command.
+
+Sessions that a run uses, or that wait for an answer of a person, stay. The name of a named session
+is removed with it, so that the next prompt with this name starts a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.sessions import question_files, store
+from corral.sessions.warm import client as warm
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Literal["run", "batch", "session"]
+    name: str
+    status: str
+    ended: float
+    """Seconds since the epoch."""
+    folders: tuple[str, ...] = ()
+    """Directories in corral's home that are removed with it."""
+
+
+def prune_sessions(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
+    """Delete the sessions whose last turn ended more than ``older_than`` seconds ago, with their
+    transcripts; returns them, oldest first. ``dry_run``: deletes nothing. Blocking."""
+    if not older_than >= 0:
+        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
+    before = time.time() - older_than
+    found: list[Pruned] = []
+    for record in reversed(store.all_sessions()):
+        ended = record.meta.updated or record.meta.created
+        if ended >= before or question_files.open_question(record) or store.is_in_use(record):
+            continue
+        found.append(
+            Pruned(
+                kind="session",
+                name=record.meta.id,
+                status=record.meta.status or "unknown",
+                ended=ended,
+                folders=(str(record.folder),),
+            )
+        )
+        if not dry_run:
+            record.close(keep=False)
+    if not dry_run:
+        warm.forget({each.name for each in found})
+    return found
