@@ -509,7 +509,7 @@ class RunKwargs(TypedDict, total=False):
     replay: str | os.PathLike[str] | None
     """Replay such a recording instead of the agent's program."""
     record: bool
-    """Store a transcript of the events with the session."""
+    """Store a transcript with the session: prompts, events, changes of files."""
     keep: bool
     """Store the session."""
     label: str | None

@@ -101,11 +101,11 @@ async def test_the_prompts_of_a_pool_are_recorded_and_cannot_be_resumed(workspac
     assert texts == ["answer 0", "answer 1", "nothing"]
     assert {path.name for path in found[0].folder.iterdir()} == {store.META, store.EVENTS}
     with pytest.raises(errors.ResumeLost, match="it was a prompt of a pool"):
-        await corral.run(agent(), "go", resume=found[0].meta.id, **scripted(workspace))
+        await corral.run(agent(), "go", **scripted(workspace, resume=found[0].meta.id))
 
 
 async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -> None:
-    async with corral.pool(agent(), record=False, **scripted(workspace)) as pool:
+    async with corral.pool(agent(), **scripted(workspace, record=False)) as pool:
         assert (await pool.run("text hi")).ok
     assert list(paths.sessions().iterdir()) == []
 
