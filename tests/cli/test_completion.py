@@ -77,7 +77,7 @@ def test_help_shows_the_help_of_a_command(workspace: Path) -> None:
         (("rnu",), "no command is called 'rnu'. Did you mean 'run'?"),
         (("help", "sesions"), "no command is called 'sesions'. Did you mean 'sessions'?"),
         (("help", "run", "x"), "'corral run' has no commands"),
-        (("zzzz",), "no command is called 'zzzz'. See: corral --help"),
+        (("zzzz",), "no command is called 'zzzz'\n  See: corral --help"),
     ],
 )
 def test_a_wrong_command_is_corrected(

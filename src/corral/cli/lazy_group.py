@@ -34,8 +34,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self.table, 1)
-            advice = f"Did you mean {near[0]!r}?" if near else "See: corral --help"
-            ctx.fail(f"no command is called {args[0]!r}. {advice}")
+            advice = f". Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"no command is called {args[0]!r}{advice}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -11,6 +11,7 @@ import warnings
 import click
 
 from corral.cli.lazy_group import LazyGroup
+from corral.cli.sections import VERBOSE
 from corral.cli.ui.terminal import clean_stderr, echo, print_traceback
 from corral.version import __version__
 
@@ -45,11 +46,16 @@ COMMANDS = {
     type=click.Path(exists=True, dir_okay=False),
     help="Read this corral.toml and trust it.",
 )
+@VERBOSE
 def command(config: str | None) -> None:
     """Run coding agents through one interface: typed events, an enforced policy, one
     result."""
     if config is not None:
         os.environ["CORRAL_CONFIG"] = config
+    if wanted := os.environ.get("CORRAL_LOG"):
+        from corral.system import logs
+
+        logs.follow_variable(wanted)
 
 
 command.table = COMMANDS
@@ -76,7 +82,9 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
-        error.show(file=sys.stderr)
+        from corral.cli.usage import report
+
+        echo(report(error), err=True)
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130

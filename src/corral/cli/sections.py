@@ -37,8 +37,30 @@ def option(section: str, *flags: str, **kwargs: Any) -> Decorator:
     return click.option(*flags, cls=SectionOption, section=section, **kwargs)
 
 
+def _set_verbosity(_: click.Context, __: click.Parameter, count: int) -> None:
+    if count:
+        from corral.system import logs
+
+        logs.log_to_stderr(logs.LEVELS["debug" if count > 1 else "info"])
+
+
+VERBOSE = option(
+    "Output",
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=_set_verbosity,
+    help="Log what happens to stderr; -vv logs everything.",
+)
+
+
 class SectionedCommand(click.Command):
-    """A command whose options have sections."""
+    """A command whose options have sections. It has ``--verbose``, as ``corral`` itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        VERBOSE(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from corral.backoff import backoff_delay
 from corral.errors import ConfigError, CorralError
+
+_log = logging.getLogger("corral.models")
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ async def with_retries(
             wait = retry_delay(attempt, error) if attempt < most else None
             if wait is None:
                 raise
+            _log.info("attempt %d failed, next one in %.1f s: %s", attempt + 1, wait, error.message)
             if on_retry is not None:
                 on_retry(error, wait)
         await asyncio.sleep(wait)

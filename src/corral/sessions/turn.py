@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -33,7 +34,7 @@ from corral.errors import (
     StreamBroken,
     TotalTimeout,
 )
-from corral.events import Error, Event, Init, Vendor
+from corral.events import Done, Error, Event, Init, Vendor, to_json
 from corral.options import RunOptions
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.result import Result, ResultBuilder
@@ -48,6 +49,8 @@ from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import FileChanged, Usage, printable_path, subtract_by_model
+
+_log = logging.getLogger("corral.sessions")
 
 EXIT_TIMEOUT = 10.0
 """Seconds that a program may take to exit after the turn's end."""
@@ -143,6 +146,7 @@ class Turn:
         while self._state == "running":
             batch = await self._read()
             if batch:
+                self._log_events(batch)
                 self._write_transcript(batch)
                 return batch
         return []
@@ -174,6 +178,7 @@ class Turn:
             self._previous = None
         started = time.time()
         try:
+            self._log_start()
             await self._backend.prepare()
             if self._prepared.run.track_files:
                 self._before = await in_thread(changes.look, Path(self._prepared.cwd))
@@ -188,6 +193,25 @@ class Turn:
         self._state = "running"
         self._deadlines = Deadlines(self._prepared.run, self._on_deadline)
         self._mark_shared_folders()
+
+    def _log_start(self) -> None:
+        if _log.isEnabledFor(logging.INFO):
+            prepared, meta = self._prepared, self._record.meta
+            agent, version = prepared.agent.name, prepared.program.version or ""
+            model = prepared.run.model or "the agent's own"
+            _log.info(
+                "session %s: %s %s, model: %s, in %s", meta.id, agent, version, model, prepared.cwd
+            )
+            options = str(prepared.run.summary())
+            _log.debug("session %s: options: %s", meta.id, self._redactor.clean_text(options))
+
+    def _log_events(self, batch: list[Event]) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            for event in batch:
+                _log.debug("event %s", to_json(event).decode())
+        last = batch[-1]
+        if isinstance(last, Done):
+            _log.info("session %s: the turn ended: %s", self._record.meta.id, last.status)
 
     def _new_normalizer(self, started: float) -> EventNormalizer:
         prepared, meta = self._prepared, self._record.meta

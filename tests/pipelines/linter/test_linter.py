@@ -205,6 +205,15 @@ RED: list[tuple[str, str, str, object, str, str]] = [
     ),
     ("prompt_on_llm_nodes", "warning", ENDS + "start -> a -> exit", "a", "no prompt", "prompt="),
     ("agent_known", "warning", LINE + 'a [agent="gemini-apc"]', "a", "gemini-apc", "gemini-acp"),
+    ("policy_known", "error", LINE + 'a [policy="edit"]', "a", "'edit'", "Did you mean edits?"),
+    (
+        "policy_known",
+        "error",
+        LINE + 'a [policy="root"]',
+        "a",
+        "'root'",
+        "Known: reads, edits, all.",
+    ),
     ("model_known", "warning", LINE + 'a [model="gemni:x"]', "a", "gemni", "gemini"),
     (
         "model_known",

@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     attributes.type_known,
     attributes.prompt_on_llm_nodes,
     attributes.agent_known,
+    attributes.policy_known,
     attributes.model_known,
 )
 """The built-in rules. A rule is one function; findings have its name."""

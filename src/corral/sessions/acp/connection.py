@@ -44,6 +44,7 @@ this process crashes, the process registry lets another corral process end the a
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -113,6 +114,8 @@ from corral.system.process.streams import StderrLines
 from corral.system.process.tree import ProcessRegistry
 from corral.values import AgentSession, Json, JsonObject, McpServer, as_object
 from corral.version import __version__
+
+_log = logging.getLogger("corral.sessions")
 
 if TYPE_CHECKING:
     from corral.sessions.acp.client_files import ClientFiles
@@ -320,6 +323,7 @@ class Connection:
         self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
+        _log.debug("command line: %s", " ".join(self.argv))
         self._process = await Process.start(
             ProcessSpec(
                 launch.argv,

@@ -7,6 +7,8 @@ answered there, and the agent is asked to stop there before it is killed.
 from __future__ import annotations
 
 import asyncio
+import logging
+import shlex
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +45,9 @@ from corral.values import JsonObject
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
     from corral.protocol.stream_json.quirks import StreamQuirks
+
+
+_log = logging.getLogger("corral.sessions")
 
 
 class StreamBackend:
@@ -117,6 +122,8 @@ class StreamBackend:
         if launch is None:
             raise RuntimeError("prepare first")
         self._fail = fail
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("command line: %s", self._redactor.clean_text(shlex.join(launch.argv)))
         self._process = await Process.start(
             ProcessSpec(
                 launch.argv,

@@ -7,6 +7,7 @@ Redirects are not followed: the API key would be sent along.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,8 @@ from corral.system.http.connect import connect
 from corral.system.http.connection import READ, Connection, broken_stream
 from corral.system.http.encoding import Decompressor, decompressor_for
 from corral.system.http.request import Origin, Target, encode_head, parse_url
+
+_log = logging.getLogger("corral.http")
 
 LARGEST_ANSWER = 256 * 1024 * 1024
 """Bytes of a response that is read completely. It may contain images."""
@@ -99,7 +102,9 @@ class Http:
         connection = await self._connection(origin)
         connection.send_request(head, body)
         await connection.wait_for_head()
-        return HttpResponse(connection, origin, self._return)
+        response = HttpResponse(connection, origin, self._return)
+        _log.debug("request to %s: status %s", origin.authority, response.status)
+        return response
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)

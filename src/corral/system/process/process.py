@@ -44,6 +44,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -60,6 +61,8 @@ from corral import errors
 from corral.system import platform, version_cache
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
 from corral.system.process.tree import ProcessRegistry, ProcessTree, reap_leftovers
+
+_log = logging.getLogger("corral.process")
 
 _EXHAUSTED = {
     errno.EAGAIN: "too many processes: raise `ulimit -u` or run fewer at a time",
@@ -175,6 +178,7 @@ class Process:
                     loop, popen=popen, tree=tree, feed=feed, out=out, err=tail, registry=registry
                 )
             undo.pop_all()
+        _log.info("started %s as process %s", argv[0], popen.pid)
         return cls(child)
 
     async def read(self) -> bytes:
@@ -318,6 +322,7 @@ class Child:
         status = platform.exit_status(self._popen) if self.exit is None else None
         if status is not None:
             self.exit = Exit(*status)
+            _log.info("process %s exited: code %s, signal %s", self._popen.pid, *status)
             self.tree.root_exited = True
             self._exit_time = time.monotonic()
             self.err.drain()

@@ -25,6 +25,7 @@ from corral.pipelines.linter.rules.structure import TARGETS
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.outcome import Status
 from corral.pipelines.transforms import UNKNOWN_TYPE
+from corral.policy import PRESETS
 from corral.system import config
 from corral.values import Effort
 
@@ -569,6 +570,21 @@ def agent_known(graph: Graph) -> Iterator[Finding]:
         if found := checked[name]:
             message = f"{node.id}: {found.message}"
             yield warning("agent_known", message, node=node, fix=found.hint)
+
+
+def policy_known(graph: Graph) -> Iterator[Finding]:
+    """An unknown policy is an error: nothing may run without the policy that was meant."""
+    nearest = Nearest(PRESETS)
+    owners: Iterable[Owner] = chain((graph,), graph.nodes.values())
+    for owner in owners:
+        name = owner.attrs.get("policy", "")
+        if name not in ("", *PRESETS) and "{{" not in str(name):
+            yield error(
+                "policy_known",
+                f"{_name(owner)}: no policy is called {name!r}",
+                fix=nearest.fix(str(name)),
+                **_place(owner),
+            )
 
 
 def _unknown_agent(name: str) -> ConfigError | None:
