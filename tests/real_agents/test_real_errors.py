@@ -121,6 +121,33 @@ async def test_a_model_that_cannot_be_reached_is_a_network_error(
         result.raise_for_status()
 
 
+@for_agents(
+    lambda record: record.name != "opencode-cli" and record.probe.model != "scripted",
+    every_day=("gemini-acp", "gemini-cli"),
+)
+async def test_a_network_that_is_away_is_reported_while_the_agent_retries(
+    agent: RealAgent, unused_port: int
+) -> None:
+    """By itself each of them would retry for minutes."""
+    env = {agent.record.probe.url_env: f"http://127.0.0.1:{unused_port}"}
+    quick = not agent.record.supports("retries") or agent.name.startswith("gemini")
+    events = await agent.events([], env=env, retries=3 if quick else 10)
+    result = result_from_events(events)
+    with pytest.raises(errors.NetworkFailed, match=f"127.0.0.1:{unused_port}") as caught:
+        result.raise_for_status()
+    assert "HTTPS_PROXY" in (caught.value.hint or "")
+    warnings = [event.code for event in events if isinstance(event, Error)]
+    assert "unreachable" in warnings
+
+
+@for_agents("gemini-acp")
+async def test_a_host_that_does_not_exist_is_reported(agent: RealAgent) -> None:
+    env = {agent.record.probe.url_env: "http://no-such-host.invalid"}
+    result = await agent.run([], env=env, retries=3)
+    with pytest.raises(errors.NetworkFailed, match=r"no-such-host\.invalid cannot be resolved"):
+        result.raise_for_status()
+
+
 @for_agents(lambda record: record.name in ("gemini-cli", "gemini-acp", "claude-cli"))
 async def test_without_credentials_nothing_is_started(agent: RealAgent) -> None:
     probe = agent.record.probe

@@ -131,7 +131,8 @@ OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     plain = BASE.launch(run, place, prompt, resume)
-    return replace(plain, files={**plain.files, **place.compiled.files})
+    files = {**plain.files, **place.compiled.files}
+    return replace(plain, files=files, service_url=place.env.get(URL))
 
 
 AGENTS = (

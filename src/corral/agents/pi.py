@@ -269,7 +269,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         (*place.program, "--print", "--mode", "json", *flags),
         (f"authentication: {found}",),
     )
-    return Launch(argv=argv, env=env, stdin=prompt.encode(), files=files, notes=notes)
+    return Launch(
+        argv=argv, env=env, stdin=prompt.encode(), files=files, notes=notes, service_url=url
+    )
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {

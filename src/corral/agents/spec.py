@@ -186,6 +186,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Choices that were made for the caller, one sentence each."""
     path_folders: tuple[str, ...] = ()
     """Folders that are appended to PATH."""
+    service_url: str | None = None
+    """The URL of the model's service, as these settings choose it; None if it is not known."""
 
 
 RACES = "not against another process that swaps a link between the check and the write"

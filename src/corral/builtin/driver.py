@@ -79,7 +79,7 @@ class Driver:
         provider, name = split_model(model)
         client = Client(environ=dict(prepared.environment.family))
         self._clients.append(client)
-        client.check(model)
+        self.service_url = client.check(model)
         self._client = client
         self.prepared = prepared
         self.model = model
@@ -309,6 +309,13 @@ class Turn:
                 await events.wait()
         items = events.take()
         return items if items or not task.done() else None
+
+    @property
+    def service_url(self) -> str | None:
+        return self._driver.service_url
+
+    def emit(self, item: RawEvent) -> None:
+        self._driver.events.put(item)
 
     def end_soon(self) -> None:
         if self._task is not None:

@@ -153,9 +153,10 @@ class Client:
     async def close(self) -> None:
         await self._http.close()
 
-    def check(self, model: str) -> None:
-        """Raise if this model cannot be called: unknown vendor or missing key."""
-        self._access(model)
+    def check(self, model: str) -> str:
+        """The base URL at which this model is called. Raises if it cannot be called: unknown vendor
+        or missing key."""
+        return self._access(model)[0].base_url
 
     async def complete(self, request: Request, *, max_retries: int | None = None) -> Response:
         """The complete response. Raises a ``CorralError`` if the call fails."""

@@ -38,8 +38,9 @@ from corral.events import Done, Error, Event, Init, Vendor, to_json
 from corral.options import RunOptions
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.result import Result, ResultBuilder
-from corral.sessions.backends.base import Backend
+from corral.sessions.backends.base import Backend, HasService
 from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.network_watch import NetworkWatch
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.redaction import EventRedactor
 from corral.sessions.store import POOLED, SessionRecord, title_of
@@ -92,6 +93,7 @@ class Turn:
         self._previous = before
         self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
+        self._network: NetworkWatch | None = None
         self._before: changes.Snapshot | None = None
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
@@ -168,6 +170,8 @@ class Turn:
         _running.discard(self)
         if self._deadlines is not None:
             self._deadlines.stop()
+        if self._network is not None:
+            await self._network.stop()
         await self._backend.close()
 
     async def _start(self) -> None:
@@ -192,6 +196,7 @@ class Turn:
             self._failure = error
         self._state = "running"
         self._deadlines = Deadlines(self._prepared.run, self._on_deadline)
+        self._watch_network()
         self._mark_shared_folders()
 
     def _log_start(self) -> None:
@@ -212,6 +217,15 @@ class Turn:
         last = batch[-1]
         if isinstance(last, Done):
             _log.info("session %s: the turn ended: %s", self._record.meta.id, last.status)
+
+    def _watch_network(self) -> None:
+        backend, run = self._backend, self._prepared.run
+        if not isinstance(backend, HasService) or run.replay is not None or run.sandbox:
+            return
+        if any(name.lower().endswith("_proxy") for name in run.env):
+            return  # the agent may have another way to the service than this process
+        if backend.service_url is not None:
+            self._network = NetworkWatch(backend.service_url, run.retries, backend.emit, self._fail)
 
     def _new_normalizer(self, started: float) -> EventNormalizer:
         prepared, meta = self._prepared, self._record.meta
@@ -243,12 +257,16 @@ class Turn:
         if items is None:
             return await self._finish(normalizer, deadlines)
         deadlines.on_activity()
+        if self._network is not None:
+            self._network.on_items(items)
         if self._event_redactor is not None:
             items = self._event_redactor.take(items)
         batch = normalizer.take(items, time.time())
         self._save_session_id(normalizer)
         if normalizer.finish is not None:
             deadlines.on_turn_end()
+            if self._network is not None:
+                await self._network.stop()
         return batch
 
     async def _finish(self, normalizer: EventNormalizer, deadlines: Deadlines) -> list[Event]:
@@ -262,6 +280,9 @@ class Turn:
         error = self._failure or self._backend.explain(normalizer, lingered=self._lingered)
         if self._answers() > self._answers_before and _is_only_empty(error, normalizer):
             error = None
+        if self._network is not None:
+            error = self._network.cause_of(error)
+            await self._network.stop()
         if error is None and self._check is not None:
             error = self._check()
         if error is not None:

@@ -75,6 +75,7 @@ CONDITIONAL_ENV = {
 """The keys of a cloud are passed on only if the model runs there: Claude Code's commands see
 them."""
 CREDENTIAL_FILES = (".claude/.credentials.json",)
+ANTHROPIC = "https://api.anthropic.com"
 USER_FILES = tuple(
     f".claude/{name}"
     for name in ("settings.json", "CLAUDE.md", "agents", "commands", "skills", "plugins")
@@ -126,7 +127,14 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
     env = {**environment(run, place), **mcp_config.secret_variables(run)}
     argv = (*place.program, *flags)
-    return Launch(argv=argv, env=env, stdin=text.encode(), files=files, notes=(auth_note,))
+    return Launch(
+        argv=argv,
+        env=env,
+        stdin=text.encode(),
+        files=files,
+        notes=(auth_note,),
+        service_url=_service_url(place),
+    )
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
@@ -150,7 +158,14 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         cwd=place.home,
         session_meta={"claudeCode": {"options": options}},
         notes=(auth_note,),
+        service_url=_service_url(place),
     )
+
+
+def _service_url(place: LaunchContext) -> str | None:
+    if any(place.env.get(name) for name in _CLOUDS):
+        return None
+    return place.env.get("ANTHROPIC_BASE_URL") or ANTHROPIC
 
 
 def _fetch_settings(place: LaunchContext) -> dict[str, Json]:

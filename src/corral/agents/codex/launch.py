@@ -101,6 +101,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         stdin=prompt.encode(),
         files=files,
         notes=(*notes, *place.compiled.notes),
+        service_url=_service_url(place),
     )
 
 
@@ -168,7 +169,20 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         "for each session it calls a small model for a title, and does not count those tokens",
     )
     files = {".codex/config.toml": text}
-    return Launch(argv=place.program, env=env, stdin=b"", files=files, notes=notes)
+    return Launch(
+        argv=place.program,
+        env=env,
+        stdin=b"",
+        files=files,
+        notes=notes,
+        service_url=_service_url(place),
+    )
+
+
+def _service_url(place: LaunchContext) -> str | None:
+    """None with a sign-in: then the vendor's servers are several."""
+    has_key = any(place.env.get(name) for name in SECRET_ENV)
+    return place.env.get("OPENAI_BASE_URL") or (OPENAI if has_key else None)
 
 
 def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:

@@ -76,6 +76,7 @@ def launch_headless(
         session_id=session,
         report=report,
         notes=(_auth(run, place),),
+        service_url=place.env.get(PROVIDER),
     )
 
 
@@ -91,6 +92,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         stdin=b"",
         files=_files(run),
         notes=(_auth(run, place),),
+        service_url=place.env.get(PROVIDER),
     )
 
 

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from corral import errors
-from corral.agents.shared.api_errors import QUOTA, UNKNOWN_MODEL, unauthenticated
+from corral.agents.shared.api_errors import NETWORK, QUOTA, UNKNOWN_MODEL, unauthenticated
 from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
@@ -126,7 +126,7 @@ def _error_from_api(message: str, ending: Ending) -> CorralError:
     if status in _BY_STATUS:
         kind, hint = _BY_STATUS[status]
         return kind(text, hint=hint)
-    if status is not None and status >= 500:
+    if status is not None and status >= 500 and not _is_of_network(low):
         return errors.ServerFailed(text, hint=_SERVER_HINT)
     return _error_from_text(text, ending)
 
@@ -157,7 +157,7 @@ _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
 def _error_from_text(text: str, ending: Ending) -> CorralError:
     """For an error without a known status."""
     low = text.lower()
-    if "fetch failed" in low or low == "terminated" or "econnre" in low or "socket" in low:
+    if low == "terminated" or _is_of_network(low):
         return errors.NetworkFailed(
             f"the connection to the model failed: {text}",
             hint="Check the network, the proxy variables and GOOGLE_GEMINI_BASE_URL.",
@@ -170,6 +170,11 @@ def _error_from_text(text: str, ending: Ending) -> CorralError:
     if "is not found" in low or "not found for api version" in low:
         return _no_model(text, ending)
     return errors.ProcessFailed(text)
+
+
+def _is_of_network(low: str) -> bool:
+    """The persistent CLI reports a failed connection as a 500."""
+    return any(sign in low for sign in NETWORK)
 
 
 def _no_model(text: str, ending: Ending) -> CorralError:

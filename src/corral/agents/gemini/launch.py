@@ -143,6 +143,7 @@ def _launch(
         stdin=stdin,
         files=files,
         notes=tuple(notes),
+        service_url=_service_url(method, place),
     )
 
 
@@ -203,6 +204,20 @@ def _auth(place: LaunchContext) -> tuple[str, str]:
         hint="Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal.",
         phase="config",
     )
+
+
+_SERVICES = {
+    "gemini-api-key": ("GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com"),
+    "gateway": ("GOOGLE_GEMINI_BASE_URL", None),
+    "oauth-personal": ("CODE_ASSIST_ENDPOINT", "https://cloudcode-pa.googleapis.com"),
+    "vertex-ai": ("GOOGLE_VERTEX_BASE_URL", None),
+}
+"""Authentication method → the variable with the service's URL, and the URL without it."""
+
+
+def _service_url(method: str, place: LaunchContext) -> str | None:
+    variable, url = _SERVICES.get(method, ("", None))
+    return place.env.get(variable) or url
 
 
 def _on(value: str | None) -> bool:

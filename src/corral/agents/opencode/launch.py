@@ -90,6 +90,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         files=_files(run),
         notes=notes,
         path_folders=_path_folders(place),
+        service_url=_service_url(run, place),
     )
 
 
@@ -122,7 +123,14 @@ def launch_headless(
         files=files,
         notes=notes,
         path_folders=_path_folders(place),
+        service_url=_service_url(run, place),
     )
+
+
+def _service_url(run: RunOptions, place: LaunchContext) -> str | None:
+    """Known only for the model behind OPENAI_BASE_URL: OpenCode has a service for each provider."""
+    behind_url = (run.model or "").startswith(f"{CUSTOM}/")
+    return place.env.get("OPENAI_BASE_URL") if behind_url else None
 
 
 def _rules(place: LaunchContext) -> dict[str, Json]:

@@ -98,6 +98,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         argv=(*place.program, *flags),
         env=env,
         stdin=b"",
+        service_url=env[url_env],
         files={
             SETTINGS_FILE: json.dumps(settings),
             ".qwen/settings.json": json.dumps(dict(place.user_settings)),

@@ -34,6 +34,20 @@ SPENT = (
     "more credits",
 )
 """Parts of the messages of services for a 402, in lower case."""
+NETWORK = (
+    "connection error",
+    "connect error",
+    "fetch failed",
+    "econnre",
+    "enotfound",
+    "eai_again",
+    "etimedout",
+    "enetunreach",
+    "ehostunreach",
+    "getaddrinfo",
+    "socket",
+)
+"""Parts of the messages for a connection that failed, in lower case."""
 _GUESS = "possible quota limitations"
 """A guess that one agent adds to every 429; it says nothing about the account."""
 
@@ -44,8 +58,8 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
     (UNKNOWN_MODEL, errors.ModelNotFound, _MODEL),
     (("content filter", "content_filter", "safety"), errors.ContentRefused,
      "Rephrase the prompt, or try another model."),
-    (("connection error", "connect error", "fetch failed", "econnre", "enotfound", "socket"),
-     errors.NetworkFailed, "Check the network, the proxy variables and the service's address."),
+    (NETWORK, errors.NetworkFailed,
+     "Check the network, the proxy variables and the service's address."),
 )  # fmt: skip
 _STATUS: dict[str, tuple[type[CorralError], str | None]] = {
     "400": (errors.InvalidRequest, None),

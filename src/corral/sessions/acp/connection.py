@@ -305,6 +305,7 @@ class Connection:
         """Why the connection is dead; None while it is open."""
         self.agent: AgentFeatures | None = None
         self.notes: tuple[str, ...] = ()
+        self.service_url: str | None = None
         self.argv: tuple[str, ...] = ()
         self.sessions = 0
         """Sessions served so far."""
@@ -322,6 +323,7 @@ class Connection:
         write_private_home(launch, prepared, record)
         self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
+        self.service_url = launch.service_url
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
         _log.debug("command line: %s", " ".join(self.argv))
         self._process = await Process.start(

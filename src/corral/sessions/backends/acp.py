@@ -251,6 +251,15 @@ class AcpBackend:
         except TimeoutError:
             return []
 
+    @property
+    def service_url(self) -> str | None:
+        return self._connection.service_url if self._connection else None
+
+    def emit(self, item: RawEvent) -> None:
+        if self._connection is not None and self._session is not None:
+            self._session.inbox.append(item)
+            self._connection.wake()
+
     def end_soon(self) -> None:
         connection, session, call = self._connection, self._session, self._call
         if self._opening is not None and not self._opening.done():

@@ -79,6 +79,20 @@ class Steerable(Protocol):
 
 
 @runtime_checkable
+class HasService(Protocol):
+    """A backend of an agent whose model is a service on the network."""
+
+    @property
+    def service_url(self) -> str | None:
+        """Where the service is, once prepared; None if it is not known."""
+        ...
+
+    def emit(self, item: RawEvent) -> None:
+        """Add an item of corral's own, which ``receive`` returns at once."""
+        ...
+
+
+@runtime_checkable
 class HasStderr(Protocol):
     """A backend whose agent is a program with stderr."""
 

@@ -90,7 +90,8 @@ class StreamBackend:
         self._ending: asyncio.Task[Exit] | None = None
         self._exit = Exit(None, None)
         self._fail: Fail | None = None
-        self._stderr_items: list[RawEvent] = []
+        self._own_items: list[RawEvent] = []
+        """Items that did not come on stdout."""
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -157,9 +158,9 @@ class StreamBackend:
             return None
         chunk = await self._read_chunk(self._process)
         items = self._handle_items(self._stream.receive(chunk)) if chunk else []
-        if self._stderr_items:
-            items = [*self._stderr_items, *items]
-            self._stderr_items = []
+        if self._own_items:
+            items = [*self._own_items, *items]
+            self._own_items = []
         self._move_decisions(items)
         return None if chunk == b"" and not items else items
 
@@ -203,6 +204,15 @@ class StreamBackend:
     def _write(self, data: bytes) -> None:
         if self._process is not None:
             self._process.write(data)
+            self._process.interrupt_read()
+
+    @property
+    def service_url(self) -> str | None:
+        return self._launch.service_url if self._launch else None
+
+    def emit(self, item: RawEvent) -> None:
+        self._own_items.append(item)
+        if self._process is not None:
             self._process.interrupt_read()
 
     def end_soon(self) -> None:
@@ -300,9 +310,7 @@ class StreamBackend:
             )
         item = agent.read_stderr(line) if agent.read_stderr else None
         if item is not None:
-            self._stderr_items.append(item)
-            if self._process is not None:
-                self._process.interrupt_read()
+            self.emit(item)
 
 
 def _question(
