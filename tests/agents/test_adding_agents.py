@@ -58,6 +58,6 @@ def test_one_acp_agent_is_one_file_of_40_lines_that_a_package_outside_brings(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert re.search(r"^mine-acp .*Mine, persistent", corral("agents", "list"), re.M)
+    assert re.search(r"^mine-acp .* yes .* mine$", corral("agents", "list"), re.M)
     assert "brokered" in corral("agents", "policy", "mine")
     assert corral("run", "--agent", "mine", "hello").strip()

@@ -188,15 +188,3 @@ def test_a_dry_run_of_the_built_in_agent_sends_nothing(chat: ChatSetup) -> None:
     assert done.returncode == 0
     assert "gemini:gemini-2.5-flash" in done.stdout
     assert chat.server.requests == []
-
-
-def test_the_built_in_agent_passes_the_doctor(workspace: Path) -> None:
-    done = subprocess.run(
-        [CORRAL, "agents", "doctor", "corral"],
-        cwd=workspace,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "corral works here" in done.stdout

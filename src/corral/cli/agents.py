@@ -11,15 +11,16 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, compile_for
+from corral.agents.spec import AgentSpec, StreamTransport, compile_for
 from corral.cli.options import JSON, PRESET_NAMES
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import RunOptions
 from corral.policy import PRESETS, Policy
+from corral.sessions import credentials
 from corral.system import config, install, programs
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_texts
 
 if TYPE_CHECKING:
     from corral.testing.conformance.check import Report
@@ -33,20 +34,35 @@ def command() -> None:
 @command.command("list")
 @JSON
 def list_agents(as_json: bool) -> None:
-    """List the known agents and their installed versions."""
+    """List the known agents: installed and tested version, the key or sign-in that was found,
+    whether one process serves many prompts, and whether commands run in a sandbox."""
     found = [_state(agent) for agent in config.all_agents()]
     if as_json:
         echo_json(json.dumps(found))
         return
-    rows = [
-        (
-            str(state["name"]),
-            str(state["version"] or "–"),
-            str(state["problem"] or state["description"]),
-        )
-        for state in found
-    ]
-    echo(table(("agent", "version", ""), rows))
+    head = ("agent", "installed", "tested", "key", "persistent", "sandbox", "aliases")
+    echo(table(head, [_row(state) for state in found]))
+    if any(not state["installed"] for state in found):
+        echo("corral agents install NAME installs the tested version.", err=True)
+    echo("corral agents doctor NAME says what is missing to use an agent.", err=True)
+
+
+def _row(state: JsonObject) -> tuple[str, ...]:
+    aliases, keys = as_texts(state["aliases"]), as_texts(state["credentials"])
+    return (
+        str(state["name"]),
+        str(state["version"] or "–") if state["installed"] else _short_problem(state),
+        str(state["tested_version"] or "–"),
+        ", ".join(keys) or ("none" if state["needs_credentials"] else "–"),
+        "yes" if state["persistent"] else "no",
+        str(state["sandbox"] or "–"),
+        ", ".join(aliases),
+    )
+
+
+def _short_problem(state: JsonObject) -> str:
+    """A problem other than that the program is missing."""
+    return "–" if state["code"] == NotInstalled.code else str(state["code"]).replace("_", " ")
 
 
 @command.command("show")
@@ -57,10 +73,8 @@ def show(name: str, as_json: bool) -> None:
     agent = config.find_agent(name)
     shown: JsonObject = {
         **_state(agent),
-        "aliases": list(agent.aliases),
         "transport": agent.transport.kind,
         "package": agent.package.npm,
-        "tested_version": agent.package.tested,
         "minimum_version": agent.package.minimum,
         "options": [*sorted(agent.supports)],
         "capabilities": list(agent.capabilities),
@@ -120,19 +134,20 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
 @click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
 @JSON
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
-    """Check that an agent works here, with a scripted model: a tool call must work, and a
-    shell command must be denied. No key is used and nothing is spent."""
+    """Check that an agent works here, and what is missing to use it: a key or a sign-in, the
+    network. It is run with a scripted model: a tool call must work, and a shell command must be
+    denied. No key is used and nothing is spent. NAME may be vendor:model. The exit code is 6
+    without credentials."""
     from corral.cli import doctor as doctor_command
 
     if reap:
         return doctor_command.end_leftovers(as_json=as_json)
-    agent = config.find_agent(name or registry.DEFAULT_AGENT)
-    report = asyncio.run(doctor_command.examine(agent))
+    report = asyncio.run(doctor_command.examine(name or registry.DEFAULT_AGENT))
     if as_json:
         echo_json(msgspec.json.encode(report))
     else:
         echo(doctor_command.format_report(report))
-    return 0 if report["works"] else report["exit_code"]
+    return doctor_command.exit_code(report)
 
 
 class CheckFlags(TypedDict):
@@ -250,21 +265,30 @@ def _checkable() -> list[str]:
 
 
 def _state(agent: AgentSpec) -> JsonObject:
+    """What is known about an agent here, without starting it."""
     shown: JsonObject = {
         "name": agent.name,
         "title": agent.title,
         "description": agent.description,
+        "aliases": list(agent.aliases),
+        "persistent": not isinstance(agent.transport, StreamTransport),
+        "sandbox": _sandbox(agent),
+        "tested_version": agent.package.tested or None,
+        "needs_credentials": credentials.needed(agent),
+        "credentials": [*credentials.found(agent)],
         "installed": False,
         "version": None,
         "program": None,
         "source": None,
         "problem": None,
+        "code": None,
     }
     try:
         program = RunOptions.build(agent.name, {}, config.load(agent.name)).program
         found = programs.locate(agent, program)
     except CorralError as error:
-        return {**shown, "problem": error.message, "hint": error.hint}
+        problem = {"problem": error.message, "hint": error.hint, "code": error.code}
+        return {**shown, **problem}
     return {
         **shown,
         "installed": True,
@@ -272,6 +296,12 @@ def _state(agent: AgentSpec) -> JsonObject:
         "program": found.path,
         "source": found.source,
     }
+
+
+def _sandbox(agent: AgentSpec) -> str | None:
+    if agent.own_sandbox:
+        return "its own"
+    return "--sandbox" if "sandbox" in agent.supports else None
 
 
 def _format_value(value: Json) -> str:

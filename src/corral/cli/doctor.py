@@ -1,4 +1,5 @@
-"""``corral agents doctor``: run an agent with a scripted model and report what worked."""
+"""``corral agents doctor``: run an agent with a scripted model, and report what worked and what is
+missing to use it with its own model."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import NotRequired, TypedDict
 
 import msgspec
 
+from corral.agents import registry
 from corral.agents.spec import AgentSpec, InProcess, PolicyRow
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -17,8 +19,9 @@ from corral.policy import Policy
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.api import run
-from corral.sessions.prepare import prepare
-from corral.system import paths
+from corral.sessions.prepare import PreparedRun, prepare
+from corral.sessions.readiness import Readiness, readiness
+from corral.system import config, paths
 from corral.system.environment import gather
 from corral.system.process.tree import ProcessRegistry
 from corral.testing import Call, ModelServer, Turn
@@ -40,7 +43,9 @@ class DoctorReport(TypedDict):
     tested_version: NotRequired[str]
     program: NotRequired[str]
     found_by: NotRequired[str]
-    credentials: NotRequired[list[str]]
+    credential: NotRequired[str | None]
+    accepts: NotRequired[tuple[str, ...]]
+    usable: NotRequired[bool]
     environment: NotRequired[list[str]]
     policy: NotRequired[tuple[PolicyRow, ...]]
     # If something raised an error:
@@ -48,33 +53,52 @@ class DoctorReport(TypedDict):
     hint: NotRequired[str | None]
 
 
-async def examine(agent: AgentSpec) -> DoctorReport:
-    """The facts about an installed agent, and whether a scripted conversation had the expected
-    effects."""
+async def examine(name: str) -> DoctorReport:
+    """The facts about an installed agent, what is missing to use it, and whether a scripted
+    conversation had the expected effects. ``name`` may be ``vendor:model``."""
+    agent = config.find_agent(name)
     report: DoctorReport = {"agent": agent.name, "works": False, "checks": [], "exit_code": 1}
     try:
         if "person" in agent.capabilities:
             raise ConfigError(f"{agent.name} is a person: there is nothing to check")
-        options: dict[str, object] = {"policy": Policy.edits()}
-        if isinstance(agent.transport, InProcess) and agent.probe is not None:
-            options["model"] = agent.probe.model  # it cannot run without one
-        prepared = prepare(agent.name, options)
-        report["version"] = prepared.program.version
-        report["tested_version"] = agent.package.tested
-        report["program"] = prepared.program.path
-        report["found_by"] = prepared.program.source
-        report["credentials"] = [
-            *(name for name in agent.secret_env if prepared.environment.family.get(name)),
-            *(f"~/{name}" for name in prepared.credentials),
-        ]
-        report["environment"] = sorted(gather(agent, prepared.run).values)
-        report["policy"] = tuple(prepared.compiled.report)
-        report["checks"] = await _probe(agent)
+        model = agent.probe.model if agent.probe is not None else None
+        if registry.names_a_model(name):
+            model = name
+        with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
+            options: dict[str, object] = {"policy": Policy.edits(), "cwd": folder}
+            if isinstance(agent.transport, InProcess):
+                options["model"] = model  # it cannot run without one
+            prepared = prepare(agent.name, options)
+            _add_facts(report, prepared, await readiness(prepared))
+        report["checks"] = await _probe(prepared.agent)
         report["works"] = all(check["ok"] for check in report["checks"])
     except CorralError as error:
-        report["problem"], report["hint"] = error.message, error.hint
-        report["exit_code"] = error.cli_exit
+        _add_problem(report, error)
     return report
+
+
+def _add_facts(report: DoctorReport, prepared: PreparedRun, ready: Readiness) -> None:
+    report["version"] = prepared.program.version
+    report["tested_version"] = prepared.agent.package.tested
+    report["program"] = prepared.program.path
+    report["found_by"] = prepared.program.source
+    report["credential"] = ready.credential
+    report["accepts"] = ready.accepts
+    report["environment"] = sorted(gather(prepared.agent, prepared.run).values)
+    report["policy"] = tuple(prepared.compiled.report)
+    report["usable"] = ready.missing is None
+    if ready.missing is not None:
+        _add_problem(report, ready.missing)
+
+
+def _add_problem(report: DoctorReport, error: CorralError) -> None:
+    report["problem"], report["hint"] = error.message, error.hint
+    report["exit_code"] = error.cli_exit
+
+
+def exit_code(report: DoctorReport) -> int:
+    """0 if the agent works and can be used."""
+    return 0 if report["works"] and report.get("usable") else report["exit_code"]
 
 
 async def _probe(agent: AgentSpec) -> list[Check]:
@@ -123,12 +147,13 @@ def _names(result: Result) -> str:
 def format_report(report: DoctorReport) -> str:
     """The report for a person."""
     lines = [
-        f"{key:16}{report.get(key)}"
+        f"{key.replace('_', ' '):16}{report.get(key)}"
         for key in ("agent", "version", "tested_version", "program", "found_by")
-        if key in report
+        if report.get(key)
     ]
-    if "credentials" in report and "environment" in report and "policy" in report:
-        lines.append(f"{'credentials':16}{', '.join(report['credentials']) or 'none found'}")
+    if "accepts" in report and "environment" in report and "policy" in report:
+        lines.append(f"{'credentials':16}{report.get('credential') or 'none found'}")
+        lines.append(f"{'accepted':16}{', '.join(report['accepts']) or 'none needed'}")
         lines.append(f"{'passed on':16}{' '.join(report['environment'])}")
         lines.append(policy_table(report["policy"]))
     if report["checks"]:
@@ -138,8 +163,14 @@ def format_report(report: DoctorReport) -> str:
         lines.append(table(("", "check", "seen"), rows))
     if "problem" in report:
         lines.append(f"✗ {report['problem']}\n  {report.get('hint') or ''}".rstrip())
-    lines.append(f"{report['agent']} {'works' if report['works'] else 'does not work'} here")
+    lines.append(f"{report['agent']} {_summary(report)}")
     return "\n".join(lines)
+
+
+def _summary(report: DoctorReport) -> str:
+    if not report["works"]:
+        return "does not work here"
+    return "works here" if report.get("usable") else "works here, but cannot be used yet: see above"
 
 
 def end_leftovers(*, as_json: bool) -> int:

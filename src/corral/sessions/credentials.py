@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from corral.agents.spec import AgentSpec
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
+from corral.system import config, environment, paths
 from corral.system.environment import Environment
 
 CredentialKind = Literal["api_key", "subscription"]
@@ -63,6 +64,32 @@ def choose_credentials(
             )
         case _:
             return ChosenCredentials(environment, files, _family(keys, logins))
+
+
+def needed(agent: AgentSpec) -> bool:
+    """Whether the agent needs credentials, as far as its record says."""
+    if "person" in agent.capabilities:
+        return False
+    return bool(agent.secret_env or agent.credential_files or agent.for_run)
+
+
+def found(agent: AgentSpec) -> tuple[str, ...]:
+    """The variables and the login files for this agent that are here; of the built-in agent those
+    of every vendor."""
+    if not needed(agent):
+        return ()
+    if agent.for_run is not None:
+        from corral.system.api_keys import keys_that_are_set
+
+        return keys_that_are_set()
+    run = RunOptions.build(agent.name, {}, config.load(agent.name))
+    available = environment.gather(agent, run).family
+    home = paths.user_home()
+    files = [name for name in agent.login_files or agent.credential_files if (home / name).exists()]
+    return (
+        *(name for name in agent.secret_env if available.get(name)),
+        *(f"~/{name}" for name in files),
+    )
 
 
 def _family(keys: list[str], logins: list[str]) -> CredentialKind | None:

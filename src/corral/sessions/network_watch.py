@@ -16,9 +16,9 @@ failed last. So corral looks itself: if a turn has heard nothing from the model 
   open connection, and decides itself when to give up.
 
 What counts as hearing the model are its text, its thinking, tool calls and token counts; not the
-agent's own messages, such as those about its retries. The watch is a task of the turn: ``stop``
-cancels it, and nothing else outlives the turn. A name lookup that hangs runs in a thread of its
-own, which is not waited for.
+agent's own messages, such as those about its retries. The watch is a timer, and a task during an
+attempt; ``stop`` ends both. A name lookup that hangs runs in a thread of its own, which is not
+waited for.
 """
 
 from __future__ import annotations
@@ -63,27 +63,36 @@ class NetworkWatch:
         emit: Callable[[RawEvent], None],
         fail: Callable[[CorralError], None],
     ) -> None:
-        """``emit`` adds an event to the turn, ``fail`` ends it. Both are methods and held weakly:
-        the watch must not keep a dropped turn alive."""
+        """``emit`` adds an event to the turn, ``fail`` ends it. Both are methods and held weakly,
+        as the timer holds this object: a dropped turn must not stay alive."""
         self._url = url
         self._failures = max(retries, FEWEST_FAILURES)
         self._emit = weakref.WeakMethod(emit)
         self._fail = weakref.WeakMethod(fail)
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
+        self._silent_since = self._loop.time()
+        self._silence = FIRST_SILENCE
+        """Seconds of silence before the next attempt."""
         self._heard = False
+        self._failed = 0
+        """Failed attempts in a row."""
         self._reason: str | None = None
-        self._task = self._loop.create_task(self._run())
+        self._warned = False
+        self._attempt: asyncio.Task[None] | None = None
+        self._timer = self._arm(FIRST_SILENCE)
 
     def on_items(self, items: list[RawEvent]) -> None:
         """What the agent sent."""
         if any(isinstance(item, FROM_MODEL) for item in items):
             self._heard = True
-            self._heard_at = self._loop.time()
+            self._silence = LATER_SILENCE
+            self._silent_since = self._loop.time()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        self._timer.cancel()
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.wait([self._attempt])
 
     def cause_of(self, error: CorralError | None) -> CorralError | None:
         """The same error, or ``NetworkFailed`` if the agent gave up for another reason, as it
@@ -92,33 +101,39 @@ class NetworkWatch:
             return error
         return unreachable(self._reason)
 
-    async def _run(self) -> None:
-        failed, warned, silence = 0, False, FIRST_SILENCE
-        while True:
-            await self._wait_for_silence(max(silence, LATER_SILENCE if self._heard else 0.0))
-            reason = self._reason = await why_unreachable(self._url)
-            if reason is None:
-                failed, silence = 0, LATER_SILENCE
-                self._heard_at = self._loop.time()
-                continue
-            failed += 1
-            emit, fail = self._emit(), self._fail()
-            if emit is None or fail is None:
-                return
-            if not warned:
-                warned = True
-                emit(_warning(reason))
-            if failed >= self._failures and not self._heard:
-                fail(unreachable(reason))
-                return
-            del emit, fail
-            await asyncio.sleep(LATER_SILENCE if self._heard else INTERVAL)
+    def _arm(self, seconds: float) -> asyncio.TimerHandle:
+        weak = weakref.ref(self)
 
-    async def _wait_for_silence(self, seconds: float) -> None:
-        left = seconds
-        while left > 0:
-            left = self._heard_at + seconds - self._loop.time()
-            await asyncio.sleep(max(0.0, left))
+        def fire() -> None:
+            watch = weak()
+            if watch is not None:
+                watch._check()
+
+        return self._loop.call_later(seconds, fire)
+
+    def _check(self) -> None:
+        left = self._silent_since + self._silence - self._loop.time()
+        if left > 0:
+            self._timer = self._arm(left)
+        else:
+            self._attempt = self._loop.create_task(self._try_to_connect())
+
+    async def _try_to_connect(self) -> None:
+        reason = self._reason = await why_unreachable(self._url)
+        self._failed = 0 if reason is None else self._failed + 1
+        emit, fail = self._emit(), self._fail()
+        if emit is None or fail is None:
+            return
+        if reason is not None and not self._warned:
+            self._warned = True
+            emit(_warning(reason))
+        if reason is not None and not self._heard and self._failed >= self._failures:
+            fail(unreachable(reason))
+            return
+        quickly = reason is not None and not self._heard
+        self._silence = INTERVAL if quickly else LATER_SILENCE
+        self._silent_since = self._loop.time()
+        self._timer = self._arm(self._silence)
 
 
 def unreachable(reason: str) -> NetworkFailed:

@@ -220,11 +220,12 @@ class Turn:
 
     def _watch_network(self) -> None:
         backend, run = self._backend, self._prepared.run
-        if not isinstance(backend, HasService) or run.replay is not None or run.sandbox:
+        if not isinstance(backend, HasService) or backend.service_url is None:
             return
-        if any(name.lower().endswith("_proxy") for name in run.env):
-            return  # the agent may have another way to the service than this process
-        if backend.service_url is not None:
+        # Another way to the service than that of this process is possible: nothing is claimed.
+        wrapped = run.program is not None and not self._prepared.program.packaged
+        elsewhere = run.replay is not None or run.sandbox or wrapped
+        if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
             self._network = NetworkWatch(backend.service_url, run.retries, backend.emit, self._fail)
 
     def _new_normalizer(self, started: float) -> EventNormalizer:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from corral.errors import AuthenticationFailed, ConfigError, MissingKey, NotInstalled
+from corral.models.registry import all_providers
 from corral.models.spec import Provider
 
 
@@ -53,6 +54,12 @@ def has_key(provider: Provider, environ: Mapping[str, str] | None = None) -> boo
     if provider.key_optional:
         return bool(provider.base_url or _first(provider.base_url_env, environ))
     return _first(provider.key_env, environ) is not None
+
+
+def keys_that_are_set() -> tuple[str, ...]:
+    """The variables with a key of any vendor that the environment has."""
+    names = [name for provider in all_providers() for name in provider.key_env]
+    return tuple(dict.fromkeys(name for name in names if os.environ.get(name)))
 
 
 def access(

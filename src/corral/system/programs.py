@@ -39,6 +39,8 @@ class FoundProgram(msgspec.Struct, frozen=True):
     """How to start it."""
     version: str | None
     source: Source
+    packaged: bool = False
+    """It is in the agent's own npm package, so it is no wrapper around the agent."""
 
 
 class _Package(msgspec.Struct):
@@ -59,7 +61,8 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
         return FoundProgram(
             path, argv, None, source
         )  # a user's own command: its versions are unknown
-    version = _version(path, argv, agent)
+    packaged = _packaged_version(argv[-1], agent)
+    version = packaged or _reported_version(path, argv, agent)
     oldest = agent.package.minimum
     if version is not None and _parts(version) < _parts(oldest):
         raise VersionTooOld(
@@ -67,7 +70,7 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
             hint=f"Run: {install_command(agent)}   (or npm install -g {agent.package.npm}@latest)",
             agent_version=version,
         )
-    return FoundProgram(path, argv, version, source)
+    return FoundProgram(path, argv, version, source, packaged is not None)
 
 
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
@@ -154,10 +157,6 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
             hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
         )
     return (node, real)
-
-
-def _version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
-    return _packaged_version(argv[-1], agent) or _reported_version(path, argv, agent)
 
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:

@@ -56,6 +56,7 @@ HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     native_schema=is_strict,
+    own_sandbox=True,
     cumulative_usage=True,
     reports_all_denials=False,
     resumes=True,
@@ -90,6 +91,7 @@ ACP = replace(
     project_files=launch.PROJECT_FILES,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     native_schema=None,
+    own_sandbox=False,  # its commands run only where everything is allowed
     cumulative_usage=False,
     asks=True,
 )

@@ -1,0 +1,119 @@
+"""``corral agents list`` and ``corral agents doctor``: what is here, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CORRAL = Path(sys.executable).parent / "corral"
+KEYS = ("_API_KEY", "_TOKEN", "_BASE_URL", "_proxy", "_PROXY")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """No key, no sign-in, and no program of an agent on PATH."""
+    home = tmp_path / "home"
+    home.mkdir()
+    left = {name: value for name, value in os.environ.items() if not name.endswith(KEYS)}
+    return {**left, "HOME": str(home), "PATH": str(tmp_path), "CORRAL_CONFIG": ""}
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
+        yield listener.getsockname()[1]
+
+
+def corral(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(CORRAL), "agents", *words]
+    return subprocess.run(
+        command, env=env, cwd=env["HOME"], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def listed(env: dict[str, str]) -> dict[str, dict[str, object]]:
+    done = corral(env, "list", "--json")
+    assert done.returncode == 0, done.stderr
+    return {each["name"]: each for each in json.loads(done.stdout)}
+
+
+def columns(env: dict[str, str], agent: str) -> list[str]:
+    done = corral(env, "list")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["agent", "installed", "tested", "key", "persistent", "sandbox", "aliases"]
+    return next(line for line in lines if line[0] == agent)
+
+
+def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
+    env["CORRAL_HOME"] = env["HOME"]
+    agents = listed(env)
+    gemini = agents["gemini-acp"]
+    assert (gemini["installed"], gemini["code"]) == (False, "not_installed")
+    assert (gemini["persistent"], gemini["sandbox"]) == (True, "--sandbox")
+    assert agents["gemini-cli"]["persistent"] is False
+    assert agents["codex-cli"]["sandbox"] == "its own"
+    assert agents["corral"]["installed"] is True
+    row = columns(env, "gemini-acp")
+    assert row == ["gemini-acp", "–", str(gemini["tested_version"]), "none", "yes", "--sandbox",
+                   "gemini"]  # fmt: skip
+    assert columns(env, "manual")[3] == "–"
+
+
+def test_the_list_names_the_key_or_the_login_that_was_found(env: dict[str, str]) -> None:
+    env["GEMINI_API_KEY"] = "no-real-key"
+    login = Path(env["HOME"]) / ".codex" / "auth.json"
+    login.parent.mkdir()
+    login.write_text("{}")
+    agents = listed(env)
+    assert agents["gemini-cli"]["credentials"] == ["GEMINI_API_KEY"]
+    assert agents["corral"]["credentials"] == ["GEMINI_API_KEY"]
+    assert agents["codex-cli"]["credentials"] == ["~/.codex/auth.json"]
+    assert agents["claude-cli"]["credentials"] == []
+
+
+def test_the_doctor_says_which_key_is_missing(env: dict[str, str]) -> None:
+    done = corral(env, "doctor", "corral")
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert "there is no API key for Gemini" in done.stdout
+    assert "Set GEMINI_API_KEY or GOOGLE_API_KEY." in done.stdout
+    assert "corral works here, but cannot be used yet" in done.stdout
+
+
+def test_the_doctor_takes_the_name_of_a_model(env: dict[str, str]) -> None:
+    report = json.loads(corral(env, "doctor", "anthropic:claude-sonnet-5", "--json").stdout)
+    assert report["accepts"] == ["ANTHROPIC_API_KEY"]
+    assert (report["usable"], report["hint"]) == (False, "Set ANTHROPIC_API_KEY.")
+
+
+def test_the_doctor_is_content_with_a_key_and_a_network(
+    env: dict[str, str], listening: int
+) -> None:
+    env |= {
+        "GEMINI_API_KEY": "no-real-key",
+        "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{listening}",
+    }
+    done = corral(env, "doctor", "corral")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("corral works here")
+    assert "GEMINI_API_KEY" in done.stdout
+
+
+def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        env |= {
+            "GEMINI_API_KEY": "no-real-key",
+            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}",
+        }
+        done = corral(env, "doctor", "corral")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}: Connection refused" in done.stdout
+    assert "cannot be used yet" in done.stdout
