@@ -47,7 +47,7 @@ async def test_the_policy_is_not_widened_by_a_hook(ours: BuiltinAgent, workspace
         return corral.Edit({"command": "touch denied.txt"})
 
     calls = [call("shell", command="touch denied.txt"), call("shell", command="touch other.txt")]
-    policy = corral.Policy(shell="allow", shell_rules=["deny touch denied*"])
+    policy = corral.Policy(shell="allow", shell_rules=("deny touch denied*",))
     options = ours.options([*calls, say("done")], policy=policy)
     result = await corral.run(prompt="do it", on_tool_call=decide, **options)
     assert len(result.denied) == 2

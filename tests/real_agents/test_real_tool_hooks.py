@@ -9,6 +9,7 @@ from support.model_scripts import steps
 from support.real_agents import AgentRecord, RealAgent, for_agents
 
 import corral
+from corral.agents.gemini import launch
 from corral.events import PermissionDecision
 from corral.sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import Turn
@@ -50,10 +51,11 @@ async def test_a_write_happens_if_the_hook_allows_it_and_not_if_it_denies_it(
     assert all(request.agent == agent.name for request in seen)
     assert all(request.cwd == str(workspace) for request in seen)
     if agent.record.spec.reports_all_denials:
-        assert "not this file" in str(result.denied)
+        denied = result.denied[0]
+        assert "not this file" in f"{denied.rule} {denied.reason}"
 
 
-@for_agents(_lists_reads)
+@for_agents(_lists_reads, every_day=("gemini-acp", "claude-cli"))
 async def test_the_hook_sees_reads_which_no_policy_asks_about(agent: RealAgent, seed: Path) -> None:
     seen: list[str] = []
 
@@ -67,7 +69,7 @@ async def test_the_hook_sees_reads_which_no_policy_asks_about(agent: RealAgent, 
     assert not any("seed words" in str(request.tool_results) for request in agent.requests)
 
 
-@for_agents(_is_hooked)
+@for_agents(_is_hooked, every_day=("gemini-acp", "gemini-cli"))
 async def test_the_hook_is_not_asked_about_what_the_policy_denies(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -120,7 +122,7 @@ async def test_an_edit_does_not_widen_the_policy(
     assert not (workspace / "new.txt").exists()
 
 
-@for_agents(lambda record: _is_hooked(record) and not _edits(record))
+@for_agents(lambda record: _is_hooked(record) and not _edits(record), every_day=("gemini-acp",))
 async def test_an_edit_is_a_denial_where_the_agent_cannot_edit_a_call(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -132,3 +134,15 @@ async def test_an_edit_is_a_denial_where_the_agent_cannot_edit_a_call(
     assert not (workspace / "new.txt").exists()
     decisions = [event for event in events if isinstance(event, PermissionDecision)]
     assert "does not support" in str(decisions)
+
+
+@for_agents("gemini-cli")
+async def test_an_agent_that_leaves_the_hook_out_is_ended(
+    agent: RealAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_hooks", lambda _command: {})  # as another version might do
+    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
+    result = await agent.run(script, on_tool_call=lambda _: None, policy="edits")
+    assert result.error is not None
+    assert result.error.code == "policy_not_loaded"
+    assert "without showing it to on_tool_call" in result.error.message

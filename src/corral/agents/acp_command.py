@@ -60,6 +60,7 @@ def agent_for(command: str) -> AgentSpec:
         supports=ACP_OPTIONS,
         capabilities=("tools", "permissions"),
         asks=True,
+        tool_call_hook="decide",
         resumes=True,
     )
 
@@ -103,7 +104,8 @@ def keyed_agent(
 
 
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    return CompiledPolicy(tuple(_row(policy, capability) for capability in CAPABILITIES))
+    rows = tuple(_row(policy, capability) for capability in CAPABILITIES)
+    return CompiledPolicy(rows, unhooked=("it is not known which calls it makes without asking",))
 
 
 def _row(policy: Policy, capability: Capability) -> PolicyRow:

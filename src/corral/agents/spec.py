@@ -157,6 +157,8 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """The user's own settings for the agent, if they are to take effect."""
     helpers: Mapping[str, str] = {}
     """The agent's ``helpers`` that were found: name → absolute path."""
+    hook_command: str = ""
+    """The command line that the agent must run before each tool call; empty if it need not."""
     links: Links = Links()
     """Links in the session's folders that lead to where it may not write, as found when the agent
     starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""
@@ -325,6 +327,21 @@ def _with_placeholder(value: Json, text: str, hole: str) -> Json:
     return value
 
 
+class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
+    """For an agent that runs a command before each tool call and obeys its answer. The call is JSON
+    on the command's stdin, with ``tool_name`` and ``tool_input``."""
+
+    kind_of: Callable[[str], ToolKind]
+    own_prefix: str
+    """Name prefix of the tools of the caller's own server."""
+    deny: Callable[[str], JsonObject]
+    """A reason → the answer that denies the call."""
+    edit: Callable[[JsonObject], JsonObject]
+    """Arguments → the answer that makes the call with them."""
+    names: Mapping[str, str] = {}
+    """Tools that the hook calls by another name than the model does."""
+
+
 class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     """One process per prompt. It writes one JSON object per line to stdout."""
 
@@ -338,6 +355,9 @@ class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     then the user's text, and images and attachments are sent with it."""
     read_report: Callable[[bytes, TurnEnd], TurnEnd] | None = None
     """Adds the content of ``Launch.report`` to the end of the turn."""
+    command_hook: CommandHook | None = None
+    """How ``on_tool_call`` gets the calls of an agent that cannot ask. ``launch`` registers
+    ``LaunchContext.hook_command`` with the agent."""
     stdout: Literal["pipe", "file"] = "pipe"
     """``file`` for a program that exits before its pipe is flushed."""
 

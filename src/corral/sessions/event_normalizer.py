@@ -61,6 +61,7 @@ from corral.events import (
     FileKind,
     Init,
     Log,
+    PermissionDecision,
     PermissionRequest,
     Text,
     ToolOutput,
@@ -128,6 +129,8 @@ class EventNormalizer:
         self.worked = False
         """Whether any tool ran."""
         self.denied: list[DeniedCall] = []
+        self._denial_rules: dict[str, str] = {}
+        """The agent's id of a call → why corral denied it."""
         self.written: dict[str, FileKind] = {}
         """Paths that the agent's tools confirmed to have written."""
 
@@ -227,6 +230,9 @@ class EventNormalizer:
                 self._handle_file_change(item, ts, out)
             case UsageReport():
                 self._handle_usage(item, ts, out)
+            case PermissionDecision(decision="deny", call_id=str(call_id), rule=str(rule)):
+                self._denial_rules[call_id] = rule
+                self._emit(item, ts, out)
             case _:
                 self._emit(item, ts, out)
 
@@ -363,7 +369,13 @@ class EventNormalizer:
         self._emit(complete, ts, out)
         if complete.status == "denied":
             self.denied.append(
-                DeniedCall(tool.name, title=tool.title, reason=complete.error, call_id=call_id)
+                DeniedCall(
+                    tool.name,
+                    title=tool.title,
+                    reason=complete.error,
+                    call_id=call_id,
+                    rule=self._denial_rules.get(tool.agent_id),
+                )
             )
         elif (
             complete.status == "success"

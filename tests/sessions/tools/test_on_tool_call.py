@@ -27,6 +27,7 @@ from corral.values import JsonObject
 
 WAIT = 60.0
 """Seconds that anything here may take."""
+NOT_JSON: Any = object()
 REQUEST = ToolRequest("1", "shell", {"command": "ls"}, kind="execute", command="ls")
 
 
@@ -66,7 +67,7 @@ async def test_a_hook_does_not_end_the_run_by_leaving(
     assert "on_tool_call failed" in verdict.reason
 
 
-@pytest.mark.parametrize("returned", [True, False, "allow", {}, Edit({"a": object()}), Allow])
+@pytest.mark.parametrize("returned", [True, False, "allow", {}, Edit({"a": NOT_JSON}), Allow])
 async def test_a_hook_that_returns_nonsense_denies_the_call(returned: object) -> None:
     verdict = await decide(lambda _: returned)
     assert isinstance(verdict, Deny)
@@ -164,7 +165,7 @@ class Agent:
         return self.answers[-1]
 
 
-FREE = Policy(shell="allow", shell_rules=["deny rm *"])
+FREE = Policy(shell="allow", shell_rules=("deny rm *",))
 
 
 async def test_the_policy_comes_first_and_judges_an_edited_call_again() -> None:

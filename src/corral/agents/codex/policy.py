@@ -268,17 +268,18 @@ def mode_acp(policy: Policy) -> str:
     return "agent-full-access" if policy.is_unlimited else "read-only"
 
 
-def views_images(policy: Policy) -> bool:
-    """Whether codex-acp offers the tool that reads images; it does not ask before it uses it."""
-    return policy.verdict("read") == "allow" and not policy.is_unlimited
+def views_images(policy: Policy, *, hooked: bool = False) -> bool:
+    """Whether codex-acp offers the tool that reads images; it does not ask before it uses it.
+    ``hooked``: the caller decides about each call."""
+    return policy.verdict("read") == "allow" and not policy.is_unlimited and not hooked
 
 
-def settings_acp(policy: Policy) -> list[str]:
+def settings_acp(policy: Policy, *, hooked: bool = False) -> list[str]:
     if policy.is_unlimited:
         return ['web_search="live"']
     search = "live" if policy.verdict("network") == "allow" else "disabled"
     off = ["multi_agent", "shell_tool", "unified_exec"]
-    if not views_images(policy):
+    if not views_images(policy, hooked=hooked):
         off.append("view_image")
     return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
 
@@ -309,12 +310,27 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     mode: Json = mode_acp(policy)
     # It asks about patches, and we judge them when we answer. It does not ask about images. The
     # sessions of one process in a pool have several folders.
-    tools = READ if views_images(policy) else ()
+    tools = READ if views_images(policy, hooked=run.hooked) else ()
     return CompiledPolicy(
         rows,
-        tuple(settings_acp(policy)),
+        tuple(settings_acp(policy, hooked=run.hooked)),
         settings={MODE_ACP: mode},
         for_folders=_path_hook(policy, run, tools, one_folder=False),
+        unhooked=_unhooked(policy, run),
+    )
+
+
+def _unhooked(policy: Policy, run: RunOptions) -> tuple[str, ...]:
+    """What codex-acp does without asking."""
+    return tuple(
+        report_notes.applying(
+            (
+                (policy.mode == "native", report_notes.UNASKED_BY_DEFAULT),
+                (policy.is_unlimited, "with policy 'all' it asks about nothing"),
+                (policy.verdict("network") == "allow", "it searches the web without asking"),
+                (_foreign(run), "a tool that declares itself read-only runs without asking"),
+            )
+        )
     )
 
 

@@ -94,6 +94,7 @@ ACP = replace(
     own_sandbox=False,  # its commands run only where everything is allowed
     cumulative_usage=False,
     asks=True,
+    tool_call_hook="decide",
 )
 
 AGENTS = (HEADLESS, ACP)

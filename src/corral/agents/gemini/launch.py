@@ -234,6 +234,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         for why, needed in (
             ("MCP servers", bool(run.mcp_servers)),
             ("plan mode", place.compiled.plan),
+            ("on_tool_call", bool(place.hook_command)),
             ("inherit='user'", run.inherit == "user"),
         )
         if needed
@@ -275,15 +276,25 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
         "skills": {"enabled": own},
-        "hooksConfig": {"enabled": own},
+        "hooksConfig": {"enabled": own or bool(place.hook_command)},
         "advanced": {"ignoreLocalEnv": run.inherit != "project"},
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
     }
+    if place.hook_command:
+        settings["hooks"] = _hooks(place.hook_command)
     if run.mcp_servers:
         settings["mcpServers"] = _mcp_servers(run)
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
+
+
+def _hooks(command: str) -> dict[str, Json]:
+    """The CLI runs the command before each tool call, and before it consults its policy; in an
+    untrusted folder it would not. A command that takes too long counts as permission, so it gets
+    longer than a run can take."""
+    hook: Json = {"type": "command", "name": "corral", "command": command, "timeout": 86_400_000}
+    return {"BeforeTool": [{"hooks": [hook]}]}
 
 
 def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:

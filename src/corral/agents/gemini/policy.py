@@ -124,6 +124,19 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
         _mode_flags(policy),
         for_folders=lambda place: {POLICY_FILE: policy_file(place)},
         notes=(note,) if missing else (),
+        unhooked=_unhooked(run),
+    )
+
+
+def _unhooked(run: RunOptions) -> tuple[str, ...]:
+    """What the hook of the headless CLI does not decide."""
+    return tuple(
+        report_notes.applying(
+            (
+                (run.inherit == "project", "the repository's own hooks may change a call again"),
+                (run.sandbox, "a hook in the CLI's container cannot reach this process"),
+            )
+        )
     )
 
 

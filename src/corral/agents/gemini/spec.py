@@ -7,7 +7,15 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.gemini import errors, launch, policy, session_files, stream
-from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.agents.spec import (
+    AcpTransport,
+    AgentSpec,
+    CommandHook,
+    Package,
+    Probe,
+    StreamTransport,
+)
+from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
 TOOLS = policy.KINDS
@@ -75,7 +83,17 @@ _HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
     description="Google's Gemini CLI: one process per prompt",
-    transport=StreamTransport(frames=stream.Frames, translator=stream.translator, stdout="file"),
+    transport=StreamTransport(
+        frames=stream.Frames,
+        translator=stream.translator,
+        stdout="file",
+        command_hook=CommandHook(
+            kind_of=stream.kind_of,
+            own_prefix=f"mcp_{OWN_SERVER}_",
+            deny=lambda reason: {"decision": "deny", "reason": reason},
+            edit=lambda arguments: {"hookSpecificOutput": {"tool_input": arguments}},
+        ),
+    ),
     programs=("gemini",),
     package=_PACKAGE,
     compile=policy.compile_headless,
@@ -87,6 +105,7 @@ _HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage"),
     asks=False,
+    tool_call_hook="edit",
     resumes=True,
     keeps_unfinished="always",
     needs_links=True,

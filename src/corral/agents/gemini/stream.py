@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral.agents.gemini import errors, policy
-from corral.events import Error, Init, ToolResult, ToolStatus, ToolUse
+from corral.events import Error, Init, ToolKind, ToolResult, ToolStatus, ToolUse
 from corral.protocol.common_events import build_tool_use, unavailable_message, warning
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import JsonObject, Usage
@@ -142,9 +142,12 @@ def _repeated() -> Error:
 
 
 def tool_use(frame: ToolUseFrame) -> ToolUse:
-    name, given = frame.tool_name, frame.parameters
-    kind = "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
-    return build_tool_use(frame.tool_id, name, given, kind=kind)
+    name = frame.tool_name
+    return build_tool_use(frame.tool_id, name, frame.parameters, kind=kind_of(name))
+
+
+def kind_of(name: str) -> ToolKind:
+    return "mcp" if name.startswith("mcp_") else TOOLS.get(name, "other")
 
 
 def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:

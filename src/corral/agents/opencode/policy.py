@@ -89,6 +89,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 
 RIPGREP = "rg"
+_UNSEEN = "a line without a command (`> file`) runs without asking"
 
 
 class Folders(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ def acp_rules(policy: Policy, run: RunOptions, folders: Folders) -> dict[str, Js
     _check_names(policy, run)
     if policy.mode == "native":
         return {}
-    if policy.is_unlimited:
+    if policy.is_unlimited and not run.hooked:
         return {**UNLIMITED}
     rules: dict[str, Json] = {"*": "deny", UNAVAILABLE: "allow"}
     if policy.allow_tools is not None:
@@ -136,6 +137,8 @@ def _acp_grants(policy: Policy, run: RunOptions) -> dict[str, Json]:
     rules |= dict.fromkeys(READ, asks["read"]) | {"edit": asks["write"]}
     rules |= dict.fromkeys(NETWORK, _effective(policy, run, "network"))
     rules |= dict.fromkeys(SHELL, _flat(policy.verdict("shell")))
+    if run.hooked:
+        rules = {name: "ask" if rule == "allow" else rule for name, rule in rules.items()}
     if policy.shell_rules:
         rules["bash"] = "ask"
     for server in run.mcp_servers:
@@ -275,7 +278,19 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
     return CompiledPolicy(
         tuple(_row(policy, run, capability) for capability in CAPABILITIES),
         for_folders=lambda place: acp_rules(policy, run, folders_of(place)),
+        unhooked=_unhooked(policy, run),
     )
+
+
+def _unhooked(policy: Policy, run: RunOptions) -> tuple[str, ...]:
+    """The calls that the persistent agent makes without asking, if it is told to ask about all."""
+    if policy.mode == "native":
+        return (report_notes.UNASKED_BY_DEFAULT,)
+    if _has_free_shell(policy) or policy.shell_rules:
+        return (_UNSEEN,)
+    if any(server.name != OWN_SERVER for server in run.mcp_servers):
+        return ("calls of MCP servers that the policy allows do not ask",)
+    return ()
 
 
 def _row(policy: Policy, run: RunOptions, capability: Capability) -> PolicyRow:
@@ -356,13 +371,12 @@ def _verdict_row(
 def _shell_row(
     policy: Policy, verdict: Verdict, enforcement: Enforcement, notes: list[str]
 ) -> PolicyRow:
-    unseen = "a line without a command (`> file`) runs without asking"
     if policy.shell_rules:
         enforcement = "advisory"
-        notes.append(f"{len(policy.shell_rules)} shell rules; {unseen}")
+        notes.append(f"{len(policy.shell_rules)} shell rules; {_UNSEEN}")
     elif verdict == "ask" and policy.allow_tools is None:
         verdict, enforcement = "deny", "native"
-        notes = [f"ask→deny: {unseen}, so the shell is not offered to the model"]
+        notes = [f"ask→deny: {_UNSEEN}, so the shell is not offered to the model"]
     if _has_free_shell(policy):
         notes.append("it sees the keys in OpenCode's own environment")
     notes.append("sub-agents are off")

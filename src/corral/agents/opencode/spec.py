@@ -76,6 +76,7 @@ _ACP = AgentSpec(
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tool_call_hook="decide",
     resumes=True,
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
@@ -98,6 +99,7 @@ _HEADLESS = msgspec.structs.replace(
     supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     asks=False,
+    tool_call_hook="none",
 )
 
 AGENTS = (_ACP, _HEADLESS)

@@ -118,6 +118,7 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
         else:
             ask += tools
     ask += [name for name in policy.deny_tools if name not in deny]
+    ask += _HARMLESS if run.hooked else ()
     rules: Json = {"permissions": {"ask": ask}}
     mode = "plan" if policy.mode == "plan" else "default"
     return CompiledPolicy(
@@ -125,6 +126,7 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
         ("--approval-mode", mode, f"--exclude-tools={','.join(deny)}"),
         {SETTINGS_FILE: json.dumps(rules)},
         servers=_servers(policy, run, verdicts["mcp"]),
+        unhooked=(report_notes.UNASKED_BY_DEFAULT,) if policy.mode == "native" else (),
     )
 
 

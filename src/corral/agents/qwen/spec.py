@@ -101,6 +101,7 @@ _HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tool_call_hook="decide",
     resumes=True,
     keeps_unfinished="always",
     runs_git=True,

@@ -45,6 +45,8 @@ from corral.values import JsonObject
 if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
     from corral.protocol.stream_json.quirks import StreamQuirks
+    from corral.sessions.backends.command_hook import HookedCalls
+    from corral.system.hook_socket import HookSocket
 
 
 _log = logging.getLogger("corral.sessions")
@@ -81,6 +83,16 @@ class StreamBackend:
             broker = broker_of(prepared, ask)
             # The questions hold the list of decisions and not this object: see ``Question.reply``.
             self._questions = PermissionQuestions(broker, self._decisions.append, granted)
+        self._hook_socket: HookSocket | None = None
+        self._hooked: HookedCalls | None = None
+        if transport.command_hook is not None and prepared.hook is not None:
+            from corral.sessions.backends.command_hook import HookedCalls, hook_questions
+            from corral.system.hook_socket import HookSocket
+
+            emit = self._decisions.append
+            self._questions = hook_questions(prepared, emit)
+            self._hooked = HookedCalls(transport.command_hook, self._questions, emit)
+            self._hook_socket = HookSocket(self._hooked.decide)
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._turn_ended = False
         self._stderr_lines = StderrLines(self._on_stderr_line)
@@ -108,6 +120,9 @@ class StreamBackend:
         if record.meta.lost:
             raise no_conversation(record.meta)
         context = prepared.launch_context(record.folder)
+        if self._hook_socket is not None:
+            await self._hook_socket.open()
+            context = replace(context, hook_command=self._hook_socket.command)
         resume = record.meta.session_id
         forks = prepared.run.fork and resume == record.meta.forked_from
         run = replace(prepared.run, fork=forks)
@@ -162,6 +177,9 @@ class StreamBackend:
             items = [*self._own_items, *items]
             self._own_items = []
         self._move_decisions(items)
+        unshown = self._hooked.check(items) if self._hooked is not None else None
+        if unshown is not None and self._fail is not None:
+            self._fail(unshown)
         return None if chunk == b"" and not items else items
 
     async def _read_chunk(self, process: Process) -> bytes | None:
@@ -244,6 +262,8 @@ class StreamBackend:
         return [*items, *self._stream.end()]
 
     async def close(self) -> None:
+        if self._hook_socket is not None:
+            await self._hook_socket.close()
         if self._questions is not None:
             await self._questions.close()
         if self._process is not None:

@@ -1,0 +1,46 @@
+"""A program that an agent runs as its hook before a tool call: it passes the call on to corral.
+
+``python hook_relay.py SOCKET`` sends its stdin to the Unix socket, and prints what comes back,
+which is the agent's own format. If that fails in any way it prints the reason to stderr and exits
+with 2, which agents take as a denial. Any other failure of a hook is permission for most agents, so
+the command given to the agent ends in ``|| exit 2``.
+
+It runs as a file, without site packages: a call of the agent waits for it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+DENY = 2
+
+
+def relay(path: str, call: bytes) -> bytes:
+    """The answer of corral. Raises ``OSError``, or ``EOFError`` if there is none."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.sendall(call)
+        connection.shutdown(socket.SHUT_WR)
+        pieces: list[bytes] = []
+        while piece := connection.recv(65536):
+            pieces.append(piece)
+    if not pieces:
+        raise EOFError("corral ended before it answered")
+    return b"".join(pieces)
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code."""
+    try:
+        answer = relay(arguments[0], sys.stdin.buffer.read())
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
+    except Exception as error:
+        print(f"the call was not shown to on_tool_call: {error}", file=sys.stderr)
+        return DENY
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
