@@ -247,10 +247,11 @@ def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingMode
 
 def test_every_option_of_the_command_is_in_the_docs() -> None:
     from corral.cli.batch import command
+    from corral.cli.run_options import EVERYWHERE
 
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
-    known = {"agent", "model", "timeout", "max_turns", "system_prompt", "program", "env", "quiet"}
-    known |= {"yolo", "allow_tool", "deny_tool"}  # as of corral run
+    known = {*EVERYWHERE, "agent", "quiet", "verbose"}  # as of corral run
+    known |= {"approve", "yolo", "policy_file", "allow_tool", "deny_tool"}
     names = [each for each in command.params if each.name not in known and each.name != "tasks"]
     missing = [each.opts for each in names if not any(opt in page for opt in each.opts)]
     assert missing == []

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.pipeline_command import corral
 
+from corral.system import paths
+
 CORRAL = str(Path(sys.executable).parent / "corral")
 
 
@@ -47,6 +49,20 @@ def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
         "corral", "run", "-m", "gemini:gemini-2.5-fl", cwd=workspace
     )
     assert completed("corral", "sessions", "show", "la", cwd=workspace) == ["last"]
+
+
+def test_bash_completes_runs_batches_and_files(workspace: Path) -> None:
+    for number, kind in enumerate(("runs", "batches")):
+        for name in ("first-1", "first-2", "other"):
+            folder = paths.home() / kind / name
+            folder.mkdir(parents=True)
+            os.utime(folder, (number, number))
+    for word in ("show", "resume", "answer", "cancel", "fork"):
+        assert completed("corral", "pipeline", word, "f", cwd=workspace) == ["first-2", "first-1"]
+    assert completed("corral", "batches", "show", "", cwd=workspace)[0] == "last"
+    assert completed("corral", "chat", "--resume", "la", cwd=workspace) == ["last"]
+    assert completed("corral", "batch", "-m", "gemini:gemini-2.5-fl", cwd=workspace)
+    assert completed("corral", "agents", "show", "gemini-c", cwd=workspace) == ["gemini-cli"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, StreamTransport, compile_for
-from corral.cli.options import JSON, PRESET_NAMES
+from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
@@ -66,7 +66,7 @@ def _short_problem(state: JsonObject) -> str:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completing("agents"))
 @JSON
 def show(name: str, as_json: bool) -> None:
     """Show everything known about one agent."""
@@ -91,7 +91,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 @command.command("install")
-@click.argument("name", default="gemini")
+@click.argument("name", default="gemini", shell_complete=completing("agents"))
 @click.option("-q", "--quiet", is_flag=True, help="Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent from npm into corral's own folder."""
@@ -105,7 +105,7 @@ def install_agent(name: str, quiet: bool) -> None:
 
 
 @command.command("policy")
-@click.argument("name", default=registry.DEFAULT_AGENT)
+@click.argument("name", default=registry.DEFAULT_AGENT, shell_complete=completing("agents"))
 @click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
 @JSON
@@ -130,7 +130,7 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
 
 
 @command.command("doctor")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing("agents"))
 @click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
 @JSON
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
@@ -164,7 +164,7 @@ class CheckFlags(TypedDict):
 
 
 @command.command("check")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("agents"))
 @click.option("--all", "every", is_flag=True, help="All installed agents.")
 @click.option(
     "--only", multiple=True, metavar="TIER", help="Only scenarios of this tier (repeatable)."

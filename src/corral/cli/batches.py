@@ -7,7 +7,7 @@ import asyncio
 import click
 import msgspec
 
-from corral.cli.options import DB, JSON, NEWEST
+from corral.cli.options import DB, JSON, NEWEST, completing
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.durable.dbos.database import require
@@ -52,7 +52,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name", metavar="BATCH")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
@@ -95,7 +95,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
 
 @command.command("cancel")
-@click.argument("name", metavar="BATCH")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
 @DB
 def cancel(name: str, db: str | None) -> None:
     """Cancel BATCH and end its running tasks.

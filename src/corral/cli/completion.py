@@ -1,14 +1,15 @@
 """``corral completion``: the script that completes commands and values in a shell.
 
 The script calls ``corral`` with ``_CORRAL_COMPLETE`` set; ``answer`` then prints the candidates.
-``agents``, ``models``, ``sessions`` and ``names`` complete the values of options and arguments. A
-completion must not print an error over the line that is being typed: what cannot be read yields no
-candidates.
+``agents``, ``models``, ``sessions``, ``names``, ``runs`` and ``batches`` complete the values of
+options and arguments. A completion must not print an error over the line that is being typed: what
+cannot be read yields no candidates.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable
 
 import click
@@ -19,7 +20,7 @@ from corral.errors import CorralError
 
 VARIABLE = "_CORRAL_COMPLETE"
 MOST = 50
-"""Sessions that are offered, the newest first."""
+"""Sessions, runs and batches that are offered, the newest first."""
 _HOW_TO = {
     "bash": 'eval "$(corral completion bash)"   # in ~/.bashrc',
     "zsh": 'eval "$(corral completion zsh)"   # in ~/.zshrc',
@@ -88,7 +89,28 @@ def _names() -> Iterable[tuple[str, str]]:
     return ((each.name, each.cwd) for _, each in client.all_names())
 
 
+def _runs() -> Iterable[tuple[str, str]]:
+    return _folders("runs")
+
+
+def _batches() -> Iterable[tuple[str, str]]:
+    return _folders("batches")
+
+
+def _folders(kind: str) -> Iterable[tuple[str, str]]:
+    """What has a folder in corral's home, the newest first. Reading the database would take
+    longer than a person waits for a completion."""
+    from corral.system import paths
+
+    with os.scandir(paths.home() / kind) as entries:
+        found = [(each.stat().st_mtime, each.name) for each in entries if each.is_dir()]
+    newest = sorted(found, reverse=True)[:MOST]
+    return [("last", "the newest"), *((name, "") for _, name in newest)]
+
+
 agents = _completing(_agents)
 models = _completing(_models)
 sessions = _completing(_sessions)
 names = _completing(_names)
+runs = _completing(_runs)
+batches = _completing(_batches)

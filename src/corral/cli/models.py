@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from corral.cli.options import JSON
+from corral.cli.options import JSON, completing
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.models import registry
@@ -70,7 +70,7 @@ def list_models(name: str | None, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("model")
+@click.argument("model", shell_complete=completing("models"))
 @JSON
 def show(model: str, as_json: bool) -> None:
     """Show everything known about one model, given as vendor:model."""

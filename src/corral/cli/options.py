@@ -87,6 +87,9 @@ def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
     return complete
 
 
+RUN = click.argument("name", metavar="RUN", shell_complete=completing("runs"))
+
+
 def agent_option(function: C) -> C:
     """``--agent``"""
     from corral.agents.registry import DEFAULT_AGENT

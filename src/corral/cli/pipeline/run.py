@@ -12,6 +12,7 @@ from corral.cli.options import (
     DB,
     IMPORT,
     QUEUE,
+    RUN,
     PolicyFlags,
     agent_option,
     import_modules,
@@ -208,7 +209,7 @@ def _check_flags(flags: RunFlags) -> None:
 
 
 @click.command("resume", cls=SectionedCommand)
-@click.argument("name", metavar="RUN")
+@RUN
 @option(
     "Execution",
     "--accept-changed-graph",
@@ -253,7 +254,7 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
 
 
 @click.command("fork", cls=SectionedCommand)
-@click.argument("name", metavar="RUN")
+@RUN
 @option(
     "Execution",
     "--from",

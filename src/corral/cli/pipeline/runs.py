@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from corral.cli.options import DB, JSON, NEWEST, database_option
+from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
 from corral.cli.pipeline.run import run_id
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -53,7 +53,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
 
 
 @click.command("show")
-@click.argument("name", metavar="RUN")
+@RUN
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
@@ -80,7 +80,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
 
 @click.command("answer")
-@click.argument("name", metavar="RUN")
+@RUN
 @click.argument("choice", required=False)
 @click.option("--gate", metavar="ID", help="Which gate, if several are open.")
 @click.option(
@@ -113,7 +113,7 @@ def answer(
 
 
 @click.command("cancel")
-@click.argument("name", metavar="RUN")
+@RUN
 @click.option("--reason", default="", help="The reason, stored with the run.")
 @DB
 def cancel(name: str, reason: str, db: str | None) -> None:
