@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Unpack
 
 import click
@@ -15,9 +16,9 @@ from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
-from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import AnswerPrinter, Stdout
+from corral.cli.ui.stdout import answer_printer
 from corral.cli.ui.terminal import echo
+from corral.cli.ui.turn_output import print_turn
 from corral.errors import CallerError, CorralError
 from corral.events import Done
 from corral.options import RunKwargs
@@ -65,7 +66,7 @@ class Chat:
         self._code = 0
         self._resume: str | None = None
         self._progress = Progress(enabled=False)
-        asker = TerminalAsker(self._pause) if is_interactive() else None
+        asker = TerminalAsker(self._paused, options.get("cwd")) if is_interactive() else None
         self._asks = asker is not None
         self._session = Session(agent, {**options}, asker)
 
@@ -129,15 +130,10 @@ class Chat:
 
     async def _turn(self, text: str) -> None:
         turn = self._session.prompt(text)
-        answer, progress = AnswerPrinter(), Progress(enabled=not self._quiet)
-        self._progress = progress  # a question pauses the status line
-        with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
-            async for event in turn:
-                await out.write(answer.text(event))
-                progress.show(event, turn.notes)
-                if isinstance(event, Done):
-                    self._finish_turn(event, progress)
-            await out.write(answer.end())
+        progress = self._progress = Progress(enabled=not self._quiet)
+        done = await print_turn(turn, answer_printer(progress=not self._quiet), progress)
+        if done is not None:
+            self._finish_turn(done, progress)
 
     def _finish_turn(self, done: Done, progress: Progress) -> None:
         self._usage = self._usage + done.usage
@@ -146,8 +142,8 @@ class Chat:
         if done.status != "success" or done.files or done.denied:
             progress.summary(done)
 
-    def _pause(self) -> None:
-        self._progress.pause()
+    def _paused(self) -> AbstractContextManager[None]:
+        return self._progress.paused()
 
     def _print(self, text: str) -> None:
         echo(text, err=True)

@@ -7,7 +7,7 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 import click
 import msgspec
@@ -29,18 +29,14 @@ from corral.cli.run_result import read_schema
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
-from corral.cli.ui.signals import signals
-from corral.cli.ui.stdout import AnswerPrinter, EventPrinter, Stdout
+from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.cli.ui.turn_output import print_turn
 from corral.errors import ConfigError, PromptError, classes_by_code
 from corral.events import Done
 from corral.options import RunKwargs
 from corral.values import Json, as_object
-
-if TYPE_CHECKING:
-    from corral.sessions.turn import Turn
-    from corral.sessions.warm.client import WarmTurn
 
 
 class RunFlags(PolicyFlags, RunKwargs):
@@ -118,8 +114,8 @@ def command(
     schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
     text = read_prompt_and_stdin(prompt, file)
     options = read_options(flags)
-    printer = EventPrinter() if flags["as_json"] else AnswerPrinter()
     progress = Progress(enabled=not flags["quiet"])
+    printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
     if flags["session"] is not None:
         return _run_named(flags["session"], agent, text, flags, printer, progress)
     agent = choose_agent(agent, options)
@@ -148,32 +144,17 @@ async def _run(
     agent: str,
     text: str | None,
     options: RunKwargs,
-    printer: AnswerPrinter | EventPrinter,
+    printer: Printer,
     progress: Progress,
 ) -> int:
     from corral.sessions.session import Session
 
-    asker = TerminalAsker(progress.pause) if is_interactive() else None
+    asker = TerminalAsker(progress.paused, options.get("cwd")) if is_interactive() else None
     async with Session(agent, {**options}, asker) as session:
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
-        done = await _print_turn(session.prompt(text), printer, progress)
+        done = await print_turn(session.prompt(text), printer, progress)
     return _report(done, progress)
-
-
-async def _print_turn(
-    turn: Turn | WarmTurn, printer: AnswerPrinter | EventPrinter, progress: Progress
-) -> Done | None:
-    """Print the events of a turn to its end; return the last."""
-    last: Done | None = None
-    with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
-        async for event in turn:
-            await out.write(printer.text(event))
-            progress.show(event, turn.notes)
-            if isinstance(event, Done):
-                last = event
-        await out.write(printer.end())
-    return last
 
 
 def _report(done: Done | None, progress: Progress) -> int:
@@ -193,7 +174,7 @@ def _run_named(
     agent: str | None,
     text: str | None,
     flags: RunFlags,
-    printer: AnswerPrinter | EventPrinter,
+    printer: Printer,
     progress: Progress,
 ) -> int:
     """Send the prompt to the background process of a named session, which is started if needed."""
@@ -219,14 +200,14 @@ def _run_named(
     turn = client.WarmTurn(
         client.WarmFiles.of(name, cwd),
         request,
-        ask=TerminalAsker(progress.pause) if is_interactive() else None,
+        ask=TerminalAsker(progress.paused, cwd) if is_interactive() else None,
         idle=flags["session_idle"] or client.IDLE_SECONDS,
         on_accepted=lambda accepted: progress.show_denied(
             accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
         ),
         on_waiting=progress.waiting,
     )
-    return _report(asyncio.run(_print_turn(turn, printer, progress)), progress)
+    return _report(asyncio.run(print_turn(turn, printer, progress)), progress)
 
 
 def _json_options(options: Mapping[str, object]) -> dict[str, Json]:

@@ -92,7 +92,7 @@ async def _run(
     """None: it was interrupted."""
     from corral.sessions import api
 
-    asker = TerminalAsker(progress.pause) if is_interactive() else None
+    asker = TerminalAsker(progress.paused, options.get("cwd")) if is_interactive() else None
     work = asyncio.ensure_future(
         api.run(agent, text, ask=asker, output=schema, on_event=progress.show, **options)
     )

@@ -254,7 +254,7 @@ def test_the_live_view_is_drawn_only_at_a_terminal(workspace: Path) -> None:
     there.until("\x1b[")
     there.until("work")
     assert there.end() == 0
-    assert "✓ work" in there.screen
+    assert "✓\x1b[0m work" in there.screen
 
 
 def test_ctrl_c_ends_the_running_commands_and_exits_with_130(workspace: Path) -> None:

@@ -2,99 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
 import select
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
+from support.screens import CORRAL, screen
 
 from corral.cli.ui.questions import BAR, Pages, lines_of
+from corral.cli.ui.spans import Span, plain
 from corral.events import PermissionRequest
 from corral.testing import Call, ModelServer, Turn, say
 
-CORRAL = str(Path(sys.executable).with_name("corral"))
 MODEL = ("--model", "gemini:gemini-2.5-flash")
 ATTACK = (
     "\x1b]52;c;cm0=\x07\x1b]0;owned\x07\x1b[2J\x1b[H\x9b31m\x1b[1A\x1b[2K\rfake\b\u202eevil\u2066"
     "\u2028\x7f[link=http://evil.example]x[/link]"
 )
-OURS = re.compile(r"\x1b\[\?25[hl]|\x1b\[[0-9;]*m|\x1b\[[0-9]*[AK]|\r|\n")
-"""What rich writes for a status line: cursor on and off, colours, up, erase the line."""
-
-
-class Screen:
-    """A program at a pseudo-terminal, and its output."""
-
-    def __init__(
-        self, argv: Sequence[str], cwd: Path, env: dict[str, str], size: tuple[int, int]
-    ) -> None:
-        import fcntl
-        import termios
-
-        self.primary, secondary = pty.openpty()
-        fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-        self.process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=secondary,
-            stdout=secondary,
-            stderr=secondary,
-            start_new_session=True,
-        )
-        os.close(secondary)
-        self.text = ""
-
-    def _read(self) -> bool:
-        if not select.select([self.primary], [], [], 40)[0]:
-            raise AssertionError(self.text)
-        try:
-            data = os.read(self.primary, 65_536)
-        except OSError:  # the program has ended
-            return False
-        self.text += data.decode("utf-8", "surrogateescape")
-        return bool(data)
-
-    def until(self, text: str) -> None:
-        begin = time.monotonic()
-        while text not in self.text:
-            assert self._read(), self.text
-            assert time.monotonic() - begin < 60, self.text
-
-    def type(self, text: str) -> None:
-        os.write(self.primary, text.encode())
-
-    def end(self) -> int:
-        while self._read():
-            pass
-        return self.process.wait(30)
-
-
-@contextlib.contextmanager
-def screen(
-    *words: str,
-    cwd: Path,
-    env: dict[str, str],
-    size: tuple[int, int] = (40, 100),
-    term: str = "dumb",
-) -> Generator[Screen]:
-    shown = Screen([CORRAL, *words], cwd, {**os.environ, **env, "TERM": term}, size)
-    try:
-        yield shown
-    finally:
-        if shown.process.poll() is None:
-            shown.process.kill()
-            shown.process.wait()
-        os.close(shown.primary)
+OURS = re.compile(r"\x1b\[\?25[hl]|\x1b\[[0-9;]*m|\x1b\[[0-9]*[AJ]|\r|\n")
+"""What corral writes for its live area: styles, up, erase to the end of the screen."""
 
 
 def control_characters(text: str) -> list[str]:
@@ -195,7 +126,7 @@ def test_no_line_of_a_question_looks_like_a_line_of_corral() -> None:
         title=f"Run\n{forged}",
         input={"command": forged, forged: [{"a": {"b": forged}}], "n": None},
     )
-    first, *rest = lines_of(request, 80)
+    first, *rest = map(plain, lines_of(request, 80))
     assert first == "? execute: permission is needed"
     assert all(line.startswith(BAR) for line in rest)
     assert all(len(line) + line.count("漢") <= 79 for line in rest)
@@ -203,13 +134,15 @@ def test_no_line_of_a_question_looks_like_a_line_of_corral() -> None:
 
 
 def test_a_question_without_arguments_says_so() -> None:
-    assert lines_of(PermissionRequest("1"), 80)[1:] == [f"{BAR}(no details are known)"]
-    assert f"{BAR}do it" in lines_of(PermissionRequest("1", input="do it"), 80)
+    shown = [plain(line) for line in lines_of(PermissionRequest("1"), 80)]
+    assert shown[1:] == [f"{BAR}(no details are known)"]
+    shown = [plain(line) for line in lines_of(PermissionRequest("1", input="do it"), 80)]
+    assert f"{BAR}do it" in shown
 
 
 def test_every_line_of_a_question_is_on_some_page() -> None:
     lines = [str(number) for number in range(101)]
-    pages = Pages(lines, 24)
+    pages = Pages([[Span(line)] for line in lines], 24)
     pages.first()
     shown_text = ""
     while pages.more:

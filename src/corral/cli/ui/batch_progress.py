@@ -1,66 +1,36 @@
-"""Progress of a batch on stderr: a bar on a terminal, else a line every few seconds."""
+"""Progress of a batch on stderr: a bar at a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from corral.cli.ui.terminal import console, echo_err
+from corral.cli.ui.live_progress import LiveProgress
+from corral.cli.ui.spans import Line, Span, shorten
 from corral.durable.batch.results import BatchReport, BatchResult
-from corral.terminal_text import clean
-
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.text import Text
 
 EVERY = 5.0
 """Seconds between two lines, without a terminal."""
-_FRAMES = 4
-"""Per second."""
 _WIDTH = 24
+"""Columns of the bar."""
+_NARROW = 60
+"""Columns of a terminal that has no room for the bar."""
 _LONGEST = 160
 
 
-class Progress:
-    """``with progress:`` spans the batch. Does nothing unless enabled."""
+class Progress(LiveProgress):
+    """``with progress:`` spans the batch."""
 
     def __init__(self, *, enabled: bool, live: bool | None = None) -> None:
-        self._enabled = enabled
-        self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
-        self._live: Live | None = None
+        super().__init__(enabled=enabled, live=live)
         self._last: BatchReport | None = None
-        self._last_printed = self._started = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        if self._is_live:
-            from rich.live import Live
-
-            self._live = Live(
-                _LiveView(self), console=console(), refresh_per_second=_FRAMES, transient=True
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
     def show(self, result: BatchResult, report: BatchReport) -> None:
         self._last = report
         if result.error is not None:
-            self._print_line(f"✗ {result.id}: {_short(result.error.message)}")
-        now = time.monotonic()
-        if self._live is None and now - self._last_printed >= EVERY:
-            self._last_printed = now
-            self._print_line(self.line())
+            self.print_line(f"✗ {result.id}: {shorten(result.error.message, _LONGEST)}")
+        if not self._is_live and time.monotonic() - self._last_printed >= EVERY:
+            self.print_line(self.line())
 
     def line(self) -> str:
         """One line: tasks done, rate, time left, cost."""
@@ -91,43 +61,30 @@ class Progress:
         if report.stopped == "budget":
             spent = f"the budget is spent: {report.left:,} tasks were not started"
             hint = "run the same command with a larger budget to continue"
-            self._print_line(f"corral: {spent}; {hint}", always=True)
+            self.print_always(f"corral: {spent}; {hint}")
         if not self._enabled:
             return
-        self._print_line(_totals(report))
+        self.print_line(_totals(report))
         for each in report.failures:
             some = ", ".join(each.tasks) + (", …" if each.count > len(each.tasks) else "")
-            self._print_line(f"  {each.code} × {each.count:,} ({some}): {_short(each.message)}")
+            self.print_line(
+                f"  {each.code} × {each.count:,} ({some}): {shorten(each.message, _LONGEST)}"
+            )
         if report.total > 1 and report.slowest and report.slowest[0][1] >= 1:
             slow = ", ".join(f"{name} {_span(seconds)}" for name, seconds in report.slowest)
-            self._print_line(f"  slowest: {slow}")
+            self.print_line(f"  slowest: {slow}")
         if report.failed:
-            self._print_line("  use --retry-failed to run the failed tasks again")
+            self.print_line("  use --retry-failed to run the failed tasks again")
 
-    def _print_line(self, line: str, *, always: bool = False) -> None:
-        if not self._enabled and not always:
-            return
-        if self._live is not None:
-            self._live.console.print(clean(line), soft_wrap=True)
-        else:
-            echo_err(line)
+    def status(self, columns: int, rows: int) -> Sequence[Line]:
+        if columns < _NARROW:
+            return [[Span(self.line())]]
+        filled = int(self.share * _WIDTH)
+        bar = (Span("━" * filled, "green"), Span("━" * (_WIDTH - filled), "dim"))
+        return [[*bar, Span(f" {self.line()}")]]
 
-
-class _LiveView:
-    """Renders the bar at each frame."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __rich__(self) -> Text:
-        from rich.text import Text
-
-        filled = int(self._progress.share * _WIDTH)
-        bar = Text(no_wrap=True, overflow="ellipsis")
-        bar.append("━" * filled, style="green")
-        bar.append("━" * (_WIDTH - filled), style="dim")
-        bar.append(f" {self._progress.line()}")
-        return bar
+    def heartbeat(self) -> str:
+        return f"… {self.line()} · {self.elapsed} s"
 
 
 def _totals(report: BatchReport) -> str:
@@ -149,8 +106,3 @@ def _span(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, left = divmod(int(seconds), 60)
     return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

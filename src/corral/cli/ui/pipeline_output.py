@@ -16,7 +16,7 @@ from corral.cli.ui.pipeline_progress import Progress
 from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
-from corral.cli.ui.terminal import answer, echo
+from corral.cli.ui.terminal import answer_markdown, echo
 from corral.durable.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
@@ -58,7 +58,8 @@ class RunOutput:
 
     def started(self, name: str, folder: Path) -> None:
         self.name = name
-        self.progress.print_line(f"run {name} · {folder}")
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        self.progress.print_line(f"run {name} · {shown}")
 
     def event(self, event: RunEvent) -> None:
         if self.as_json:
@@ -125,11 +126,12 @@ class RunOutput:
             return AutoApprove()
         if not is_interactive() or self.as_json:
             return None
+        self.progress.asks = True
         return _TerminalInterviewer(Console(), self.progress)
 
     def _print_result(self, result: PipelineResult) -> int:
         if not self.as_json and result.status == "success" and (text := result.text):
-            answer(self._redactor.clean_text(text).removesuffix("\n") + "\n")
+            answer_markdown(self._redactor.clean_text(text).removesuffix("\n") + "\n")
         if result.status == "waiting":
             self._print_questions(result)
             return WAITING

@@ -1,25 +1,19 @@
-"""Progress of a pipeline run on stderr: one line per step; on a terminal also a live view."""
+"""Progress of a pipeline run on stderr: one line per step; at a terminal also the nodes that are
+running now."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import sys
 import time
-from collections.abc import Generator
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from corral import events as agent_events
-from corral.cli.ui.terminal import console, echo_err
+from corral.cli.ui.live_progress import COLORS, LiveProgress
+from corral.cli.ui.progress import describe_call
+from corral.cli.ui.spans import Line, Span, shorten
 from corral.pipelines import events as run_events
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 from corral.terminal_text import clean
-
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.text import Text
 
 MARKS = {"success": "✓", "partial_success": "◐", "skipped": "–", "fail": "✗", "cancelled": "–"}
 _SILENT = {
@@ -27,9 +21,9 @@ _SILENT = {
     *(name for name, kind in node_kinds.KINDS.items() if not kind.works),
 }
 """Kinds that take no time of their own: a line for each would not help."""
-_COLORS = {"✓": "green", "◐": "yellow", "✗": "red", "●": "cyan", "?": "magenta", "↻": "yellow"}
-_FRAMES = 4
-"""Per second."""
+_ACTIVE = "●?↻"
+"""Marks of nodes that are not finished."""
+LONGEST = 160
 
 
 class Step:
@@ -44,51 +38,17 @@ class Step:
         self.activity = ""
 
 
-class Progress:
-    """``with progress:`` spans the run. Does nothing unless enabled."""
+class Progress(LiveProgress):
+    """``with progress:`` spans the run. ``asks``: a person at this terminal is asked, so the text
+    of a question is printed with the question itself."""
 
-    def __init__(self, graph: Graph, *, enabled: bool, live: bool | None = None) -> None:
-        self._enabled = enabled
-        self._is_live = enabled and (sys.stderr.isatty() if live is None else live)
-        self._steps = {node.id: Step(node.kind) for node in graph.nodes.values()}
-        self._live: Live | None = None
-        self._started = time.monotonic()
-        self.done = 0
-
-    def __enter__(self) -> Progress:
-        if self._is_live:
-            from rich.live import Live
-
-            self._live = Live(
-                _LiveView(self),
-                console=console(),
-                refresh_per_second=_FRAMES,
-                transient=True,
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def __init__(
+        self, graph: Graph, *, enabled: bool, asks: bool = False, live: bool | None = None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    @contextlib.contextmanager
-    def paused(self) -> Generator[None]:
-        """Stop the live view while a person is asked on the same terminal."""
-        if self._live is None:
-            yield
-            return
-        self._live.stop()
-        try:
-            yield
-        finally:
-            self._live.start()
+        super().__init__(enabled=enabled, live=live)
+        self.asks = asks
+        self._steps = {node.id: Step(node.kind) for node in graph.nodes.values()}
+        self.done = 0
 
     def show(self, event: run_events.RunEvent) -> None:
         """Update the node of this event, and print the line that it is worth, if any."""
@@ -107,7 +67,7 @@ class Progress:
 
     def _line(self, event: run_events.RunEvent, step: Step | None) -> str | None:
         match event:
-            case run_events.StepStarted() if event.kind not in _SILENT and self._live is None:
+            case run_events.StepStarted() if event.kind not in _SILENT and not self._is_live:
                 return f"● {event.node}{_nth(step)}"
             case run_events.PipelineCompleted() if event.reason:
                 return f"! the run ended before the exit node: {_short(event.reason)}"
@@ -115,7 +75,7 @@ class Progress:
                 why = f": {_short(event.reason)}" if event.reason else ""
                 delay = f"retrying in {event.delay:.1f} s"
                 return f"↻ {event.node}: attempt {event.attempt} failed{why}; {delay}"
-            case run_events.InterviewStarted():
+            case run_events.InterviewStarted() if not self.asks:
                 return f"? {event.node}: {_short(event.question)}"
             case run_events.InterviewCompleted():
                 by = f" (by {event.by})" if event.by else ""
@@ -144,49 +104,23 @@ class Progress:
         """The names of the running nodes, comma-separated."""
         return ", ".join(name for name, step in self._steps.items() if step.mark in "●↻")
 
-    def print_line(self, line: str) -> None:
-        """Print one line, above the live view where there is one."""
-        if not self._enabled:
-            return
-        if self._live is not None:
-            self._live.console.print(clean(line), soft_wrap=True)
-        else:
-            echo_err(line)
+    def status(self, columns: int, rows: int) -> Sequence[Line]:
+        """The nodes that are not finished, and how many are."""
+        active = [(name, step) for name, step in self._steps.items() if step.mark in _ACTIVE]
+        room = max(1, rows // 2 - 1)
+        lines = [_status_line(name, step) for name, step in active[:room]]
+        more = f"{len(active) - room} more running · " if len(active) > room else ""
+        lines.append([Span(f"  {more}{self.done} done · {self.elapsed} s", "dim")])
+        return lines
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Mark and text of each node: all if the screen has room, else the active ones."""
-        shown = [(name, step) for name, step in self._steps.items() if step.kind not in _SILENT]
-        room = max(3, shutil.get_terminal_size((80, 24)).lines // 2)
-        if len(shown) > room:
-            shown = [(n, s) for n, s in shown if s.mark in "●?↻"][:room] or shown[:room]
-        now = time.monotonic()
-        rows: list[tuple[str, str]] = []
-        for name, step in shown:
-            text = f"{name}{_nth(step)}"
-            if step.mark in "●?↻":
-                text += f"  {int(now - step.started)} s"
-            elif step.duration:
-                text += f"  {step.duration:.1f} s"
-            rows.append((step.mark, clean(f"{text}  {step.activity}").rstrip()))
-        rows.append((" ", f"{self.done} done · {int(now - self._started)} s"))
-        return rows
+    def heartbeat(self) -> str:
+        running = self.running_nodes() or "waiting"
+        return f"… {shorten(clean(running), LONGEST)} · {self.done} done · {self.elapsed} s"
 
 
-class _LiveView:
-    """Renders the nodes at each frame."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __rich__(self) -> Text:
-        from rich.text import Text
-
-        view = Text(no_wrap=True, overflow="ellipsis")
-        for number, (mark, text) in enumerate(self._progress.rows()):
-            view.append("\n" if number else "")
-            view.append(mark, style=_COLORS.get(mark, "dim"))
-            view.append(f" {text}", style="" if mark in "●?↻" else "dim")
-        return view
+def _status_line(name: str, step: Step) -> Line:
+    text = f" {name}{_nth(step)}  {int(time.monotonic() - step.started)} s  {step.activity}"
+    return [Span(step.mark, COLORS[step.mark]), Span(clean(text).rstrip())]
 
 
 def _update(step: Step, event: run_events.RunEvent) -> None:
@@ -199,7 +133,9 @@ def _update(step: Step, event: run_events.RunEvent) -> None:
         case run_events.InterviewStarted():
             step.mark, step.activity = "?", "waiting for a person"
         case agent_events.ToolUse():
-            step.activity = _short(event.title or event.name, 60)
+            step.activity = shorten(describe_call(event), 60)
+        case agent_events.Error() if event.recoverable and event.retryable:
+            step.activity = f"waiting: {_short(event.message)}"
         case agent_events.Text():
             step.activity = "answering"
         case agent_events.Thinking():
@@ -212,6 +148,5 @@ def _nth(step: Step | None) -> str:
     return f" ({step.visits})" if step is not None and step.visits > 1 else ""
 
 
-def _short(text: str, limit: int = 160) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+def _short(text: str, limit: int = LONGEST) -> str:
+    return shorten(text, limit)

@@ -1,167 +1,181 @@
-"""Progress of an agent run on stderr: one line per tool call; on a terminal also a status line."""
+"""Progress of an agent run on stderr: one line per tool call; at a terminal also a status line."""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.cli.ui.terminal import console, echo_err
+from corral.cli.ui import terminal
+from corral.cli.ui.live_area import size
+from corral.cli.ui.live_progress import LiveProgress, spinner
+from corral.cli.ui.spans import Line, Span, shorten
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
 from corral.terminal_text import clean
+from corral.values import is_object
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.status import Status
-    from rich.text import Text as RichText
-
     from corral.sessions.prepare import PreparedRun
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
+_TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description")
+"""Arguments that say what a call without a title does, the best first."""
+LONGEST_TITLE = 100
+SLOW_CALL = 1_000
+"""Milliseconds from which the duration of a tool call is printed."""
 
 
-class Progress:
-    """Does nothing unless enabled. ``with progress:`` spans the run."""
+class Progress(LiveProgress):
+    """Progress of one turn. ``tail`` renders the text that is not finished yet, for the live area.
+    ``begins``: print which agent and model work."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
-        self._live = enabled and sys.stderr.isatty()
-        self._status: Status | None = None
-        self._console: Console | None = None
+    def __init__(self, *, enabled: bool, begins: bool = True) -> None:
+        super().__init__(enabled=enabled)
+        self.tail: Callable[[int], Sequence[Line]] | None = None
+        self._begins = begins
         self._titles: dict[str, str] = {}
+        self._cwd = ""
         self._activity = "starting"
-        self._started = time.monotonic()
         self._tokens: int | None = None
-        self._spinning = False
+        self._repeated = ""
+        """The last warning, to print it once."""
+        self._hides_status = False
 
     def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
         """Print what is denied because nobody can be asked. ``asks``: a person can be asked."""
-        # If the agent is a person, they may be typing here: no status line.
-        self._live = self._live and "person" not in prepared.agent.capabilities
+        # If the agent is a person, they may be typing here: no status line, no heartbeat.
+        if "person" in prepared.agent.capabilities:
+            self._is_live = self._beats = False
         denied = prepared.denied_without_asking(asks=asks)
         self.show_denied(prepared.agent.name, denied, agent_asks=prepared.agent.asks)
 
     def show_denied(self, agent: str, denied: Sequence[str], *, agent_asks: bool) -> None:
         """Print which capabilities are denied because nobody can be asked. ``agent_asks``: the
         agent has a channel for questions."""
-        if not denied or not self._enabled:
+        if not denied:
             return
         why = "there is no terminal to ask on"
         if not agent_asks:
             why = f"{agent} has no channel for questions"
             why += f" ({DEFAULT_AGENT} can ask)" if agent != DEFAULT_AGENT else ""
         allow = "use --approve edits or all to allow more."
-        self._print(f"{why}: {', '.join(denied)} denied; {allow}")
+        self.print_line(f"{why}: {', '.join(denied)} denied; {allow}")
 
     def waiting(self) -> None:
         """Another prompt of the same session is running."""
-        if self._enabled:
-            self._print("waiting for another prompt of this session")
+        self.print_line("waiting for another prompt of this session")
 
-    def __enter__(self) -> Progress:
-        if self._live:
-            self._console = console()
-            self._status = self._console.status(_LiveText(self._text))
-            self._spin(on=True)
-        return self
+    @property
+    def _shows_area(self) -> bool:
+        return self._is_live or (self.tail is not None and terminal.is_live(sys.stdout))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._spin(on=False)
-        self._status = None
+    def status(self, columns: int, rows: int) -> Sequence[Line]:
+        lines = list(self.tail(columns)) if self.tail is not None else []
+        if self._is_live and not self._hides_status:
+            lines.append([Span(f"{spinner()} ", "cyan"), Span(self._state(columns - 2), "dim")])
+        return lines
+
+    def heartbeat(self) -> str:
+        return f"… {self._state(LONGEST_TITLE)}"
+
+    def _state(self, room: int) -> str:
+        tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
+        end = f" · {self.elapsed} s{tokens}"
+        return shorten(clean(self._activity), max(10, room - len(end) - 1)) + end
 
     def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
-        if not self._enabled:
-            return
         match event:
             case Init():
-                self._print(" · ".join([*_describe_start(event), *notes]))
+                self._cwd = event.cwd or ""
+                if self._begins:
+                    self.print_line(" · ".join([*_describe_start(event), *notes]))
                 self._activity = "thinking"
             case ToolUse():
-                self._spin(on=True)
-                self._titles[event.call_id] = event.title or event.name
-                self._activity = event.title or event.name
+                self._activity = self._titles[event.call_id] = describe_call(event, self._cwd)
             case ToolResult():
-                title = self._titles.pop(event.call_id, event.name or "tool")
-                self._print(_describe_result(event, title))
-                self._activity = "thinking"
+                self._show_result(event)
             case Text():
-                # The answer may be on the same terminal, with an unfinished line.
-                self._spin(on=not sys.stdout.isatty())
                 self._activity = "answering"
+                # What reads the pipe may print on this terminal, at any time: a status line would
+                # erase it.
+                self._hides_status = self._hides_status or _is_pipe(sys.stdout.fileno())
             case UsageReport():
                 self._tokens = event.usage.total
             case Error() if event.recoverable:
-                self._print(f"! {event.message}")
+                self._show_warning(event)
             case Log():
-                self._print(f"  {_short(event.text, 200)}")
+                self.print_line(f"  {shorten(event.text, 200)}")
             case _:
                 pass
 
-    def summary(self, done: Done) -> None:
-        if not self._enabled:
-            if done.error is not None:
-                self._print(_format_error(done.error))
-            return
+    def _show_result(self, event: ToolResult) -> None:
+        title = self._titles.pop(event.call_id, event.name or "tool")
+        why = f": {shorten(event.error, 160)}" if event.error and event.status != "success" else ""
+        slow = (event.duration_ms or 0) >= SLOW_CALL
+        took = f" · {(event.duration_ms or 0) / 1000:.1f} s" if slow and not why else ""
+        mark = _MARKS[event.status]
+        indent = "  " if event.parent is not None else ""
+        room = self._columns() - len(indent) - 2 - len(took)
+        self.print_line(f"{indent}{mark} {shorten(title, room)}{took}{why}")
+        others = list(self._titles.values())
+        self._activity = others[-1] if others else "thinking"
+
+    def _columns(self) -> int:
+        """Columns for a title."""
+        columns = size(sys.stderr)[0] - 1 if self._is_live else LONGEST_TITLE
+        return max(20, min(LONGEST_TITLE, columns))
+
+    def _show_warning(self, event: Error) -> None:
+        """A retry or a wait of the agent is also what it does now."""
+        if event.retryable or event.code in ("rate_limited", "overloaded"):
+            self._activity = f"waiting: {event.message}"
+        if event.message != self._repeated:
+            self.print_line(f"! {event.message}")
+        self._repeated = event.message
+
+    def summary(self, done: Done, *, resume: bool = True) -> None:
+        """Print the files, the denied calls, the end and the error of a turn. ``resume``: also how
+        to continue it."""
         for file in done.files:
             added = f" +{file.lines_added}" if file.lines_added is not None else ""
             removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
-            self._print(f"{file.kind:8} {file.path}{added}{removed}")
+            self.print_line(f"{file.kind:8} {self._relative(file.path)}{added}{removed}")
         if not done.files_complete:
-            self._print("the list of files may be incomplete")
+            self.print_line("the list of files may be incomplete")
         for call in done.denied:
             why = f": {call.reason}" if call.reason else ""
-            self._print(f"denied   {_short(call.title or call.name)}{why}")
-        self._print(" · ".join(_describe_end(done)))
+            self.print_line(f"denied   {shorten(call.title or call.name, LONGEST_TITLE)}{why}")
+        self.print_line(" · ".join(_describe_end(done)))
+        if done.resume_token and resume:
+            self.print_line(f"resume with --resume {done.resume_token}")
         if done.error is not None:
-            self._print(_format_error(done.error))
+            self.error(done.error)
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self._cwd}{os.sep}") if self._cwd else path
 
     def error(self, error: Error) -> None:
-        """Print the error of the run."""
-        self._print(_format_error(error))
-
-    def pause(self) -> None:
-        """Stop the status line until the next tool call."""
-        self._spin(on=False)
-
-    def _text(self) -> str:
-        elapsed = int(time.monotonic() - self._started)
-        tokens = f" · {self._tokens:,} tokens" if self._tokens else ""
-        return f"{clean(_short(self._activity, 70))} · {elapsed} s{tokens}"
-
-    def _spin(self, *, on: bool) -> None:
-        if self._status is None or on == self._spinning:
-            return
-        self._spinning = on
-        if on:
-            self._status.start()
-        else:
-            self._status.stop()
-
-    def _print(self, text: str) -> None:
-        if self._status is not None and self._console is not None:
-            self._console.print(clean(text))
-        else:
-            echo_err(text)
+        """Print the error of the run, even if progress is not enabled."""
+        self.print_always(_format_error(error))
 
 
-class _LiveText:
-    """Calls ``text`` at each frame, so that the elapsed time is current."""
+def describe_call(call: ToolUse, cwd: str = "") -> str:
+    """What a tool call does, in one line: its title, or its name and most telling argument."""
+    title = call.title or ""
+    if not title or title == call.name:
+        given = call.input if is_object(call.input) else {}
+        found = [call.paths[0]] if call.paths else []
+        found += [text for name in _TELLING if isinstance(text := given.get(name), str) and text]
+        title = " ".join([call.name, *found[:1]])
+    return title.replace(f"{cwd}{os.sep}", "") if cwd else title
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        self._text = text
 
-    def __rich__(self) -> RichText:
-        from rich.text import Text as RichText
-
-        return RichText(self._text(), style="dim")
+def _is_pipe(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _describe_start(event: Init) -> list[str]:
@@ -174,11 +188,6 @@ def _describe_start(event: Init) -> list[str]:
     return parts
 
 
-def _describe_result(event: ToolResult, title: str) -> str:
-    why = f": {event.error}" if event.error and event.status != "success" else ""
-    return f"{_MARKS[event.status]} {_short(title)}{_short(why, 160)}"
-
-
 def _describe_end(done: Done) -> list[str]:
     """The status, the time, and what was used."""
     parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
@@ -186,16 +195,9 @@ def _describe_end(done: Done) -> list[str]:
         parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
     if done.cost.usd is not None:
         parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
-    if done.resume_token:
-        parts.append(f"resume with --resume {done.resume_token}")
     return parts
 
 
 def _format_error(error: Error) -> str:
     hint = f"\n  {error.hint}" if error.hint else ""
     return f"corral: {error.message}{hint}"
-
-
-def _short(text: str, limit: int = 100) -> str:
-    line = " ".join(text.split()) if text.strip() == text else " " + " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"

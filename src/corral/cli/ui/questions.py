@@ -1,7 +1,6 @@
-"""Permission questions to the person at the terminal.
+"""Permission questions to the person at the terminal, answered with one key.
 
-The request was written by a model, perhaps by an attacker. So the question shows all of it: the
-title and every argument, with invisible characters escaped. Each line starts with a bar, so that
+The question shows all that would happen (``permission_view``). Each line starts with a bar, so that
 no text can imitate a line of corral. What does not fit on the screen is shown in pages, and can be
 allowed only after the last page.
 """
@@ -11,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 
-import msgspec
-
+from corral.cli.ui import terminal
+from corral.cli.ui.live_area import size
+from corral.cli.ui.permission_view import details
+from corral.cli.ui.spans import Line, Span, plain
 from corral.events import Decision, PermissionRequest
-from corral.terminal_text import one_line, visible
-from corral.values import Json
 
 _ANSWERS: dict[str, Decision] = {
     "y": "allow_once",
@@ -29,14 +28,21 @@ _ANSWERS: dict[str, Decision] = {
     "n": "deny",
     "no": "deny",
     "c": "cancel",
+    "\x04": "deny",
+    "\x1b": "deny",
+}
+"""Ctrl-D and Esc are no."""
+_CONFIRMED: dict[Decision, str] = {
+    "allow_once": "yes",
+    "allow_session": "yes, for this session",
+    "deny": "no",
+    "cancel": "stop",
 }
 BAR = "  | "
-MAX_DEPTH = 6
-"""Levels of nested arguments that are laid out; below, they are shown as JSON."""
+SETTLE = 0.3
+"""Seconds between the question and the first key that counts: a person may be typing."""
 MIN_PAGE_LINES = 8
 """Lines of a page at least, however small the terminal is."""
-MAX_ANSWER = 4_096
-"""Bytes of an answer."""
 
 
 def is_interactive() -> bool:
@@ -45,33 +51,42 @@ def is_interactive() -> bool:
 
 
 class TerminalAsker:
-    """An ``ask`` for sessions. ``pause`` stops the status line."""
+    """An ``ask`` for sessions. ``paused`` hides the live area; ``cwd`` is the session's folder."""
 
-    def __init__(self, pause: Callable[[], None]) -> None:
-        self._pause = pause
+    def __init__(
+        self,
+        paused: Callable[[], AbstractContextManager[None]],
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._paused = paused
+        self._cwd = os.fspath(cwd or ".")
 
     async def __call__(self, request: PermissionRequest) -> Decision:
-        self._pause()
-        _discard_input()
-        columns, rows = shutil.get_terminal_size((80, 24))
-        pages = Pages(lines_of(request, columns), rows)
-        _write("\n" + pages.first())  # an answer may have left the cursor within a line
-        while True:
+        with self._paused(), _single_keys():
+            columns, rows = size(sys.stderr)
+            pages = Pages(lines_of(request, columns, self._cwd), rows)
+            _write("\n" + pages.first())  # an answer may have left the cursor within a line
+            await asyncio.sleep(SETTLE)
+            _drop_typed()
             _write(pages.prompt())
-            typed = (await _read_line()).strip().lower()
-            if typed == "v" and pages.more:
-                _write(pages.next())
-                continue
-            answer = _ANSWERS.get(typed)
-            if answer is not None and (answer in ("deny", "cancel") or not pages.more):
-                return answer
+            async for typed in _keys():
+                answer = _ANSWERS.get(typed)
+                if typed == "v" and pages.more:
+                    _write("v\n" + pages.next() + pages.prompt())
+                elif answer in ("deny", "cancel") or (answer is not None and not pages.more):
+                    _write(f"{_CONFIRMED[answer]}\n")
+                    return answer
+                else:
+                    _write("\n" + pages.prompt())
+        return "deny"  # the terminal was closed
 
 
 class Pages:
     """The lines of a question, as many at a time as fit on the screen."""
 
-    def __init__(self, lines: list[str], rows: int) -> None:
-        self._lines = lines
+    def __init__(self, lines: Sequence[Line], rows: int) -> None:
+        self._lines = [terminal.styled(line, terminal.raw_stderr()) for line in lines]
+        self._size = sum(len(plain(line)) for line in lines)
         self._room = max(MIN_PAGE_LINES, rows - 4)
         self._shown = 0
 
@@ -87,11 +102,10 @@ class Pages:
             self._shown = len(lines)
             return "".join(f"{line}\n" for line in lines)
         half = (self._room - 2) // 2
-        size = sum(map(len, lines))
         note = f"  ... {len(lines) - 2 * half:,} of {len(lines):,} lines are not shown here"
         head = "".join(f"{line}\n" for line in lines[:half])
         tail = "".join(f"{line}\n" for line in lines[-half:])
-        return f"{head}{note} ({size:,} characters in all) ...\n{tail}"
+        return f"{head}{note} ({self._size:,} characters in all) ...\n{tail}"
 
     def next(self) -> str:
         begin, self._shown = self._shown, min(self._shown + self._room, len(self._lines))
@@ -105,51 +119,14 @@ class Pages:
         return "  allow once (y), for this session (a), no (n), stop (c)? "
 
 
-def lines_of(request: PermissionRequest, columns: int) -> list[str]:
+def lines_of(request: PermissionRequest, columns: int, cwd: str = ".") -> list[Line]:
     """The complete question, in lines that are no wider than the terminal. The first line is
     written by corral; every other line starts with a bar."""
-    lines = [f"? {request.kind}: permission is needed"]
-    details = [] if _repeats_argument(request) else [one_line(request.title or "")]
-    details += _format_arguments(request.input, 0)
-    for line in [line for line in details if line] or ["(no details are known)"]:
-        lines += (BAR + part for part in wrap(line, columns - len(BAR) - 1))
+    lines: list[Line] = [[Span(f"? {request.kind}: permission is needed", "bold")]]
+    for detail in details(request, cwd):
+        for part in wrap(detail.text, columns - len(BAR) - 1):
+            lines.append([Span(BAR), Span(part, detail.style)])
     return lines
-
-
-def _repeats_argument(request: PermissionRequest) -> bool:
-    """Whether the title only repeats one of the arguments, which are shown in any case."""
-    given = request.input.values() if isinstance(request.input, dict) else ()
-    title = " ".join((request.title or "").split())
-    return any(
-        isinstance(each, str) and len(each) > 3 and title.endswith(" ".join(each.split()))
-        for each in given
-    )
-
-
-def _format_arguments(value: Json, depth: int) -> Iterator[str]:
-    pad = "  " * depth
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else ((str(number), each) for number, each in enumerate(value, 1))
-        if isinstance(value, list)
-        else ()
-    )
-    for name, each in items:
-        label = f"{pad}{one_line(name)}:"
-        if isinstance(each, str) and "\n" in each:
-            yield label
-            text = visible(each).expandtabs(4)
-            yield from (f"{pad}  {line}" for line in text.split("\n"))
-        elif isinstance(each, str):
-            yield f"{label} {one_line(each)}"
-        elif isinstance(each, dict | list) and each and depth < MAX_DEPTH:
-            yield label
-            yield from _format_arguments(each, depth + 1)
-        else:
-            yield f"{label} {one_line(msgspec.json.encode(each).decode())}"
-    if isinstance(value, str) and value:
-        yield from (pad + line for line in visible(value).expandtabs(4).split("\n"))
 
 
 def wrap(line: str, room: int) -> list[str]:
@@ -168,27 +145,52 @@ def wrap(line: str, room: int) -> list[str]:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    """Write lines of corral's own, and texts that were cleaned."""
+    stream = terminal.raw_stderr()
+    stream.write(text)
+    stream.flush()
 
 
-def _discard_input() -> None:
-    """Input typed before the question was shown must not answer it."""
-    with contextlib.suppress(ImportError, OSError):
+@contextlib.contextmanager
+def _single_keys() -> Generator[None]:
+    """The terminal passes each key on at once, and does not show it."""
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows: an answer ends with Enter
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = None
+    with contextlib.suppress(termios.error):  # the terminal was closed
+        before = termios.tcgetattr(descriptor)
+        tty.setcbreak(descriptor)
+    try:
+        yield
+    finally:
+        if before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _drop_typed() -> None:
+    """Input that was typed before the question must not answer it."""
+    with contextlib.suppress(ImportError):
         import termios
 
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        with contextlib.suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
-async def _read_line() -> str:
-    """A line from the terminal, without a thread: a thread that reads could not be stopped."""
+async def _keys() -> AsyncIterator[str]:
+    """The keys that are typed, until the end of the input; a text that was pasted counts as one.
+    Without a thread: a thread that reads could not be stopped."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     descriptor = sys.stdin.fileno()
-    typed = b""
     loop.add_reader(descriptor, ready.set)
     try:
-        while b"\n" not in typed:
+        while True:
             await ready.wait()
             ready.clear()
             try:
@@ -196,8 +198,8 @@ async def _read_line() -> str:
             except OSError:  # the terminal was closed
                 read = b""
             if not read:
-                return "n"  # end of input counts as no
-            typed = (typed + read)[-MAX_ANSWER:]
+                return
+            for typed in read.decode("utf-8", "replace").split():
+                yield typed.lower()
     finally:
         loop.remove_reader(descriptor)
-    return typed.decode("utf-8", "replace")

@@ -1,5 +1,8 @@
 """What a run writes to stdout: the text of the answer, or its events. Writing does not block the
-event loop, however slow the reader is."""
+event loop, however slow the reader is.
+
+At a terminal the answer is Markdown, rendered line by line; the line that is not finished yet is
+part of the live area. A file or a pipe gets the text unchanged."""
 
 from __future__ import annotations
 
@@ -7,14 +10,41 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Protocol
 
+from corral.cli.ui import terminal
+from corral.cli.ui.live_area import size
+from corral.cli.ui.markdown import MarkdownStream
+from corral.cli.ui.spans import Line
 from corral.events import Event, Text, to_json
 from corral.terminal_text import Cleaner, json_line
 
 POLL = 0.25
 """Seconds between two checks whether the run has ended while the reader does not read."""
+
+
+class Printer(Protocol):
+    """Turns events into what is written to stdout."""
+
+    def text(self, event: Event) -> str | bytes:
+        """What to write for this event, often empty."""
+        ...
+
+    def tail(self, columns: int) -> Sequence[Line]:
+        """What is not finished yet, for the live area."""
+        ...
+
+    def end(self) -> str | bytes: ...
+
+
+def answer_printer(*, progress: bool) -> Printer:
+    """The printer of an answer, for what stdout is. ``progress``: lines of progress are printed on
+    the same screen."""
+    if terminal.is_live(sys.stdout):
+        return RenderedAnswer(separated=progress and sys.stderr.isatty())
+    return AnswerPrinter()
 
 
 class AnswerPrinter:
@@ -25,27 +55,82 @@ class AnswerPrinter:
         self._separator = ""
         """Written before the next message."""
         self._ends_line = True
+        self._cleaner = Cleaner() if sys.stdout.isatty() else None
 
     def text(self, event: Event) -> str:
-        """The text to write for this event, often empty."""
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
             separator = "" if self._open else self._separator
             self._open = True
             self._ends_line = event.delta.endswith("\n")
-            return separator + event.delta
+            delta = self._cleaner.add(event.delta) if self._cleaner else event.delta
+            return separator + delta
         if self._open and getattr(event, "call_id", None) is not None:
             self._open = False
-            self._separator = "\n" if self._ends_line else "\n\n"
-            if sys.stdout.isatty():  # progress follows on the same screen
-                self._separator = "\n"
-                return self.end()
+            self._separator = "\n"
+            return self.end()  # a line of progress may follow on the same screen
         return ""
+
+    def tail(self, columns: int) -> Sequence[Line]:
+        return ()
 
     def end(self) -> str:
         ended, self._ends_line = self._ends_line, True
         return "" if ended else "\n"
+
+
+class RenderedAnswer:
+    """The answer as rendered Markdown, complete lines only. ``separated``: a blank line before and
+    after each message."""
+
+    def __init__(self, *, separated: bool) -> None:
+        self._separated = separated
+        self._cleaner = Cleaner()
+        self._markdown = MarkdownStream()
+        self._is_open = False
+        self._is_first = True
+        self._last_is_blank = False
+
+    def text(self, event: Event) -> str:
+        if event.parent is not None:
+            return ""  # the text of a sub-agent is not the answer
+        if isinstance(event, Text) and event.delta:
+            separator = self._start()
+            return separator + self._lines(
+                self._markdown.add(self._cleaner.add(event.delta), _columns())
+            )
+        return self._finish() if getattr(event, "call_id", None) is not None else ""
+
+    def tail(self, columns: int) -> Sequence[Line]:
+        return self._markdown.tail(columns)
+
+    def end(self) -> str:
+        return self._finish()
+
+    def _start(self) -> str:
+        if self._is_open:
+            return ""
+        separator = "\n" if self._separated or not self._is_first else ""
+        self._is_open, self._is_first = True, False
+        return separator
+
+    def _finish(self) -> str:
+        if not self._is_open:
+            return ""
+        self._is_open = False
+        text = self._lines(self._markdown.end(_columns()))
+        return text + ("\n" if self._separated and not self._last_is_blank else "")
+
+    def _lines(self, lines: Sequence[Line]) -> str:
+        texts = [terminal.styled(line, sys.stdout) for line in lines]
+        if texts:
+            self._last_is_blank = not texts[-1]
+        return "".join(f"{text}\n" for text in texts)
+
+
+def _columns() -> int:
+    return size(sys.stdout)[0]
 
 
 class EventPrinter:
@@ -53,6 +138,9 @@ class EventPrinter:
 
     def text(self, event: Event) -> bytes:
         return to_json(event) + b"\n"
+
+    def tail(self, columns: int) -> Sequence[Line]:
+        return ()
 
     def end(self) -> bytes:
         return b""
@@ -66,7 +154,6 @@ class Stdout:
         self._fd = sys.stdout.fileno()
         kind = os.fstat(self._fd).st_mode
         self._is_terminal = os.isatty(self._fd)
-        self._cleaner = Cleaner()
         self._may_block = (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and os.name == "posix"
 
     def __enter__(self) -> Stdout:
@@ -86,20 +173,31 @@ class Stdout:
 
     async def write(self, text: str | bytes) -> None:
         """Return when it is written, or when the run has ended and the reader does not read. A
-        ``str`` is an answer, ``bytes`` are lines of JSON. On a terminal control characters are
-        escaped; in a file or pipe the data is unchanged. Raises ``OSError``."""
-        if self._is_terminal and isinstance(text, str):
-            text = self._cleaner.add(text)
-        elif self._is_terminal and isinstance(text, bytes):
+        ``str`` is the text of a printer, ``bytes`` are lines of JSON: at a terminal their control
+        characters are escaped. Raises ``OSError``."""
+        if self._is_terminal and isinstance(text, bytes):
             text = json_line(text.decode("utf-8", "replace"))
         data = memoryview(text.encode("utf-8", "replace") if isinstance(text, str) else text)
         while data:
             try:
-                data = data[os.write(self._fd, data) :]
+                data = self._write_some(data)
             except BlockingIOError:
                 if self._given_up():
                     return
                 await self._wait_writable()
+
+    def _write_some(self, data: memoryview) -> memoryview:
+        if not self._is_terminal:
+            return data[os.write(self._fd, data) :]
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+
+        terminal.print_above(write, ends_line=data[-1] == ord("\n"), is_terminal=True)
+        return data[written:]
 
     async def _wait_writable(self) -> None:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -3,13 +3,17 @@
 Answers, names, titles and errors come from models, agents and repositories. ``echo`` cleans
 every text; ``answer`` and ``echo_json`` do not change it if stdout is a file or a pipe,
 because there it is data. ``clean_stderr`` replaces ``sys.stderr`` with a cleaning writer, for
-what other code prints: log messages, warnings, tracebacks. Only ``console`` writes control
-sequences: those of the status lines, around texts that were cleaned before.
+what other code prints: log messages, warnings, tracebacks. Control sequences are written only for
+the live area and for styles, around texts that were cleaned before.
+
+If there is a live area at the bottom of the terminal (``corral.cli.ui.live_area``), everything is
+printed above it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -17,14 +21,40 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from corral.terminal_text import Cleaner, clean, json_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from corral.cli.ui.live_area import LiveArea
+    from corral.cli.ui.spans import Line
+
+_live_area: LiveArea | None = None
+
+
+def set_live_area(area: LiveArea | None) -> None:
+    """From now on everything is printed above this area."""
+    global _live_area  # noqa: PLW0603
+    _live_area = area
+
+
+def print_above(write: Callable[[], object], *, ends_line: bool, is_terminal: bool) -> None:
+    """Call ``write``, which writes to stdout or stderr. ``ends_line``: what it writes ends with a
+    newline. ``is_terminal``: it writes to a terminal."""
+    area = _live_area
+    if area is not None and is_terminal:
+        area.print_above(write, ends_line=ends_line)
+    else:
+        write()
+
+
+def _put(stream: TextIO, text: str) -> None:
+    def write() -> None:
+        stream.write(text)
+        stream.flush()
+
+    if text:
+        print_above(write, ends_line=text.endswith("\n"), is_terminal=stream.isatty())
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text for a person, cleaned."""
-    stream = sys.stderr if err else sys.stdout
-    stream.write(clean(text) + ("\n" if nl else ""))
-    stream.flush()
+    _put(raw_stderr() if err else sys.stdout, clean(text) + ("\n" if nl else ""))
 
 
 def echo_err(text: str) -> None:
@@ -33,28 +63,67 @@ def echo_err(text: str) -> None:
         echo(text, err=True)
 
 
+def echo_styled(line: Line) -> None:
+    """Print a line with styles on stderr, if it is a terminal that shows them. The text is cleaned
+    already. A stderr that cannot be written does not stop a run."""
+    stream = raw_stderr()
+    with contextlib.suppress(OSError):
+        _put(stream, styled(line, stream) + "\n")
+
+
+def styled(line: Line, stream: TextIO) -> str:
+    """The line with its styles, if the stream is a terminal that shows them."""
+    from corral.cli.ui import spans
+
+    return spans.ansi(line, color=has_color()) if is_live(stream) else spans.plain(line)
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that can erase lines."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def live_stream() -> TextIO:
+    """The terminal for the live area: stderr, or stdout if stderr is not a terminal."""
+    return raw_stderr() if is_live(raw_stderr()) else sys.stdout
+
+
+def has_color() -> bool:
+    """Whether colors are wanted: see https://no-color.org."""
+    return not os.environ.get("NO_COLOR")
+
+
 def answer(text: str) -> None:
     """Print an answer, or a file: cleaned at a terminal, else unchanged."""
-    sys.stdout.write(clean(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    _put(sys.stdout, clean(text) if sys.stdout.isatty() else text)
+
+
+def answer_markdown(text: str) -> None:
+    """Print an answer that is complete: rendered at a terminal, else unchanged."""
+    if not is_live(sys.stdout):
+        answer(text)
+        return
+    from corral.cli.ui.live_area import size
+    from corral.cli.ui.markdown import MarkdownStream
+
+    markdown, columns = MarkdownStream(), size(sys.stdout)[0]
+    lines = [*markdown.add(clean(text), columns), *markdown.end(columns)]
+    _put(sys.stdout, "".join(styled(line, sys.stdout) + "\n" for line in lines))
 
 
 def echo_json(line: str | bytes) -> None:
     """Print a line of JSON. At a terminal, control characters are escaped."""
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
-    if sys.stdout.isatty():
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
         text = json_line(text)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
-    sys.stdout.buffer.flush()
 
+    def write() -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.flush()
 
-def console() -> Console:
-    """A rich console on stderr. What is printed there must be cleaned before, and is neither
-    markup nor emoji codes."""
-    from rich.console import Console
-
-    return Console(file=raw_stderr(), highlight=False, markup=False, emoji=False)
+    print_above(write, ends_line=True, is_terminal=is_terminal)
 
 
 class CleanStream:
@@ -68,7 +137,7 @@ class CleanStream:
         """Returns the length of what was given, as the stream would. Raises ``OSError``."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self.raw.write(self._cleaner.add(text))
+        _put(self.raw, self._cleaner.add(text))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

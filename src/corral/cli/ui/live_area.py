@@ -1,0 +1,167 @@
+"""The lines at the bottom of a terminal that change: status, running nodes, unfinished text.
+
+Theory of operation
+-------------------
+
+At most one live area exists in the process. It draws its lines below everything that was printed,
+and redraws them several times a second in a thread, so that the elapsed time is right even while
+the event loop is busy.
+
+Everything that corral prints to the terminal goes through ``corral.cli.ui.terminal``, which calls
+``print_above`` if there is a live area. This erases the lines of the area, writes the text, and
+draws the area again. So there are two guarantees:
+
+- Only lines that the area drew itself are erased. A printed text is never erased.
+- The area is drawn only if the cursor is at the start of a line. After a text without a newline it
+  stays hidden until the newline is written.
+
+States: *drawn* (its lines are on the screen, the cursor is at the end of the last one), *hidden*
+(nothing of it is on the screen: a text without a newline was written, or there is nothing to show)
+and *paused* (hidden until ``resume``, while a person types an answer).
+
+A lock protects the state and the order of the writes. A thread that cannot get the lock within
+``LOCK_SECONDS`` writes without it: a message must not get lost because another thread is blocked.
+If the process is killed, the last lines stay on the screen. No terminal mode is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import TextIO, TypeAlias
+
+from corral.cli.ui import spans, terminal
+from corral.cli.ui.spans import Line
+
+FRAMES = 8
+"""Per second."""
+LOCK_SECONDS = 1.0
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+Render: TypeAlias = Callable[[int, int], Sequence[Line]]
+"""Returns the lines to draw for a number of columns and of rows."""
+
+
+def size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows of the terminal. ``COLUMNS`` and ``LINES`` come first."""
+    columns, rows = (_number(os.environ.get(name)) for name in ("COLUMNS", "LINES"))
+    if not columns or not rows:
+        found = (80, 24)
+        with contextlib.suppress(OSError, ValueError):
+            given = os.get_terminal_size(stream.fileno())
+            found = (given.columns, given.lines)
+        columns, rows = columns or found[0] or 80, rows or found[1] or 24
+    return columns, rows
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
+
+
+class LiveArea:
+    """``with area:`` shows it. ``stream`` is the terminal."""
+
+    def __init__(self, stream: TextIO, render: Render, *, color: bool) -> None:
+        self._stream = stream
+        self._render = render
+        self._color = color
+        self._lock = threading.RLock()
+        self._widths: list[int] = []
+        """Of the lines that are on the screen."""
+        self._at_line_start = True
+        self._pauses = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> LiveArea:
+        terminal.set_live_area(self)
+        self.refresh()
+        # Without a free thread the area is still drawn with each text that is printed.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=self._redraw, name="corral-live-area", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        with self._locked():
+            self._put(self._erase())
+            terminal.set_live_area(None)
+
+    def print_above(self, write: Callable[[], object], *, ends_line: bool) -> None:
+        """Call ``write``, which writes to the terminal. ``ends_line``: what it writes ends with a
+        newline."""
+        with self._locked():
+            self._put(self._erase())
+            write()
+            self._at_line_start = ends_line
+            self._put(self._frame())
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """Hide the area while a person types at the terminal."""
+        with self._locked():
+            self._pauses += 1
+            if not self._at_line_start:
+                self._put("\n")
+                self._at_line_start = True
+            self._put(self._erase())
+        try:
+            yield
+        finally:
+            with self._locked():
+                self._pauses -= 1
+                self._put(self._frame())
+
+    def refresh(self) -> None:
+        """Draw the area as it is now."""
+        with self._locked():
+            self._put(self._erase() + self._frame())
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(1 / FRAMES):
+            with self._lock:
+                if not self._ended.is_set():
+                    self._put(self._erase() + self._frame())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        got = self._lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            yield
+        finally:
+            if got:
+                self._lock.release()
+
+    def _frame(self) -> str:
+        """The area as text; empty if it is hidden."""
+        if self._pauses or self._ended.is_set() or not self._at_line_start:
+            return ""
+        columns, rows = size(self._stream)
+        # A line as wide as the terminal would leave the cursor in an unclear place.
+        lines = [spans.cut(line, columns - 1) for line in self._render(columns, rows)]
+        lines = lines[-max(1, rows - 1) :]
+        self._widths = [spans.width(line) for line in lines]
+        return "\n".join(spans.ansi(line, color=self._color) for line in lines)
+
+    def _erase(self) -> str:
+        if not self._widths:
+            return ""
+        # A terminal that became narrower has wrapped the lines.
+        columns = size(self._stream)[0]
+        rows = sum(max(1, -(-each // columns)) for each in self._widths)
+        self._widths = []
+        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
+        return f"\r{up}\x1b[J"
+
+    def _put(self, text: str) -> None:
+        if text:
+            with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+                self._stream.write(text)
+                self._stream.flush()

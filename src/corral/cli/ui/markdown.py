@@ -1,0 +1,225 @@
+"""Renders Markdown for a terminal while it arrives.
+
+It works line by line: a line of the source becomes one or more lines of the screen as soon as it
+is complete, so that an answer can be printed while it is written. Line breaks of the source stay.
+Only a table waits for its end, because its columns depend on all rows. Every text that is not
+markup is shown; what is not understood is shown as it is.
+
+The input is clean: it has no control characters except newline (``corral.terminal_text``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from corral.cli.ui import spans
+from corral.cli.ui.spans import Line, Span
+
+LONGEST_PARSED = 4_000
+"""Characters of a line in which emphasis and links are searched. The search takes quadratic time
+for hostile input."""
+LARGEST_TABLE = 200
+"""Rows. A longer table is printed in parts."""
+MIN_COLUMN = 6
+"""Columns of the screen for a column of a table, at least."""
+
+_FENCE = re.compile(r"( *)(`{3,}|~{3,}) *([^`\s]*)[^`]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*?))?(?:\s+#+)?\s*$")
+_RULE = re.compile(r" {0,3}([-*_])(?:\s*\1){2,}\s*$")
+_ITEM = re.compile(r"(\s*)([-*+]|\d{1,9}[.)])(\s+)(?:\[([ xX])\]\s+)?(.*)$")
+_QUOTE = re.compile(r"((?: {0,3}> ?)+)(.*)$")
+_ROW = re.compile(r"\s*\|.*\|?\s*$")
+_DELIMITERS = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
+_CELLS = re.compile(r"(?<!\\)\|")
+_INLINE = re.compile(
+    r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<ticks>`+)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)"
+    r"|!?\[(?P<label>[^\]\[]+)\]\((?P<url>[^()\s]+(?:\([^()\s]*\))?[^()\s]*)(?:\s+\"[^\"]*\")?\)"
+    r"|<(?P<link>https?://[^<>\s]+)>"
+    r"|(?P<strong>\*\*|(?<!\w)__)(?=\S)(?P<bold>.+?)(?<=\S)(?P=strong)(?!\w*_)"
+    r"|~~(?=\S)(?P<strike>.+?)(?<=\S)~~"
+    r"|\*(?=[^\s*])(?P<italic>.+?)(?<=[^\s*])\*(?!\*)"
+    r"|(?<!\w)_(?=[^\s_])(?P<italic2>.+?)(?<=[^\s_])_(?!\w)"
+)
+
+
+class MarkdownStream:
+    """``add`` returns the finished lines. ``tail`` is what is not finished yet; it may change."""
+
+    def __init__(self) -> None:
+        self._partial = ""
+        self._fence: tuple[str, int] | None = None
+        """The marks of the open code block, and its indentation."""
+        self._table: list[str] = []
+
+    def add(self, text: str, columns: int) -> list[Line]:
+        *complete, self._partial = (self._partial + text).split("\n")
+        return [line for source in complete for line in self._take(source, columns)]
+
+    def end(self, columns: int) -> list[Line]:
+        """Finish what is unfinished."""
+        partial, self._partial = self._partial, ""
+        lines = self._take(partial, columns) if partial else []
+        lines += self._end_table(columns)
+        self._fence = None
+        return lines
+
+    def tail(self, columns: int) -> list[Line]:
+        """What is unfinished, as it looks now."""
+        lines = _table(self._table, columns) if self._table else []
+        if self._partial:
+            lines += self._render(self._partial, columns)
+        return lines
+
+    def _take(self, source: str, columns: int) -> list[Line]:
+        source = source.rstrip("\r").expandtabs(4)
+        if self._fence is None and _ROW.match(source):
+            self._table.append(source)
+            return self._end_table(columns) if len(self._table) >= LARGEST_TABLE else []
+        lines = self._end_table(columns)
+        fence = _FENCE.match(source)
+        if self._fence is not None:
+            if fence and not fence[3] and fence[2].startswith(self._fence[0]):
+                self._fence = None
+                return lines
+        elif fence:
+            self._fence = fence[2], len(fence[1])
+            return lines
+        return [*lines, *self._render(source, columns)]
+
+    def _render(self, source: str, columns: int) -> list[Line]:
+        if self._fence is None:
+            return block(source, columns)
+        indent = self._fence[1]
+        code = source[indent:] if source[:indent].isspace() or not indent else source.lstrip()
+        return [[Span(" " * (indent + 4)), Span(code, "cyan")]] if code else [[]]
+
+    def _end_table(self, columns: int) -> list[Line]:
+        rows, self._table = self._table, []
+        return _table(rows, columns) if rows else []
+
+
+def block(source: str, columns: int) -> list[Line]:
+    """One line of the source: a heading, an item, a quote, a rule or text."""
+    room = max(columns - 1, 10)
+    if _RULE.match(source):
+        return [[Span("─" * min(room, 40), "dim")]]
+    if heading := _HEADING.match(source):
+        style = "bold underline" if len(heading[1]) == 1 else "bold"
+        return spans.wrap(inline(heading[2] or "", style), room)
+    if quote := _QUOTE.match(source):
+        bar = [Span("│ " * quote[1].count(">"), "dim")]
+        return spans.wrap([*bar, *inline(quote[2], "italic")], room, bar)
+    if item := _ITEM.match(source):
+        return _item(item, room)
+    lead = source[: len(source) - len(source.lstrip())]
+    return spans.wrap([Span(lead), *inline(source.lstrip())], room, [Span(lead[: room // 2])])
+
+
+def _item(item: re.Match[str], room: int) -> list[Line]:
+    lead, mark, _, checked, text = item.groups()
+    mark = "•" if mark in "-*+" else mark
+    box = "" if checked is None else "☐ " if checked == " " else "☑ "
+    start = [Span(lead), Span(f"{mark} ", "cyan"), Span(box)]
+    indent = [Span(" " * min(spans.width(start), room // 2))]
+    return spans.wrap([*start, *inline(text)], room, indent)
+
+
+def inline(text: str, style: str = "") -> list[Span]:
+    """Emphasis, code and links within a line."""
+    if len(text) > LONGEST_PARSED:
+        return [Span(text, style)]
+    return [span for span in _inline(text, style) if span.text]
+
+
+def _inline(text: str, style: str) -> Iterator[Span]:
+    at = 0
+    for found in _INLINE.finditer(text):
+        yield Span(text[at : found.start()], style)
+        yield from _element(found, style)
+        at = found.end()
+    yield Span(text[at:], style)
+
+
+def _element(found: re.Match[str], style: str) -> Iterator[Span]:
+    parts = found.groupdict()
+    if parts["escape"]:
+        yield Span(parts["escape"][1], style)
+    elif parts["code"]:
+        yield Span(_code(parts["code"]), f"{style} cyan".strip())
+    elif parts["label"]:
+        yield from _inline(parts["label"], f"{style} underline".strip())
+        if parts["url"] != parts["label"]:
+            yield Span(f" ({parts['url']})", "dim")
+    elif parts["link"]:
+        yield Span(parts["link"], f"{style} underline".strip())
+    else:
+        for name, added in _EMPHASIS.items():
+            if parts[name]:
+                yield from _inline(parts[name], f"{style} {added}".strip())
+
+
+_EMPHASIS = {"bold": "bold", "strike": "strike", "italic": "italic", "italic2": "italic"}
+
+
+def _code(text: str) -> str:
+    """Code may have a space at both ends, to start or end with a backtick."""
+    return text[1:-1] if text.startswith(" ") and text.endswith(" ") and text.strip() else text
+
+
+def _table(rows: Sequence[str], columns: int) -> list[Line]:
+    """A table with aligned columns; the rows as text if they are no table."""
+    if len(rows) < 2 or not _DELIMITERS.match(rows[1]):
+        return [line for row in rows for line in block(row, columns)]
+    count = max(len(_cells(row)) for row in rows)
+    head = _styled_cells(rows[0], count, "bold")
+    table = [head, *(_styled_cells(row, count) for row in rows[2:])]
+    widths = _widths(table, columns - 1 - 3 * (count - 1))
+    lines = _row(head, widths)
+    lines.append([Span("─┼─".join("─" * each for each in widths), "dim")])
+    for row in table[1:]:
+        lines += _row(row, widths)
+    return lines
+
+
+def _styled_cells(row: str, count: int, style: str = "") -> list[Line]:
+    cells = _cells(row)
+    return [inline(cell, style) for cell in [*cells, *[""] * (count - len(cells))]]
+
+
+def _cells(row: str) -> list[str]:
+    text = row.strip().removeprefix("|")
+    text = text[:-1] if text.endswith("|") and not text.endswith("\\|") else text
+    return [cell.strip() for cell in _CELLS.split(text)]
+
+
+def _widths(table: Sequence[Sequence[Line]], room: int) -> list[int]:
+    """The widths of the columns. The widest are made narrower until the table fits."""
+    widths = [
+        max(1, *(spans.width(cell) for cell in column)) for column in zip(*table, strict=True)
+    ]
+    while sum(widths) > room and max(widths) > MIN_COLUMN:
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+    return widths
+
+
+def _row(row: Sequence[Line], widths: Sequence[int]) -> list[Line]:
+    wrapped = [spans.wrap(cell, each) for cell, each in zip(row, widths, strict=True)]
+    lines: list[Line] = []
+    for number in range(max(map(len, wrapped))):
+        line: list[Span] = []
+        for column, parts in enumerate(wrapped):
+            part = parts[number] if number < len(parts) else ()
+            line += [Span(" │ ", "dim")] if column else []
+            line += [*part, Span(" " * (widths[column] - spans.width(part)))]
+        lines.append(_without_end(line))
+    return lines
+
+
+def _without_end(line: list[Span]) -> Line:
+    """The line without spaces at its end."""
+    while line and not line[-1].text.strip() and not line[-1].style:
+        line.pop()
+    return line

@@ -1,0 +1,28 @@
+"""Print one turn of an agent: the answer or the events on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from corral.cli.ui.progress import Progress
+from corral.cli.ui.signals import signals
+from corral.cli.ui.stdout import Printer, Stdout
+from corral.events import Done
+
+if TYPE_CHECKING:
+    from corral.sessions.turn import Turn
+    from corral.sessions.warm.client import WarmTurn
+
+
+async def print_turn(turn: Turn | WarmTurn, printer: Printer, progress: Progress) -> Done | None:
+    """Print the events of a turn to its end; return the last. Ctrl-C ends the turn."""
+    last: Done | None = None
+    progress.tail = printer.tail
+    with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
+        async for event in turn:
+            await out.write(printer.text(event))
+            progress.show(event, turn.notes)
+            if isinstance(event, Done):
+                last = event
+        await out.write(printer.end())
+    return last
