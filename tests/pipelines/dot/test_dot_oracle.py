@@ -67,7 +67,11 @@ def theirs(text: str) -> Plain:
 
 
 def plain(attrs: dict[str, Any]) -> dict[str, str]:
-    return {bare(key): number(bare(str(value))) for key, value in attrs.items()}
+    return {bare(key): shown_by_pydot(str(value)) for key, value in attrs.items()}
+
+
+def shown_by_pydot(value: str) -> str:
+    return bare(value) if value[:1] == '"' else number(value)
 
 
 def bare(text: str) -> str:

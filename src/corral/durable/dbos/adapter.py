@@ -14,9 +14,12 @@ Rules, each learned from an experiment:
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from corral.durable.dbos import database
 from corral.values import Json
@@ -44,6 +47,7 @@ watch: Callable[[str], None] = _quiet
 
 _workflows: dict[str, Workflow] = {}
 _engines: list[Engine] = []
+_is_closing = threading.Event()
 
 
 # For executors.
@@ -89,6 +93,7 @@ def launch(
     database cannot write any more."""
     database.require()
     refuse_pickles()
+    _is_closing.clear()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
 
@@ -111,10 +116,18 @@ def launch(
     DBOS.launch()
 
 
+def stop_workflows() -> None:
+    """From now on each call of a workflow raises ``CancelledError``, so the workflow stays pending.
+    An ordinary error, such as the library's own about its missing thread pool, would be recorded
+    as the result of the workflow."""
+    _is_closing.set()
+
+
 def close() -> None:
     """Blocking, about a second. Workflows that still run stay pending until they are recovered."""
     from dbos import DBOS
 
+    stop_workflows()
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
@@ -134,6 +147,28 @@ def recover(executor: str) -> int:
 # For workflows. Each call is recorded once, and replayed by its position.
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _unless_closing(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """See ``stop_workflows``."""
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _is_closing.is_set():
+            raise asyncio.CancelledError
+        try:
+            return await function(*args, **kwargs)
+        except Exception:
+            if _is_closing.is_set():
+                raise asyncio.CancelledError from None
+            raise
+
+    return call
+
+
+@_unless_closing
 async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Json]) -> None:
     from dbos import DBOS, SetWorkflowID
 
@@ -148,6 +183,7 @@ async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Js
     watch(f"after enqueue {workflow_id}")
 
 
+@_unless_closing
 async def step(
     name: str, function: Callable[[], Awaitable[Json]], *, preemptible: bool = False
 ) -> Json:
@@ -165,6 +201,7 @@ async def step(
     return result
 
 
+@_unless_closing
 async def sleep(seconds: float) -> None:
     """Sleep until a time that is recorded, so a restart does not extend it."""
     from dbos import DBOS
@@ -174,6 +211,7 @@ async def sleep(seconds: float) -> None:
     watch("after sleep")
 
 
+@_unless_closing
 async def send(workflow_id: str, message: Json, *, key: str) -> None:
     """Send a message to a workflow's inbox, once per key."""
     from dbos import DBOS
@@ -183,6 +221,7 @@ async def send(workflow_id: str, message: Json, *, key: str) -> None:
     watch(f"after send {key}")
 
 
+@_unless_closing
 async def receive(timeout: float) -> Json:
     """The next message of this workflow's inbox; None after the timeout."""
     from dbos import DBOS
@@ -193,6 +232,7 @@ async def receive(timeout: float) -> Json:
     return message
 
 
+@_unless_closing
 async def publish(key: str, value: Json) -> None:
     """Publish a value for readers outside this workflow."""
     from dbos import DBOS
@@ -202,6 +242,7 @@ async def publish(key: str, value: Json) -> None:
     watch(f"after publish {key}")
 
 
+@_unless_closing
 async def label(workflow_id: str, labels: dict[str, Json]) -> None:
     """Set labels of a workflow, for lists: they are read without decoding inputs or outputs."""
     from dbos import DBOS
@@ -211,6 +252,7 @@ async def label(workflow_id: str, labels: dict[str, Json]) -> None:
     watch("after label")
 
 
+@_unless_closing
 async def cancel(workflow_ids: list[str]) -> None:
     """Cancel workflows with all that they started."""
     from dbos import DBOS
@@ -220,6 +262,7 @@ async def cancel(workflow_ids: list[str]) -> None:
     watch("after cancel")
 
 
+@_unless_closing
 async def states(workflow_ids: list[str]) -> dict[str, database.State]:
     """Only within a step: the result is not JSON and cannot be recorded itself."""
     from dbos import DBOS
@@ -230,6 +273,7 @@ async def states(workflow_ids: list[str]) -> dict[str, database.State]:
     return {status.workflow_id: status.status for status in found}
 
 
+@_unless_closing
 async def input_of(workflow_id: str) -> Json:
     """The input of another workflow. Only within a step."""
     from dbos import DBOS
@@ -241,6 +285,7 @@ async def input_of(workflow_id: str) -> Json:
     return first
 
 
+@_unless_closing
 async def published(workflow_id: str, key: str) -> Json:
     """The value that another workflow published last, or None. Only within a step."""
     from dbos import DBOS

@@ -252,6 +252,7 @@ class Executor:
         self.closing = True
         if self._is_abandoned:  # another executor may be running by now
             return
+        adapter.stop_workflows()
         mine = asyncio.current_task()
         left = [task for task in asyncio.all_tasks() if task is not mine]
         for task in left:
