@@ -34,6 +34,7 @@ def test_every_option_is_a_field_of_the_record() -> None:
         "agent",
         "interactive",
         "own_tools",
+        "in_sandbox",
         "hooked",
     }
     assert set(KNOWN) == set(RunKwargs.__annotations__)

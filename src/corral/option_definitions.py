@@ -167,7 +167,14 @@ DEFINITIONS = (
         kind="switch",
         default="on",
     ),
-    Definition("sandbox", "Use the agent's own sandbox.", "Permissions", ("--sandbox",), kind="on"),
+    Definition(
+        "sandbox",
+        "Corral's sandbox if the machine has one (auto) or always (require), or the agent's own.",
+        "Permissions",
+        ("--sandbox",),
+        choices=("off", "auto", "require", "agent"),
+        default="off",
+    ),
     Definition(
         "permission_mode",
         "How open permission requests are answered: prompt asks, auto allows, deny denies.",

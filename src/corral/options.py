@@ -26,6 +26,7 @@ Values: TypeAlias = dict[str, object]
 """Options by name, not checked yet."""
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
+SandboxMode = Literal["off", "auto", "require", "agent"]
 
 APPROVAL_MODES: dict[str, Policy] = {
     "default": Policy.read_only(),
@@ -52,7 +53,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_file: str | None = None
     images: tuple[str, ...] = ()
     expand_files: bool = False
-    sandbox: bool = False
+    sandbox: SandboxMode = "off"
+    """``auto`` uses corral's sandbox where the machine has one, ``require`` refuses to start
+    without, ``agent`` uses the agent's own, ``off`` none."""
     include_directories: tuple[str, ...] = ()
     timeout: float = 600.0
     idle_timeout: float = 300.0
@@ -122,6 +125,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hooked: bool = False
     """The caller's ``on_tool_call`` decides about each tool call, so the agent must ask before each
     of them. Set by the session, not an option."""
+    in_sandbox: bool = False
+    """The agent is started in corral's sandbox, which covers files, network and processes. Set by
+    the session, not an option: an agent switches its own sandbox off."""
 
     @classmethod
     def build(
@@ -176,7 +182,7 @@ OWN_SERVER = "corral"
 """The name of the MCP server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that are converted to others."""
-COMPUTED = ("agent", "interactive", "own_tools", "hooked")
+COMPUTED = ("agent", "interactive", "own_tools", "hooked", "in_sandbox")
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
@@ -440,8 +446,8 @@ class RunKwargs(TypedDict, total=False):
     """Images for the prompt."""
     expand_files: bool
     """Let the agent expand @path in the prompt."""
-    sandbox: bool
-    """Use the agent's own sandbox."""
+    sandbox: SandboxMode
+    """Corral's sandbox if the machine has one (auto) or always (require), or the agent's own."""
     include_directories: Sequence[str | os.PathLike[str]]
     """Further folders that the agent may read."""
     timeout: float | str

@@ -20,7 +20,7 @@ from corral.tracebacks import short_traceback
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
-Enforcement = Literal["native", "brokered", "advisory", "impossible"]
+Enforcement = Literal["native", "brokered", "sandboxed", "advisory", "impossible"]
 Preset = Literal["reads", "edits", "all"]
 
 CAPABILITIES: tuple[Capability, ...] = ("read", "write", "shell", "network", "mcp")

@@ -215,7 +215,7 @@ async def test_a_missing_sandbox_program_is_an_error(agent: RealAgent, tmp_path:
     for name in ("node", "sh"):
         (tools / name).symlink_to(shutil.which(name) or name)
 
-    result = await agent.run([], sandbox=True, env={"PATH": str(tools)})
+    result = await agent.run([], sandbox="agent", env={"PATH": str(tools)})
 
     with pytest.raises(errors.SandboxFailed, match="docker or podman"):
         result.raise_for_status()

@@ -362,14 +362,14 @@ async def test_planning_changes_nothing(agent: RealAgent, workspace: Path) -> No
 UNENFORCEABLE_NETWORK = Policy(shell="allow", network="deny")
 REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     "claude-cli": [
-        ({"sandbox": True}, errors.ConfigError, "sandbox"),
+        ({"sandbox": "agent"}, errors.ConfigError, "sandbox"),
         ({"reasoning_effort": "minimal"}, errors.ConfigError, "effort"),
         ({"policy": UNENFORCEABLE_NETWORK}, errors.PolicyNotEnforceable, "network"),
     ],
     "codex-cli": [
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
         ({"max_budget_usd": 1.0}, errors.ConfigError, "max_budget_usd"),
-        ({"sandbox": True}, errors.ConfigError, "sandbox"),
+        ({"sandbox": "agent"}, errors.ConfigError, "sandbox"),
         (
             {"policy": Policy(read="deny", shell="allow")},
             errors.PolicyNotEnforceable,

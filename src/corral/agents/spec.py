@@ -481,6 +481,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own default timeouts, by option name."""
     prompt_limit: int = 64 * 1024 * 1024
     """The largest prompt, in bytes, that reaches the model unchanged."""
+    hosts: tuple[str, ...] = ()
+    """The vendor's hosts that serve the model and the login; a sandbox lets the agent reach
+    these."""
     env_names: tuple[str, ...] = ()
     """Variables that are passed on from our environment; ``X_*`` matches by prefix."""
     conditional_env: Mapping[str, tuple[str, ...]] = {}

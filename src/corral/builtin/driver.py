@@ -97,6 +97,7 @@ class Driver:
             env=_command_env(prepared),
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
+            sandbox=prepared.command_sandbox(),
         )
         entry = catalogue_overrides.catalogue().lookup(model)
         self._limits = Limits(

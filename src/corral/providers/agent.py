@@ -226,6 +226,8 @@ class AgentProvider(ResponseProvider):
             "cwd": cwd,
             "prompt_file": context.get("prompt_file"),
         }
+        if "sandbox" in chosen:  # the engines mean the agent's own
+            options["sandbox"] = "agent" if chosen["sandbox"] else "off"
         listed = options.get("allowed_tools")
         if _is_sequence(listed):
             options["allowed_tools"] = self._allowed(str(options["approval_mode"]), listed)

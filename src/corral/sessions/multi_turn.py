@@ -15,7 +15,7 @@ from corral.sessions.session import Session
 from corral.sessions.structured_output import RunTurn, Submission, answer_schema, run_typed
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
-from corral.sessions.until import ROUNDS, Until, check_limits, until_done
+from corral.sessions.until import ROUNDS, Until, check_limits, in_sandbox, until_done
 
 PATIENCE = 10.0
 """Seconds, beyond the grace period, in which a cancelled turn may end."""
@@ -100,7 +100,7 @@ async def run_goal(
     return await until_done(
         run,
         prompt,
-        goal.until,
+        in_sandbox(goal.until, session.prepared.command_sandbox()),
         rounds=goal.rounds,
         max_total_tokens=goal.max_total_tokens,
         timeout=options.timeout,

@@ -29,13 +29,20 @@ from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
     CompiledPolicy,
+    Ending,
     Launch,
     LaunchContext,
     PolicyRow,
     acp_transport,
     compile_for,
 )
-from corral.errors import ConfigError, PolicyNotEnforceable, PromptError, UntrustedFolder
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    PolicyNotEnforceable,
+    PromptError,
+    UntrustedFolder,
+)
 from corral.nesting import decode_json
 from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy, is_narrower
@@ -49,6 +56,7 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
+    from corral.system.sandbox.sandbox import Sandbox, Support
 
 COMMON = frozenset(
     {
@@ -71,6 +79,7 @@ COMMON = frozenset(
         "replay",
         "keep",
         "label",
+        "sandbox",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
@@ -101,6 +110,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Which kind of credentials is billed; None if unknown."""
     hook: ToolCallHook | None = None
     """Decides about each tool call of the agent that the policy does not deny."""
+    sandbox: Support | None = None
+    """The sandbox that the agent is started in."""
 
     def env(self, launch: Launch) -> dict[str, str]:
         """The environment of the program."""
@@ -140,6 +151,30 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             helpers=self.helpers,
         )
 
+    def agent_sandbox(self, launch: Launch, folder: Path) -> Sandbox | None:
+        """The sandbox for one start of the agent, for a session stored in ``folder``."""
+        if self.sandbox is None:
+            return None
+        from corral.sessions import sandbox
+
+        return sandbox.for_agent(self, self.sandbox, launch, folder)
+
+    def command_sandbox(self) -> Sandbox | None:
+        """The sandbox for commands that corral runs for the agent."""
+        if self.sandbox is None:
+            return None
+        from corral.sessions import sandbox
+
+        return sandbox.for_commands(self, self.sandbox)
+
+    def sandbox_error(self, ending: Ending) -> CorralError | None:
+        """Why the sandbox could not be built, if that is how the agent ended."""
+        if self.sandbox is None or ending.code != 1:
+            return None
+        from corral.system.sandbox import bubblewrap
+
+        return bubblewrap.startup_error(ending.stderr)
+
     def _links(self) -> Links:
         if not self.agent.needs_links or self.run.policy.is_unlimited:
             return Links()
@@ -170,19 +205,23 @@ def prepare(
     _check_supported(agent, run)
     if agent.normalize_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
+    cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
+    for folder in (*run.include_directories, *run.policy.writable):
+        _existing_folder(os.path.join(cwd, folder), "include_directories")
+    support = _choose_sandbox(run, cwd)
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
+        in_sandbox=support is not None and support.is_complete,
     )
     compiled = compile_for(agent, run)
+    if support is not None:
+        compiled = _raise_levels(compiled, run.policy, support)
     _check_enforceable(agent, run, compiled.report)
     if run.hooked:
         _check_hooked(agent, run, compiled)
-    cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
-    for folder in (*run.include_directories, *run.policy.writable):
-        _existing_folder(os.path.join(cwd, folder), "include_directories")
     for path in (*run.images, *run.audio, *run.attachments):
         _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":
@@ -201,6 +240,7 @@ def prepare(
         environment=chosen.environment,
         auth=chosen.family,
         compiled=compiled,
+        sandbox=support,
         linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),
         credentials=credentials,
         project_files=_project_files(agent, Path(cwd)),
@@ -214,6 +254,22 @@ def prepare(
         ),
         hook=None if on_tool_call is None else _hook(on_tool_call, agent, cwd),
     )
+
+
+def _choose_sandbox(run: RunOptions, cwd: str) -> Support | None:
+    if run.sandbox in ("off", "agent") or run.replay is not None:
+        return None
+    from corral.sessions import sandbox
+
+    return sandbox.choose(run, cwd)
+
+
+def _raise_levels(compiled: CompiledPolicy, policy: Policy, support: Support) -> CompiledPolicy:
+    """With what the operating system enforces in the sandbox."""
+    from corral.sessions import sandbox
+
+    report = sandbox.raise_levels(compiled.report, policy, support)
+    return msgspec.structs.replace(compiled, report=report)
 
 
 def for_prompt(
@@ -345,6 +401,11 @@ def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
                 f"{agent.name} has no option {name!r}",
                 hint=f"It has: {', '.join(sorted(agent.supports))}.",
             )
+    if run.sandbox == "agent" and "sandbox" not in agent.supports:
+        raise ConfigError(
+            f"{agent.name} has no sandbox of its own that corral can switch on",
+            hint="Use corral's: sandbox='require'.",
+        )
     drops_media = isinstance(transport := agent.transport, AcpTransport) and (
         transport.drops_media_beside_files
     )

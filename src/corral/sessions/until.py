@@ -18,6 +18,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,6 +37,9 @@ from corral.system.platform import WINDOWS
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
 
+if TYPE_CHECKING:
+    from corral.system.sandbox.sandbox import Sandbox
+
 CheckResult = str | bool | None
 """None or True: done. A text: what is wrong. False: something is."""
 
@@ -51,11 +55,20 @@ _NO_REASON = "the check of your work did not pass"
 class Check(msgspec.Struct, frozen=True):
     """A check that needs to know the session's folder."""
 
-    run: Callable[[Path], Awaitable[CheckResult]]
+    run: Callable[[Path, Sandbox | None], Awaitable[CheckResult]]
     about: str = ""
+    sandbox: Sandbox | None = None
+    """Set by the session: commands run in it, since they may run code that the agent wrote."""
 
     def __repr__(self) -> str:
         return self.about
+
+
+def in_sandbox(check: Until, sandbox: Sandbox | None) -> Until:
+    """The same check; commands that it runs are in the sandbox."""
+    if sandbox is None or not isinstance(check, Check):
+        return check
+    return msgspec.structs.replace(check, sandbox=sandbox)
 
 
 Until = Check | Callable[[Result], CheckResult | Awaitable[CheckResult]]
@@ -71,7 +84,7 @@ def files_exist(*paths: str | os.PathLike[str]) -> Check:
         missing = [name for name in names if not (cwd / name).is_file()]
         return f"these files do not exist: {', '.join(missing)}" if missing else None
 
-    async def run(cwd: Path) -> CheckResult:
+    async def run(cwd: Path, _sandbox: Sandbox | None) -> CheckResult:
         return look(cwd)
 
     return Check(run, f"files_exist({', '.join(map(repr, names))})")
@@ -101,9 +114,11 @@ def command_succeeds(
     if not timeout > 0:
         raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout:g}")
 
-    async def run(cwd: Path) -> CheckResult:
+    async def run(cwd: Path, sandbox: Sandbox | None) -> CheckResult:
         redactor = SecretRedactor(named_secrets(variables(env)))
-        exit_, tail = await _run_command(argv, cwd, for_commands(pass_env, env), timeout, redactor)
+        seen = for_commands(pass_env, env)
+        spec = ProcessSpec(argv, cwd=cwd, env=seen, stderr_tail=TAIL, sandbox=sandbox)
+        exit_, tail = await _run_command(spec, timeout, redactor)
         match exit_:
             case Exit(code=0):
                 return None
@@ -119,10 +134,10 @@ def command_succeeds(
 
 
 async def _run_command(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, redactor: SecretRedactor
+    spec: ProcessSpec, timeout: float, redactor: SecretRedactor
 ) -> tuple[Exit | None, str]:
     """How it exited (None: not in time), and the end of its output, redacted."""
-    process = await Process.start(ProcessSpec(argv, cwd=cwd, env=env, stderr_tail=TAIL))
+    process = await Process.start(spec)
     out, is_cut = b"", False
     exited: Exit | None = None
     limit = asyncio.timeout(timeout)
@@ -220,7 +235,7 @@ async def _await_turn(earlier: Result | None, turn: Awaitable[Result]) -> Result
 async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
     verdict: object
     if isinstance(check, Check):
-        verdict = await check.run(cwd)
+        verdict = await check.run(cwd, check.sandbox)
     elif inspect.iscoroutinefunction(check):
         verdict = await check(result)
     else:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LINUX = sys.platform == "linux"
 WINDOWS = sys.platform == "win32"
+MACOS = sys.platform == "darwin"
 
 KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 

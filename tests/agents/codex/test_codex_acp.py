@@ -108,7 +108,7 @@ def test_its_settings_follow_the_lists_of_tools() -> None:
     run = RunOptions.build(AGENT.name, {})
     searching = codex_policy.without_lists(Policy(allow_tools=("web_search",)), run)
     assert searching.allow_tools is None
-    assert codex_policy.settings_acp(searching)[0] == 'web_search="live"'
+    assert codex_policy.settings_acp(searching, run)[0] == 'web_search="live"'
     assert not codex_policy.views_images(searching)
     with pytest.raises(errors.PolicyError, match="'apply_patch'"):
         codex_policy.without_lists(Policy(deny_tools=("aply_patch",)), run)

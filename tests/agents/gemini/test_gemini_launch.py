@@ -61,7 +61,7 @@ LAUNCHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "edits": {"policy": "edits", "model": "gemini-2.5-flash", "max_turns": 5, "retries": 1},
     "resumed": {"resume": "0329faea", "policy": "reads"},
-    "native_sandbox": {"sandbox": True, "inherit": "project"},
+    "native_sandbox": {"sandbox": "agent", "inherit": "project"},
     "user": {"inherit": "user", "policy": "all"},
     "folders": {"include_directories": ["../other", "/abs"], "policy": "edits"},
     "mcp": {

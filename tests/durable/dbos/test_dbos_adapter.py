@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from corral.durable.dbos import adapter, client
-from corral.durable.dbos.database import find
+from corral.durable.dbos.database import find, prepare
 from corral.values import Json
 
 QUEUE = "some-queue"
@@ -14,6 +14,7 @@ QUEUE = "some-queue"
 
 def test_a_workflow_that_calls_the_closing_library_stays_pending(tmp_path: Path) -> None:
     database = find(str(tmp_path / "runs.db"))
+    prepare(database)
     started = asyncio.Event()
     calls: list[str] = []
 

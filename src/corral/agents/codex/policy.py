@@ -180,18 +180,21 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     reads_all = run.include_directories and allows(policy, "shell")
     return CompiledPolicy(
         tuple(_row(policy, run, capability) for capability in CAPABILITIES),
-        (*_flags(policy), *trust),
+        (*_flags(policy, run), *trust),
         for_folders=_path_hook(policy, run, tools, one_folder=True),
         servers=_servers(policy, run),
         notes=(READS_ALL,) if reads_all else (),
     )
 
 
-def _flags(policy: Policy) -> tuple[str, ...]:
+def _flags(policy: Policy, run: RunOptions) -> tuple[str, ...]:
     if policy.is_unlimited:
         return ("--sandbox", "danger-full-access", "-c", 'web_search="live"')
     flags: list[str] = []
-    if allows(policy, "write"):
+    if run.in_sandbox:
+        # Two sandboxes, one in the other, do not work. Corral's enforces the same and more.
+        flags += ["--sandbox", "danger-full-access"]
+    elif allows(policy, "write"):
         reaches = allows(policy, "network") and allows(policy, "shell")
         flags += ["--sandbox", "workspace-write"]
         flags += ["-c", "sandbox_workspace_write.exclude_slash_tmp=true"]
@@ -262,10 +265,27 @@ MODE_ACP = "mode"
 """The key of the compiled settings that holds the mode of codex-acp."""
 
 
-def mode_acp(policy: Policy) -> str:
+def mode_acp(policy: Policy, run: RunOptions) -> str:
     """The mode of codex-acp. Its default mode writes without asking. In ``read-only`` it asks about
     each change, and an allowed change is made outside its sandbox."""
-    return "agent-full-access" if policy.is_unlimited else "read-only"
+    return "agent-full-access" if _asks_nothing(policy, run) else "read-only"
+
+
+def _asks_nothing(policy: Policy, run: RunOptions) -> bool:
+    """Whether codex-acp may do everything without asking: under the policy ``all``, or if corral's
+    sandbox enforces all that the policy does not allow."""
+    if policy.is_unlimited:
+        return True
+    by_sandbox = policy.verdict("write") != "ask" and not policy.shell_rules
+    needed = (policy.verdict("shell"), policy.verdict("read"))
+    servers = not run.mcp_servers or policy.verdict("mcp") == "allow"
+    return (
+        run.in_sandbox
+        and not run.hooked
+        and by_sandbox
+        and needed == ("allow", "allow")
+        and servers
+    )
 
 
 def views_images(policy: Policy, *, hooked: bool = False) -> bool:
@@ -274,12 +294,14 @@ def views_images(policy: Policy, *, hooked: bool = False) -> bool:
     return policy.verdict("read") == "allow" and not policy.is_unlimited and not hooked
 
 
-def settings_acp(policy: Policy, *, hooked: bool = False) -> list[str]:
+def settings_acp(policy: Policy, run: RunOptions) -> list[str]:
     if policy.is_unlimited:
         return ['web_search="live"']
     search = "live" if policy.verdict("network") == "allow" else "disabled"
-    off = ["multi_agent", "shell_tool", "unified_exec"]
-    if not views_images(policy, hooked=hooked):
+    off = ["multi_agent"]
+    if not _asks_nothing(policy, run):
+        off += ["shell_tool", "unified_exec"]
+    if not views_images(policy, hooked=run.hooked):
         off.append("view_image")
     return [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
 
@@ -307,13 +329,13 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
         rows = compile_headless(policy, run).report
     else:
         rows = tuple(_asking_row(policy, run, capability) for capability in CAPABILITIES)
-    mode: Json = mode_acp(policy)
+    mode: Json = mode_acp(policy, run)
     # It asks about patches, and we judge them when we answer. It does not ask about images. The
     # sessions of one process in a pool have several folders.
     tools = READ if views_images(policy, hooked=run.hooked) else ()
     return CompiledPolicy(
         rows,
-        tuple(settings_acp(policy, hooked=run.hooked)),
+        tuple(settings_acp(policy, run)),
         settings={MODE_ACP: mode},
         for_folders=_path_hook(policy, run, tools, one_folder=False),
         unhooked=_unhooked(policy, run),

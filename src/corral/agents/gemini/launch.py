@@ -160,7 +160,7 @@ def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[st
         flags += ["--policy", policy, "--admin-policy", policy]
     if run.model is not None:
         flags += [f"--model={run.model}"]
-    if run.sandbox:
+    if run.sandbox == "agent":
         flags.append("--sandbox")
     if run.inherit != "user":
         flags += ["--extensions", "none"]

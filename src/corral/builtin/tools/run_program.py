@@ -52,6 +52,7 @@ async def run_program(
             stdin=stdin,
             scratch=workspace.scratch,
             registry=ProcessRegistry(paths.process_registry(), owner),
+            sandbox=workspace.sandbox,
         )
     )
 

@@ -7,7 +7,8 @@ error and nothing outside is used.
 
 Known limits: a folder that is moved out of the root while it is open is followed; a file with a
 hard link outside can be read, but not written: writing replaces the file. The folders above the
-root, and mounts below it, are trusted. Commands are not confined here: the policy decides on them.
+root, and mounts below it, are trusted. Commands are confined by the sandbox, if there is one; the
+policy decides whether they run.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import contextlib
 import os
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral.errors import ConfigError
 from corral.protected_paths import protection_of
 from corral.system.environment import for_commands
+
+if TYPE_CHECKING:
+    from corral.system.sandbox.sandbox import Sandbox
 
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """A pager or a password prompt would wait until the timeout, because there is no terminal."""
@@ -44,11 +49,12 @@ class Workspace:
         pass_env: Iterable[str] = (),
         scratch: Path | None = None,
         protects: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> None:
         """``extra`` may be read, ``writable`` also written. ``env`` is added to the environment of
         commands; ``pass_env`` names variables of corral's environment that they get too. With
         ``protects``, no protected name (``corral.protected_paths``) is written; ``.git`` never
-        is. Raises ``ConfigError`` if a path is not a folder."""
+        is. Commands run in ``sandbox``. Raises ``ConfigError`` if a path is not a folder."""
         self.protects = protects
         self.root = _existing(Path(root))
         self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
@@ -56,6 +62,7 @@ class Workspace:
         self.env = dict(env or {})
         self.pass_env = frozenset(pass_env)
         self.scratch = scratch
+        self.sandbox = sandbox
 
     def resolve(self, path: str, *, write: bool = False) -> Path:
         """The path without links, whether or not it exists. Raises ``ToolError`` if the tools may

@@ -336,6 +336,7 @@ class Connection:
                 scratch=record.tmp,
                 registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
                 on_stderr=self._stderr_lines.feed,
+                sandbox=prepared.agent_sandbox(launch, record.folder),
             )
         )
         run = prepared.run
@@ -607,7 +608,8 @@ class Connection:
             answered=False,
             run=self._prepared.run,
         )
-        error = self._prepared.agent.explain(ending) or StreamBroken("the agent ended by itself")
+        found = self._prepared.sandbox_error(ending) or self._prepared.agent.explain(ending)
+        error = found or StreamBroken("the agent ended by itself")
         error.exit_code, error.signal = ended.code, ended.signal
         self._fail_all(error)
 

@@ -151,6 +151,7 @@ class StreamBackend:
                 scratch=self._record.tmp,
                 registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
                 on_stderr=self._stderr_lines.feed,
+                sandbox=prepared.agent_sandbox(launch, self._record.folder),
             )
         )
 
@@ -291,7 +292,7 @@ class StreamBackend:
             answered=normalizer.answered,
             run=self._prepared.run,
         )
-        found = self._prepared.agent.explain(ending)
+        found = self._prepared.sandbox_error(ending) or self._prepared.agent.explain(ending)
         if found is None and (ending.code or ending.signal):  # a success needs a clean exit
             how = f"exit code {ending.code}" if ending.code else f"signal {ending.signal}"
             return ProcessFailed(

@@ -53,7 +53,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -61,6 +61,11 @@ from corral import errors
 from corral.system import platform, version_cache
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
 from corral.system.process.tree import ProcessRegistry, ProcessTree, reap_leftovers
+
+if TYPE_CHECKING:
+    from corral.system.sandbox.box import Wrapped
+    from corral.system.sandbox.gateway import Gateway
+    from corral.system.sandbox.sandbox import Sandbox
 
 _log = logging.getLogger("corral.process")
 
@@ -117,6 +122,8 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     the event loop holds it."""
     stderr_tail: int = 16_384
     """How many bytes of stderr are kept."""
+    sandbox: Sandbox | None = None
+    """Run it in a sandbox."""
 
 
 class Process:
@@ -158,6 +165,7 @@ class Process:
                 if registry is not None:
                     undo.callback(registry.remove, mark)
                     registry.announce(mark, number, argv[0])
+                wrapped = _open_sandbox(spec.sandbox, undo, child_ends)
             popen = _spawn(
                 argv,
                 cwd=Path(spec.cwd),
@@ -166,8 +174,10 @@ class Process:
                 stdout=out.child_fd,
                 stderr=err.child_fd,
                 number=number,
+                wrapped=wrapped,
             )
             tree = ProcessTree(popen.pid, mark, number)
+            tree.is_sandboxed = wrapped is not None
             undo.callback(tree.reap)
             undo.callback(tree.kill)
             with _writing(registry.folder if registry else files):
@@ -177,6 +187,10 @@ class Process:
                 child = Child(
                     loop, popen=popen, tree=tree, feed=feed, out=out, err=tail, registry=registry
                 )
+            if wrapped is not None and wrapped.control is not None:
+                from corral.system.sandbox.gateway import Gateway
+
+                child.gateway = Gateway(loop, wrapped.control, wrapped.addresses)
             undo.pop_all()
         _log.info("started %s as process %s", argv[0], popen.pid)
         return cls(child)
@@ -264,6 +278,19 @@ def _writing(folder: Path) -> Generator[None]:
         raise _write_error(error, folder) from error
 
 
+def _open_sandbox(
+    sandbox: Sandbox | None, undo: contextlib.ExitStack, child_ends: contextlib.ExitStack
+) -> Wrapped | None:
+    if sandbox is None:
+        return None
+    wrapped = sandbox.wrap()
+    for number in wrapped.passed:
+        child_ends.callback(os.close, number)
+    if wrapped.control is not None:
+        undo.callback(wrapped.control.close)
+    return wrapped
+
+
 def _open_stdin(
     loop: asyncio.AbstractEventLoop,
     spec: ProcessSpec,
@@ -302,6 +329,8 @@ class Child:
         self.feed = feed
         self.out = out
         self.err = err
+        self.gateway: Gateway | None = None
+        """The connections of a sandboxed program."""
         self.exit: Exit | None = None
         self.exited: asyncio.Future[Exit] = loop.create_future()
         self._popen = popen
@@ -439,7 +468,7 @@ class Child:
         self._unwatch()
         self._note_exit()
         self.err.drain()
-        for file in (self.out, self.err, self.feed):
+        for file in (self.out, self.err, self.feed, self.gateway):
             if file is not None:
                 file.close()
         self.tree.reap()
@@ -487,6 +516,7 @@ def _spawn(
     stdout: int,
     stderr: int,
     number: int | None,
+    wrapped: Wrapped | None,
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` in its own session, with the stamp ``number`` set before it runs. Where the
     kernel supports that, it is killed when we die."""
@@ -494,7 +524,7 @@ def _spawn(
     try:
         launcher = _launcher(number) if program and _is_runnable(program) else []
         popen = subprocess.Popen(
-            [*launcher, *argv],
+            [*launcher, *(wrapped.argv if wrapped else ()), *argv],
             cwd=cwd,
             env=env,
             stdin=stdin,
@@ -502,6 +532,7 @@ def _spawn(
             stderr=stderr,
             start_new_session=True,
             close_fds=True,
+            pass_fds=wrapped.passed if wrapped else (),
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     except (OSError, ValueError) as error:

@@ -100,6 +100,9 @@ class ProcessTree:
         platform.apply_stamp(root, number)
         self.root_exited = False
         """Set by the watcher of the root; saves a look at it."""
+        self.is_sandboxed = False
+        """The root is the program that made the sandbox. TERM would end it and thereby, at once,
+        everything inside, so only what is inside gets TERM. The root ends after it."""
         self.gone = False
         """Whether the last attempt to end the run left nothing of it."""
         self.reaped = False
@@ -114,6 +117,7 @@ class ProcessTree:
         tree = cls.__new__(cls)
         tree.root, tree.mark, tree.number = root, mark, number
         tree.root_exited, tree.gone, tree.reaped, tree._ours = True, False, True, False
+        tree.is_sandboxed = False
         tree._known = {root: born}
         return tree
 
@@ -200,11 +204,15 @@ class ProcessTree:
                 left -= pause
             elif not terminated or not any(proc.pid == self.root for proc in living):
                 # What a root forks after TERM is its own cleanup: it is not signalled.
-                self._send([p for p in living if p.pid not in terminated], signal.SIGTERM)
+                self._send([p for p in living if self._gets_term(p, terminated)], signal.SIGTERM)
                 terminated.update(proc.pid for proc in living)
             yield min(pause, max(patience - now, 0.001)) if now < patience else pause
             pause = min(pause * 1.5, PAUSES[1])
         self.gone = not living
+
+    def _gets_term(self, proc: platform.ProcessInfo, terminated: set[int]) -> bool:
+        spared = self.is_sandboxed and proc.pid == self.root
+        return proc.pid not in terminated and not spared
 
     def _look(self) -> list[platform.ProcessInfo]:
         try:

@@ -1,0 +1,43 @@
+"""The first program in the sandbox, which replaces itself with the agent.
+
+It is passed to Python as text (``python -c``), because corral's own files need not exist inside. It
+opens the listening sockets in the network of the sandbox and sends them to corral, which accepts
+the connections outside. Then it closes everything of its own and executes the agent.
+
+Arguments: a descriptor of a socket to corral, the number of addresses, the addresses
+(``127.0.0.1:8080``), the program and its arguments.
+"""
+
+import _socket
+import array
+import os
+import sys
+
+
+def main() -> None:
+    outside = _socket.socket(fileno=int(sys.argv[1]))
+    count = int(sys.argv[2])
+    listeners = [_listen(address) for address in sys.argv[3 : 3 + count]]
+    numbers = array.array("i", [listener.fileno() for listener in listeners])
+    outside.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+    outside.close()
+    for listener in listeners:
+        listener.close()
+    program = sys.argv[3 + count :]
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        sys.exit(f"corral: cannot run {program[0]} in the sandbox: {error.strerror}")
+
+
+def _listen(address: str) -> _socket.socket:
+    host, port = address.split(":")
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    listener.bind((host, int(port)))
+    listener.listen(128)
+    return listener
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Which sandbox this machine has, and how a program is started in it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import msgspec
+
+from corral.errors import SandboxFailed
+from corral.system import platform
+from corral.system.sandbox.box import Box, Wrapped
+
+Method = Literal["bubblewrap", "landlock", "seatbelt"]
+
+
+class Support(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine offers."""
+
+    method: Method | None
+    """None: no sandbox at all."""
+    program: str = ""
+    reason: str = ""
+    """Why it is not bubblewrap."""
+    hint: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether files, network, sockets and other processes are covered, and not writing only."""
+        return self.method in ("bubblewrap", "seatbelt")
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """A box, and the means to build it."""
+
+    support: Support
+    box: Box
+
+    def wrap(self) -> Wrapped:
+        """Prepare one start. Raises ``OSError`` if no more files can be opened."""
+        home = os.path.expanduser("~")
+        match self.support.method:
+            case "bubblewrap":
+                from corral.system.sandbox import bubblewrap
+
+                return bubblewrap.wrap(self.support.program, self.box, home)
+            case "landlock":
+                from corral.system.sandbox import landlock
+
+                return landlock.wrap(self.box)
+            case "seatbelt":
+                from corral.system.sandbox import seatbelt
+
+                return seatbelt.wrap(self.box, home)
+            case None:
+                raise SandboxFailed(f"there is no sandbox: {self.support.reason}")
+
+
+def find_support(workspace: str | None = None) -> Support:
+    """The best sandbox that works on this machine, tried for real."""
+    if not platform.LINUX:
+        return _other_system()
+    from corral.system.sandbox import bubblewrap
+
+    program = bubblewrap.find(workspace)
+    if program is None:
+        reason = "bubblewrap is not installed"
+        hint = "Install it: `apt install bubblewrap`, or `pip install corral[sandbox]`."
+    else:
+        reason = bubblewrap.probe(program) or ""
+        hint = bubblewrap.advice(reason) if reason else ""
+    if program and not reason:
+        return Support(method="bubblewrap", program=program, notes=bubblewrap.notes(program))
+    from corral.system.sandbox import landlock
+
+    method: Method | None = "landlock" if landlock.version() else None
+    return Support(method=method, program=program or "", reason=reason, hint=hint)
+
+
+def _other_system() -> Support:
+    from corral.system.sandbox import seatbelt
+
+    if platform.MACOS and os.access(seatbelt.PROGRAM, os.X_OK):
+        return Support(
+            method="seatbelt", program=seatbelt.PROGRAM, notes=("not tested on macOS so far",)
+        )
+    return Support(
+        method=None,
+        reason="this system has no sandbox that corral knows",
+        hint="Run corral on Linux or macOS, or in a container, with sandbox='off'.",
+    )
