@@ -11,7 +11,13 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, StreamTransport, compile_for
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    HookSupport,
+    StreamTransport,
+    compile_for,
+)
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -79,6 +85,7 @@ def show(name: str, as_json: bool) -> None:
         "options": [*sorted(agent.supports)],
         "capabilities": list(agent.capabilities),
         "asks": agent.asks,
+        "on_tool_call": agent.tool_call_hook,
         "environment": list(agent.env_names),
         "tools": {**agent.tools},
     }
@@ -118,15 +125,31 @@ def policy(name: str, approve: str | None, policy_file: str | None, as_json: boo
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
     run = msgspec.structs.replace(RunOptions.build(agent.name), interactive=agent.asks)
-    reports = {
-        label: compile_for(agent, msgspec.structs.replace(run, policy=value)).report
+    compiled = {
+        label: compile_for(agent, msgspec.structs.replace(run, policy=value))
         for label, value in wanted.items()
     }
     if as_json:
+        reports = {label: each.report for label, each in compiled.items()}
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
-    for label, report in reports.items():
-        echo(f"{agent.name}, {label}:\n{policy_table(report)}\n")
+    for label, each in compiled.items():
+        hook = _hook_support(agent, each)
+        echo(f"{agent.name}, {label}:\n{policy_table(each.report)}\non_tool_call: {hook}\n")
+
+
+_HOOK_SUPPORT: dict[HookSupport, str] = {
+    "none": "not available: it does not ask before each call",
+    "decide": "allows or denies each call",
+    "edit": "allows, denies or edits each call",
+}
+
+
+def _hook_support(agent: AgentSpec, compiled: CompiledPolicy) -> str:
+    support = _HOOK_SUPPORT[agent.tool_call_hook]
+    if agent.tool_call_hook == "none" or not compiled.unhooked:
+        return support
+    return f"refused with this policy: {'; '.join(compiled.unhooked)}"
 
 
 @command.command("doctor")

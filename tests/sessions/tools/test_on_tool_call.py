@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import corral
 from corral import errors
+from corral.agents import registry
 from corral.events import PermissionDecision, PermissionRequest
 from corral.policy import Action, Policy
 from corral.protocol.ndjson import RawEvent
@@ -243,3 +245,15 @@ def test_on_tool_call_must_be_a_function() -> None:
 def test_a_policy_under_which_calls_are_not_shown_is_an_error_before_the_start() -> None:
     with pytest.raises(errors.PolicyNotEnforceable, match="would not show every call"):
         prepare("gemini-acp", {"policy": corral.Policy.native()}, on_tool_call=lambda _: None)
+
+
+def test_the_documentation_says_what_each_agent_supports() -> None:
+    page = Path(__file__).parents[3] / "docs" / "tools.md"
+    ends = {"edit": "allow, deny, edit |", "decide": "a call |", "none": "before the start |"}
+    lines = page.read_text().splitlines()
+    wanted = {
+        support: next(line for line in lines if line.endswith(end)) for support, end in ends.items()
+    }
+    for agent in registry.all_agents():
+        if "person" not in agent.capabilities:
+            assert f"`{agent.name}`" in wanted[agent.tool_call_hook], agent.name
