@@ -1,0 +1,219 @@
+"""The Python examples run with a scripted model, and are shorter than the peer's version."""
+
+from __future__ import annotations
+
+import ast
+import http.client
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import tokenize
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.installed_agents import installed
+from support.real_agents import KEY
+
+from corral.testing import ModelServer, Request, Turn, hang
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+RUN_NOTEBOOK = ROOT / "tests" / "programs" / "run_notebook.py"
+COUNTS = re.compile(r"Lines of code: (\d+); with ([\w-]+): (\d+) \((peers/[\w.]+)\)")
+COMPARED = [
+    "web_streaming.py",
+    "notebook.ipynb",
+    "migrate_claude_agent_sdk.py",
+    "migrate_litellm.py",
+]
+
+
+def source_of(path: Path) -> str:
+    text = path.read_text("utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    cells = json.loads(text)["cells"]
+    return "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "code")
+
+
+def code_lines(path: Path) -> int:
+    """Lines with code: no blank lines, comments and docstrings."""
+    source = source_of(path)
+    tree = compile(
+        source,
+        str(path),
+        "exec",
+        flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
+    docstrings = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    lines = {
+        line
+        for token in tokens
+        if token.type not in (*skipped, tokenize.ENDMARKER)
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(lines - docstrings)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_example_has_fewer_lines_than_the_version_of_the_peer(name: str) -> None:
+    counted = COUNTS.search((EXAMPLES / name).read_text("utf-8"))
+    assert counted is not None
+    ours, peer = code_lines(EXAMPLES / name), code_lines(EXAMPLES / counted[4])
+    assert (ours, peer) == (int(counted[1]), int(counted[3]))
+    assert ours < peer
+
+
+def answer(request: Request) -> Turn:
+    """A model that has an answer for every example."""
+    text = request.last_text
+    if "blank after login" in text:
+        return Turn(text='{"title": "blank page", "severity": 4}')
+    if "Never answer" in text:
+        return hang("started")
+    if "It is a small project." in text:
+        return Turn(text='{"summary": "small", "problems": ["a typo"]}')
+    return Turn(text="It is a small project.", usage={"input": 10, "output": 5})
+
+
+@pytest.fixture
+def project(workspace: Path) -> Path:
+    (workspace / "README.md").write_text("# A smal project\n")
+    return workspace
+
+
+def environment(server: ModelServer, workspace: Path, agent: str = "") -> dict[str, str]:
+    """The variables of a user who has a key and, with ``agent``, that agent on the path."""
+    lane = server.lane(f"examples-{workspace.parent.name}", answer)
+    path = [str(Path(installed(agent)).parent)] if agent else []
+    return {
+        **os.environ,
+        **lane.env,
+        "GEMINI_API_KEY": KEY,
+        "GOOGLE_GEMINI_BASE_URL": lane.url,
+        "PATH": os.pathsep.join([*path, os.environ["PATH"]]),
+        "PYTHONWARNINGS": "error",
+    }
+
+
+def run(env: dict[str, str], cwd: Path, *argv: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *argv],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def test_the_litellm_script_runs(model_server: ModelServer, project: Path) -> None:
+    env = environment(model_server, project)
+    script = str(EXAMPLES / "migrate_litellm.py")
+    shown = run(env, project, script, "The page is blank after login")
+    assert shown.startswith("Ticket(title='blank page', severity=4)")
+    assert shown.endswith("It is a small project.")
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        pytest.param("gemini-cli", marks=pytest.mark.gemini_cli),
+        pytest.param("claude-cli", marks=pytest.mark.claude),
+    ],
+)
+def test_the_claude_agent_sdk_script_runs_with_two_agents(
+    agent: str, model_server: ModelServer, project: Path
+) -> None:
+    env = environment(model_server, project, agent)
+    script = str(EXAMPLES / "migrate_claude_agent_sdk.py")
+    shown = run(env, project, script, agent)
+    assert shown.count("It is a small project.\n") == 2
+    assert len(re.findall(r"^\d+ ms, \d+ tokens$", shown, re.MULTILINE)) == 2
+
+
+@pytest.mark.gemini_cli
+def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, project: Path) -> None:
+    env = environment(model_server, project, "gemini-cli")
+    shown = run(env, project, str(RUN_NOTEBOOK), str(EXAMPLES / "notebook.ipynb"))
+    assert "OUT <div><b>Result success</b>" in shown
+    assert shown.count("It is a small project.") == 2
+    assert "OUT Review(summary='small', problems=['a typo'])" in shown
+
+
+@contextmanager
+def served(env: dict[str, str], cwd: Path) -> Iterator[tuple[int, http.client.HTTPConnection]]:
+    """The example behind uvicorn: the id of its process, and a connection to it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "web_streaming:app", "--port", "0"],
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(EXAMPLES)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if found := re.search(r"running on http://127\.0\.0\.1:(\d+)", line):
+                break
+        else:
+            pytest.fail("uvicorn did not start")
+        yield process.pid, http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=100)
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stderr.close()
+
+
+def ask(connection: http.client.HTTPConnection, prompt: str) -> http.client.HTTPResponse:
+    connection.request("GET", f"/ask?prompt={prompt}")
+    return connection.getresponse()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.gemini_cli
+def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leaves(
+    model_server: ModelServer, project: Path
+) -> None:
+    env = environment(model_server, project, "gemini-cli")
+    with served(env, project) as (pid, connection):
+        response = ask(connection, "What+is+it")
+        body = response.read().decode()
+        kinds = re.findall(r"^event: (\w+)$", body, re.MULTILINE)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert (kinds[0], kinds[-1]) == ("init", "done")
+        done = json.loads(body.strip().rpartition("data: ")[2])
+        assert (done["type"], done["status"]) == ("done", "success")
+        assert children(pid) == []
+
+        response = ask(connection, "Never+answer")
+        while b"event: text" not in response.readline():
+            pass
+        assert children(pid)
+        response.close()
+        connection.close()
+        deadline = time.monotonic() + 60
+        while children(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert children(pid) == []
