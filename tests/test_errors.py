@@ -54,6 +54,7 @@ EXITS = {
     "IdleTimeout": 3,
     "TotalTimeout": 3,
     "TurnLimit": 8,
+    "RepeatedCalls": 8,
     "ToolFailed": 1,
     "BudgetSpent": 8,
     "SchemaNotMet": 9,

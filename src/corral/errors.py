@@ -41,6 +41,7 @@
         │   ├── IdleTimeout
         │   └── TotalTimeout
         ├── TurnLimit
+        │   └── RepeatedCalls       the model makes the same tool calls over and over
         ├── ToolFailed              a tool failed that the run needs
         ├── BudgetSpent
         ├── SchemaNotMet
@@ -366,6 +367,10 @@ class TurnLimit(RemoteError):
     cli_exit = 8
     status = "max_turns"
     phase: Phase = "budget"
+
+
+class RepeatedCalls(TurnLimit):
+    code = "repeated_calls"
 
 
 class ToolFailed(RemoteError):

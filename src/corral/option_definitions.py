@@ -236,12 +236,24 @@ DEFINITIONS = (
         default="by agent",
     ),
     Definition(
-        "max_turns", "Maximum number of model calls.", "Limits", ("--max-turns",), "N", "count"
+        "max_turns",
+        "Maximum number of model calls of a prompt.",
+        "Limits",
+        ("--max-turns",),
+        "N",
+        "count",
+        default="100 for the built-in agent",
     ),
     Definition(
         "max_tool_rounds",
         "Maximum number of rounds of tool calls in a turn of the built-in agent.",
         "Limits",
+    ),
+    Definition(
+        "max_repeated_calls",
+        "Equal tool calls in a row after which the built-in agent ends its turn.",
+        "Limits",
+        default="20",
     ),
     Definition(
         "max_budget_usd",

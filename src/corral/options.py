@@ -64,6 +64,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     max_tool_rounds: int | None = None
     """Rounds of tools in one turn of the built-in agent."""
+    max_repeated_calls: int | None = None
+    """Equal tool calls in a row, with equal results, after which the built-in agent ends its
+    turn."""
     reasoning_effort: Effort | None = None
     retries: int = 3
     mcp_servers: tuple[McpServer, ...] = ()
@@ -309,6 +312,7 @@ _NUMBERS = (
     "max_budget_usd",
     "max_turns",
     "max_tool_rounds",
+    "max_repeated_calls",
     "retries",
 )
 
@@ -333,6 +337,8 @@ def _check_numbers(run: RunOptions) -> None:
         number: int | None = getattr(run, name)
         if number is not None and number < 1:
             raise ConfigError(f"{name} must be at least 1, got: {number}")
+    if run.max_repeated_calls is not None and run.max_repeated_calls < 2:
+        raise ConfigError(f"max_repeated_calls must be at least 2, got: {run.max_repeated_calls}")
     if not 1 <= run.retries <= 10:
         raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
     if run.max_budget_usd is not None and not run.max_budget_usd > 0:
@@ -459,9 +465,11 @@ class RunKwargs(TypedDict, total=False):
     grace: float | str
     """Time between the request to end and SIGKILL."""
     max_turns: int | None
-    """Maximum number of model calls."""
+    """Maximum number of model calls of a prompt."""
     max_tool_rounds: int | None
     """Maximum number of rounds of tool calls in a turn of the built-in agent."""
+    max_repeated_calls: int | None
+    """Equal tool calls in a row after which the built-in agent ends its turn."""
     reasoning_effort: Effort | None
     """The reasoning effort of the model."""
     retries: int

@@ -92,7 +92,8 @@ def test_the_spec_of_an_agent_is_complete(agent: AgentSpec) -> None:
 ONE_TRANSPORT_TODAY = {
     "for_run": "any agent's spec may depend on the options of a run",
     "open_turns": "any agent may keep a prompt open",
-    "default_timeouts": "any agent may have its own timeouts",
+    "own_sandbox": "any agent may run its commands in a sandbox",
+    "default_limits": "any agent may have its own timeouts and limits",
     "native_schema": "any agent may enforce a schema itself",
     "cumulative_usage": "any agent may count the tokens of the whole session",
     "normalize_policy": "any agent may have one tool for each capability",

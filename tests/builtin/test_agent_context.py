@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.builtin_agent import BuiltinAgent, warning_codes
 
+from corral import errors
 from corral.builtin.history import shrink_messages
 from corral.builtin.loop import REPETITION_ADVICE
 from corral.messages import Message, ToolCall, ToolResult
@@ -152,8 +153,55 @@ async def test_few_repetitions_are_not_reported(
 async def test_after_a_report_repetitions_are_counted_again(
     ours: BuiltinAgent, count: int, times: int
 ) -> None:
-    events = await ours.events([*circle(1, count), say("ok")])
+    script = [*circle(1, count), say("ok")]
+    events = await ours.events(script, max_repeated_calls=21)
     assert warning_codes(events) == ["repetition"] * times
+
+
+@pytest.mark.parametrize("period", [1, 2, 3])
+async def test_calls_that_never_change_end_the_turn(ours: BuiltinAgent, period: int) -> None:
+    result = await ours.run([*circle(period, 40), say("never")])
+    assert (result.status, len(ours.requests)) == ("max_turns", 20)
+    with pytest.raises(errors.RepeatedCalls, match="20 times in a row") as caught:
+        result.raise_for_status()
+    assert "max_repeated_calls" in (caught.value.hint or "")
+    assert result.resume_token is not None
+
+
+async def test_the_number_of_repeated_calls_is_an_option(ours: BuiltinAgent) -> None:
+    result = await ours.run([*circle(1, 10), say("never")], max_repeated_calls=3)
+    assert (result.status, len(ours.requests)) == ("max_turns", 3)
+
+
+async def test_the_same_call_with_another_result_is_no_repetition(ours: BuiltinAgent) -> None:
+    poll = call("shell", command="echo x >> log; wc -l < log")
+    result = await ours.run([*[poll] * 30, say("ok")], policy="all")
+    assert result.ok
+
+
+async def test_there_is_a_limit_on_model_calls_by_default(ours: BuiltinAgent) -> None:
+    many = [call("glob", pattern=f"{n}*") for n in range(120)]
+    result = await ours.run([*many, say("never")])
+    assert (result.status, len(ours.requests)) == ("max_turns", 100)
+    assert result.error is not None
+    assert "max_turns=100" in result.error.message
+
+
+async def test_a_turn_ends_at_its_budget(ours: BuiltinAgent) -> None:
+    """Each answer costs 0.03 + 0.25 cents."""
+    cheap = {"input": 1000, "output": 1000}
+    many = [Turn(calls=[Call("glob", {"pattern": f"{n}*"})], usage=cheap) for n in range(10)]
+    result = await ours.run([*many, say("never")], max_budget_usd=0.005)
+    assert (result.status, len(ours.requests)) == ("max_budget", 2)
+    assert result.cost.usd == pytest.approx(0.0056)
+    with pytest.raises(errors.BudgetSpent, match="max_budget_usd"):
+        result.raise_for_status()
+
+
+async def test_a_budget_needs_a_price(ours: BuiltinAgent) -> None:
+    with pytest.raises(errors.ConfigError, match="price of gemini:unheard-of"):
+        await ours.run([say("never")], model="gemini:unheard-of", max_budget_usd=1)
+    assert ours.requests == []
 
 
 async def test_calls_of_one_answer_count_each(ours: BuiltinAgent) -> None:

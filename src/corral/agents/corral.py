@@ -38,6 +38,11 @@ REPORTS = ("submit_result", "report_outcome")
 """Tools that are added for a typed output, or for a node of a pipeline."""
 
 
+MAX_TURNS = 100
+"""Model calls of one prompt, if ``max_turns`` is not set."""
+MAX_REPEATED_CALLS = 20
+"""Equal calls in a row, if ``max_repeated_calls`` is not set."""
+
 PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
 
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -164,6 +169,8 @@ AGENT = AgentSpec(
             "audio",
             "images",
             "include_directories",
+            "max_budget_usd",
+            "max_repeated_calls",
             "max_tool_rounds",
             "max_turns",
             "permission_mode",
@@ -179,5 +186,6 @@ AGENT = AgentSpec(
     asks=True,
     tool_call_hook="edit",
     resumes=True,
+    default_limits={"max_turns": MAX_TURNS, "max_repeated_calls": MAX_REPEATED_CALLS},
 )
 AGENTS = (AGENT,)

@@ -54,6 +54,6 @@ AGENT = AgentSpec(
     capabilities=("files", "resume", "person"),
     resumes=True,
     open_turns=True,
-    default_timeouts={"timeout": MONTH, "idle_timeout": MONTH},
+    default_limits={"timeout": MONTH, "idle_timeout": MONTH},
 )
 AGENTS = (AGENT,)

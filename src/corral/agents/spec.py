@@ -477,8 +477,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """False if the agent may deny a call without reporting it."""
     open_turns: bool = False
     """A prompt that was not answered in time stays open: the session can be resumed from there."""
-    default_timeouts: Mapping[str, float] = {}
-    """The agent's own default timeouts, by option name."""
+    default_limits: Mapping[str, float] = {}
+    """The agent's own defaults of timeouts and other limits, by option name."""
     prompt_limit: int = 64 * 1024 * 1024
     """The largest prompt, in bytes, that reaches the model unchanged."""
     hosts: tuple[str, ...] = ()

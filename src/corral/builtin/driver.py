@@ -100,9 +100,16 @@ class Driver:
             sandbox=prepared.command_sandbox(),
         )
         entry = catalogue_overrides.catalogue().lookup(model)
+        if run.max_budget_usd is not None and (entry is None or entry.prices is None):
+            raise ConfigError(
+                f"max_budget_usd: the price of {model} is not known",
+                hint="Add it to models.toml, or leave max_budget_usd out.",
+            )
         self._limits = Limits(
             max_turns=run.max_turns,
             max_tool_rounds=run.max_tool_rounds,
+            max_repeated_calls=run.max_repeated_calls,
+            max_budget_usd=run.max_budget_usd,
             retries=run.retries - 1,
             window=entry.window if entry is not None else None,
         )

@@ -20,7 +20,9 @@ the model's stream.
 
 The turn ends with the last answer, or with an exception:
 
-- ``TurnLimit`` after ``max_turns`` answers or ``max_tool_rounds`` rounds of tools;
+- ``TurnLimit`` after ``max_turns`` answers or ``max_tool_rounds`` rounds of tools, and its
+  subclass ``RepeatedCalls`` after ``max_repeated_calls`` equal calls in a row with equal results;
+- ``BudgetSpent`` if the turn has cost ``max_budget_usd`` and the model wants to continue;
 - ``ContextLengthExceeded`` if the request does not fit even with a shrunk history, or the answer
   was cut; ``ContentRefused``, ``InvalidRequest`` or ``EmptyAnswer`` for other unusable answers;
 - the error of the model call, after its retries. An answer whose stream breaks is asked for again
@@ -29,8 +31,10 @@ The turn ends with the last answer, or with an exception:
 
 Guarantees: every tool call in the history has a result before the next request, because vendors
 reject a call without one. A malformed call is reported back to the model at most
-``MAX_MALFORMED`` times per turn. Repeated identical calls get one piece of advice, then the count
-starts again. Usage is counted for every answer, also of a turn that fails.
+``MAX_MALFORMED`` times per turn. Repeated equal calls get one piece of advice, then the count
+starts again; whatever the advice did, equal calls with equal results end the turn at their limit. A
+limit ends the turn before the next answer is asked for: what was done stays in the history, and the
+session can be resumed. Usage is counted for every answer, also of a turn that fails.
 
 On a cancellation the stream is closed and the tools' processes are ended; the history keeps what
 was complete, and ``close_open_calls`` adds the missing results before the next prompt. If this
@@ -51,18 +55,20 @@ from msgspec.structs import replace
 from corral.builtin.history import History
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.errors import (
+    BudgetSpent,
     ContentRefused,
     ContextLengthExceeded,
     CorralError,
     EmptyAnswer,
     InvalidRequest,
+    RepeatedCalls,
     StreamBroken,
     TurnLimit,
 )
 from corral.events import Error, Text, Thinking, UsageReport, Vendor
 from corral.inference.client import Client
 from corral.inference.retry import retry_delay
-from corral.messages import Message, ToolCall
+from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import (
     Finish,
     ProviderEvent,
@@ -75,7 +81,7 @@ from corral.model_types import (
 from corral.sessions.structured_output import SUBMIT
 from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor
-from corral.values import Cost, Usage, add_by_model
+from corral.values import Cost, Json, Usage, add_by_model
 
 NEARLY_FULL = 0.8
 """The share of the context window above which a warning is emitted."""
@@ -87,7 +93,9 @@ MALFORMED_ADVICE = (
     "Your last tool call was malformed and was not run. Make it again, as plain JSON."
 )
 REPEATED_CALLS = 10
-"""Calls that must repeat with one period to count as a loop."""
+"""Calls that must repeat with one period before the model gets advice."""
+POLLING = ("wait",)
+"""Tools that a model calls again and again because it has nothing else to do."""
 
 REPETITION_ADVICE = (
     "You have made the same tool calls over and over without getting further. Stop, think about"
@@ -154,22 +162,23 @@ class Mailbox:
 
 
 class Repetition:
-    """Detects that the model repeats the same tool calls."""
+    """Detects that the last ``count`` tool calls repeat each other."""
 
-    def __init__(self) -> None:
-        self._last: deque[bytes] = deque(maxlen=REPEATED_CALLS)
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._last: deque[bytes] = deque(maxlen=count)
 
-    def repeats(self, call: ToolCall) -> bool:
+    def repeats(self, call: ToolCall, result: Json = None) -> bool:
         """Whether the last calls, including this one, repeat with a period of 1, 2 or 3. After
-        it was reported, counting starts again."""
-        self._last.append(
-            msgspec.json.encode([call.name, call.arguments, call.raw], order="sorted")
-        )
+        it was reported, counting starts again. With ``result``, the results must be equal too."""
+        made: list[Json] = [call.name, call.arguments, call.raw, result]
+        self._last.append(msgspec.json.encode(made, order="sorted"))
         last = list(self._last)
-        if len(last) < REPEATED_CALLS:
+        if len(last) < self._count:
             return False
         for period in (1, 2, 3):
-            if all(last[at] == last[at - period] for at in range(period, REPEATED_CALLS)):
+            enough = self._count >= 2 * period
+            if enough and all(last[at] == last[at - period] for at in range(period, len(last))):
                 self._last.clear()
                 return True
         return False
@@ -179,6 +188,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     """Answers of the model per prompt."""
     max_tool_rounds: int | None = None
+    max_repeated_calls: int | None = None
+    max_budget_usd: float | None = None
     retries: int = 2
     window: int | None = None
     """Size of the context window in tokens, if known."""
@@ -225,7 +236,7 @@ class Loop:
         self._tally = tally
         self._mailbox = mailbox
         self._thinking = output.thinking
-        self._repetition = Repetition()
+        self._start_counting()
         self._warned = False
         self._sent_warnings: set[str] = set()
         self._answers = 0
@@ -238,12 +249,11 @@ class Loop:
         otherwise."""
         history, limits = self._history, self._limits
         history.begin(prompt)
-        self._repetition = Repetition()  # another prompt may need the same calls again
+        self._start_counting()  # another prompt may need the same calls again
         answers = rounds = malformed = 0
         submitted = False
         while True:
-            if limits.max_turns is not None and answers >= limits.max_turns:
-                raise _limit_error(f"max_turns={limits.max_turns}")
+            self._check_limits(answers)
             response = await self._answer()
             answers += 1
             history.add(response.message)
@@ -255,6 +265,7 @@ class Loop:
                 submitted = any(call.name == SUBMIT for call in response.tool_calls)
                 results = await self._executor.execute(response.tool_calls, self._emit)
                 history.add(Message("tool", results))
+                self._check_repetition(response, results)
                 for text in (*self._advice(response), *self._mailbox.after_tools()):
                     history.add(Message.user(text))
                 continue
@@ -274,8 +285,37 @@ class Loop:
             for text in more:
                 history.add(Message.user(text))
 
+    def _start_counting(self) -> None:
+        most = self._limits.max_repeated_calls
+        self._advised = Repetition(REPEATED_CALLS if most is None else max(2, most // 2))
+        self._repetition = None if most is None else Repetition(most)
+
+    def _check_limits(self, answers: int) -> None:
+        limits, spent = self._limits, self._tally.cost.usd
+        if limits.max_turns is not None and answers >= limits.max_turns:
+            raise _limit_error(f"max_turns={limits.max_turns}")
+        budget = limits.max_budget_usd
+        if budget is not None and answers and spent is not None and spent >= budget:
+            raise BudgetSpent(
+                f"the turn has cost ${spent:.4f} of max_budget_usd={budget:g}",
+                hint="Raise max_budget_usd and resume the session, or ask for less.",
+            )
+
+    def _check_repetition(self, response: Response, results: tuple[ToolResult, ...]) -> None:
+        """Raises ``RepeatedCalls`` if neither the calls nor their results change any more."""
+        if self._repetition is None:
+            return
+        for call, result in zip(response.tool_calls, results, strict=True):
+            if call.name not in POLLING and self._repetition.repeats(call, result.content):
+                raise RepeatedCalls(
+                    f"the model made the same tool calls {self._limits.max_repeated_calls} times"
+                    f" in a row, with the same results; the last one: {call.name}",
+                    hint="Make the prompt more precise, try another model, or raise"
+                    " max_repeated_calls.",
+                )
+
     def _advice(self, response: Response) -> list[str]:
-        repeated = [self._repetition.repeats(call) for call in response.tool_calls]
+        repeated = [self._advised.repeats(call) for call in response.tool_calls]
         if not any(repeated):
             return []
         self._warn("repetition", "the agent repeats the same calls; it was warned")
@@ -387,7 +427,8 @@ class Loop:
 
 def _limit_error(which: str) -> TurnLimit:
     return TurnLimit(
-        f"the agent was not done within {which}", hint="Raise it, or give it a smaller task."
+        f"the agent was not done within {which}",
+        hint="Raise it, resume the session to continue, or give the agent a smaller task.",
     )
 
 

@@ -198,7 +198,7 @@ def prepare(
     agent = config.find_agent(name)
     if registry.names_a_model(name):
         options = _with_model(name, options)
-    defaults = {**agent.default_timeouts, **config.load(agent.name)}
+    defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if agent.for_run is not None:
         agent = agent.for_run(run)

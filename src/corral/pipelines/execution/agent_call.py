@@ -49,9 +49,10 @@ TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode"], ...] = (
     "system_prompt",
     "session_mode",
 )
-COUNT_OPTIONS: tuple[Literal["max_turns", "max_tool_rounds"], ...] = (
+COUNT_OPTIONS: tuple[Literal["max_turns", "max_tool_rounds", "max_repeated_calls"], ...] = (
     "max_turns",
     "max_tool_rounds",
+    "max_repeated_calls",
 )
 AMOUNT_OPTIONS: tuple[Literal["max_budget_usd"], ...] = ("max_budget_usd",)
 LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachments")
