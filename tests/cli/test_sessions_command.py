@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.pipeline_command import corral
+from support.scripted_agent import PROGRAM as SCRIPTED
 
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor
 from corral.sessions import store
@@ -78,6 +79,38 @@ def test_a_session_is_shown_turn_by_turn(workspace: Path, ids: tuple[str, str]) 
         "history"
     ]
     assert turn["prompt"] == "Fix the parser"
+
+
+def test_the_changes_of_files_are_shown_if_they_are_stored(workspace: Path) -> None:
+    done = corral(
+        *("run", "--agent", "gemini-cli", "--program", str(SCRIPTED), "--env", "GEMINI_API_KEY"),
+        "init\nsh echo after > notes.txt\ntext Done.\nresult",
+        cwd=workspace,
+        env={"GEMINI_API_KEY": "scripted-key-0123456789"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "+after" not in corral("sessions", "show", "last", cwd=workspace).stdout
+    shown = corral("sessions", "show", "last", "--diff", cwd=workspace).stdout
+    assert "--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1,1 @@\n+after\n" in shown
+    exported = corral("sessions", "export", "last", "--diff", "--format", "md", cwd=workspace)
+    assert "```diff\n--- /dev/null" in exported.stdout
+    (workspace / "notes.txt").write_text("later\n")
+    (turn,) = json.loads(
+        corral("sessions", "show", "last", "--diff", "--json", cwd=workspace).stdout
+    )["history"]
+    assert (turn["number"], "+after" in turn["diff"]) == (1, True)
+
+
+def test_the_newest_session_with_a_text_is_shown_and_exported(
+    workspace: Path, ids: tuple[str, str]
+) -> None:
+    assert "Fix the parser" in corral("sessions", "show", "--grep", "comma", cwd=workspace).stdout
+    exported = corral("sessions", "export", "-g", "roses", "--format", "json", cwd=workspace)
+    assert json.loads(exported.stdout)["id"] == ids[1]
+    none = corral("sessions", "show", "--grep", "nothing like it", cwd=workspace)
+    assert (none.returncode, "no session contains" in none.stderr) == (4, True)
+    for words in ((), ("last", "--grep", "comma")):
+        assert corral("sessions", "show", *words, cwd=workspace).returncode == 2
 
 
 def test_a_session_is_exported_as_markdown_json_and_lines(

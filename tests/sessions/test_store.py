@@ -219,3 +219,16 @@ async def test_on_a_full_disk_the_transcript_ends_and_a_warning_names_the_folder
     assert warning.code == "transcript_lost"
     assert f"cannot write in {folder}: No space left on device" in warning.message
     assert "free some space" in warning.message
+
+
+async def test_the_changes_of_files_are_stored_and_redacted(workspace: Path) -> None:
+    (workspace / "old.txt").write_text("before\n")
+    key = "scripted-key-0123456789"
+    script = f"init\nsh echo after {key} > old.txt\ntext done\nresult"
+    await corral.run("gemini-cli", script, **scripted_options(workspace))
+    diff = store.find("last").diff(1)
+    assert "-before\n" in diff
+    assert "+after" in diff
+    assert key not in diff
+    await corral.run("gemini-cli", script, **scripted_options(workspace, record=False))
+    assert store.find("last").diff(1) == ""

@@ -99,17 +99,25 @@ def _moment(text: str) -> float:
         raise ConfigError(f"--since: {error}, or a date such as 2026-11-30") from error
 
 
+NAME = click.argument("name", required=False, shell_complete=completing("sessions"))
+GREP = click.option(
+    "-g", "--grep", metavar="TEXT", help="Instead of NAME: the newest session with this text."
+)
+
+
 @command.command("show")
-@click.argument("name", shell_complete=completing("sessions"))
+@NAME
+@GREP
+@click.option("--diff", is_flag=True, help="Also print how each turn changed files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the turns as JSON.")
-def show(name: str, as_json: bool) -> None:
+def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
     """Show what happened in a session; 'last' is the newest.
 
     For each turn: the prompt, the tool calls, the answer, the files changed, the model, the
     duration, the tokens and the cost.
     """
-    record = _transcript(name)
-    records = transcript.turns(record.events())
+    record = _transcript(name, grep)
+    records = _turns(record, diff=diff)
     if as_json:
         echo_json(_json(record, records))
         return
@@ -122,6 +130,15 @@ def show(name: str, as_json: bool) -> None:
             echo(part.strip() + "\n" if isinstance(part, str) else _call_line(part))
         for file in turn.files:
             echo(f"  {file.kind:8} {file.path}")
+        if diff and turn.files:
+            echo(f"\n{turn.diff or 'The changes are not stored.'}", nl=not turn.diff)
+
+
+def _turns(record: store.SessionRecord, *, diff: bool) -> list[transcript.TurnRecord]:
+    turns = transcript.turns(record.events())
+    for turn in turns if diff else ():
+        turn.diff = record.diff(turn.number)
+    return turns
 
 
 def _call_line(call: transcript.Call) -> str:
@@ -136,7 +153,8 @@ def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> by
 
 
 @command.command("export")
-@click.argument("name", shell_complete=completing("sessions"))
+@NAME
+@GREP
 @click.option(
     "--format",
     "format_",
@@ -148,16 +166,19 @@ def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> by
 @click.option(
     "-o", "--output", type=click.Path(), help="Write to this new file.  [default: stdout]"
 )
-def export(name: str, format_: Format, output: str | None) -> None:
+@click.option("--diff", is_flag=True, help="With md and json: also how each turn changed files.")
+def export(
+    name: str | None, grep: str | None, format_: Format, output: str | None, *, diff: bool
+) -> None:
     """Print a session, to share or to process it; 'last' is the newest."""
-    record = _transcript(name)
+    record = _transcript(name, grep)
     if format_ == "ndjson":
         text = b"".join(to_json(event) + b"\n" for event in record.events()).decode()
     elif format_ == "json":
-        text = _json(record, transcript.turns(record.events())).decode() + "\n"
+        text = _json(record, _turns(record, diff=diff)).decode() + "\n"
     else:
         title = record.meta.title or record.meta.id
-        text = transcript.markdown(title, transcript.turns(record.events()))
+        text = transcript.markdown(title, _turns(record, diff=diff))
     if output is None:
         print_answer(text)
         return
@@ -235,7 +256,15 @@ def answer(name: str, file: str) -> None:
         echo(f"stored; to continue: corral run --resume {record.meta.id}")
 
 
-def _transcript(name: str) -> store.SessionRecord:
+def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:
+    """The session with this name, or the newest with this text."""
+    if grep is not None and name is None:
+        found = index.search(index.Query(grep=grep, limit=1))
+        if not found:
+            raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
+        name = found[0].meta.id
+    elif name is None or grep is not None:
+        raise ConfigError("give the id of a session ('last' is the newest), or --grep TEXT")
     record = store.find(name)
     if not (record.folder / store.EVENTS).exists():
         raise ResumeLost(

@@ -162,6 +162,13 @@ class SessionRecord:
         except FileNotFoundError:
             return
 
+    def diff(self, turn: int) -> str:
+        """How a turn changed files; empty if it changed none, or that is not stored."""
+        try:
+            return self.diff_file(turn).read_text("utf-8")
+        except OSError:
+            return ""
+
     def close(self, *, keep: bool) -> None:
         """Remove temporary files; without ``keep``, the complete folder."""
         import shutil
@@ -274,7 +281,7 @@ def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     other.meta.model, other.meta.spent = meta.model, meta.spent
     try:
         paths.make_dir(paths.sessions())
-        skipped = shutil.ignore_patterns(META, LOCK, EVENTS, *without)
+        skipped = shutil.ignore_patterns(META, LOCK, EVENTS, DIFFS, *without)
         shutil.copytree(record.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
         raise StorageFailed(f"session {meta.id} cannot be copied: {error}") from error

@@ -45,6 +45,8 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
 class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One prompt and what came of it."""
 
+    number: int = 0
+    """The number of the turn in the session, from 1."""
     prompt: str = ""
     started: float = 0.0
     """Seconds since the epoch."""
@@ -54,6 +56,8 @@ class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     parts: list[str | Call] = []
     """The answer's messages and the tool calls, in order."""
     files: tuple[FileChanged, ...] = ()
+    diff: str = ""
+    """How the files changed, if it was asked for and stored."""
     usage: Usage = Usage()
     cost: Cost = Cost()
     duration_ms: int | None = None
@@ -75,7 +79,8 @@ def turns(events: Iterable[Event]) -> list[TurnRecord]:
     calls: dict[str, Call] = {}
     for event in events:
         if isinstance(event, Init):
-            found.append(TurnRecord(started=event.ts, model=event.model))
+            number = int(tail) if (tail := event.run_id.rpartition(".")[2]).isdecimal() else 0
+            found.append(TurnRecord(number=number, started=event.ts, model=event.model))
             calls.clear()
         elif found:
             _add(found[-1], event, calls)
@@ -110,6 +115,7 @@ def _add(turn: TurnRecord, event: Event, calls: dict[str, Call]) -> None:
 
 def _finish(turn: TurnRecord, done: Done) -> None:
     turn.status = done.status
+    turn.model = done.model or turn.model
     turn.files, turn.usage, turn.cost = done.files, done.usage, done.cost
     turn.duration_ms = done.duration_ms
     if done.error is not None:
@@ -125,6 +131,8 @@ def markdown(title: str, records: Iterable[TurnRecord]) -> str:
             lines += [part.strip() if isinstance(part, str) else _call(part), ""]
         if turn.files:
             lines += [*(f"- {file.kind} `{file.path}`" for file in turn.files), ""]
+        if turn.diff:
+            lines += [_fence(turn.diff, "diff"), ""]
         lines.append(f"*{summary(turn)}*")
     return "\n".join(lines) + "\n"
 
@@ -156,7 +164,7 @@ def _call(call: Call) -> str:
     return "\n".join(lines)
 
 
-def _fence(text: str) -> str:
+def _fence(text: str, language: str = "text") -> str:
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     marks = "`" * (longest + 1)
-    return f"{marks}text\n{text.rstrip()}\n{marks}"
+    return f"{marks}{language}\n{text.rstrip()}\n{marks}"

@@ -53,6 +53,9 @@ from corral.values import FileChanged, Usage, printable_path, subtract_by_model
 
 _log = logging.getLogger("corral.sessions")
 
+KEPT_CONTENTS = 4 * 1024 * 1024
+"""Bytes of files that are kept in memory during a recorded turn, for the diff of what it changes.
+Files that git has as they are do not count."""
 EXIT_TIMEOUT = 10.0
 """Seconds that a program may take to exit after the turn's end."""
 
@@ -185,7 +188,7 @@ class Turn:
             self._log_start()
             await self._backend.prepare()
             if self._prepared.run.track_files:
-                self._before = await in_thread(changes.look, Path(self._prepared.cwd))
+                self._before = await in_thread(self._look)
             self._normalizer = self._new_normalizer(started)
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
@@ -292,6 +295,7 @@ class Turn:
             if error.retry_after is not None:
                 error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(normalizer)
+        await self._save_diff(files)
         finish = self._turn_usage(normalizer)
         saved = self._save_record(
             normalizer, error, resumable=self._is_resumable(normalizer, finish, error)
@@ -359,6 +363,28 @@ class Turn:
             return _reported_files(normalizer), False
         changed = changes.compare(self._before, after, normalizer.written)
         return changed, self._before.complete and after.complete and not self._shared
+
+    def _look(self) -> changes.Snapshot:
+        room = KEPT_CONTENTS if self._recording else 0
+        return changes.look(Path(self._prepared.cwd), room=room)
+
+    async def _save_diff(self, files: tuple[FileChanged, ...]) -> None:
+        """Store how the turn changed files, with the transcript."""
+        if not self._recording or self._before is None or not files:
+            return
+        try:
+            await in_thread(self._write_diff, self._before, files)
+        except (OSError, NoThread) as error:
+            text = f"the diff of the files is not stored: {error}"
+            self._pending_warnings.append(_warning("transcript_lost", text))
+
+    def _write_diff(self, before: changes.Snapshot, files: tuple[FileChanged, ...]) -> None:
+        from corral.system.git.file_diffs import diff_since  # loads difflib
+
+        file = self._record.diff_file(self._record.meta.turns + 1)
+        text = self._redactor.clean_text(diff_since(before, files))
+        paths.make_dir(file.parent)
+        paths.write_private(file, text.encode("utf-8", "replace"))
 
     def _save_session_id(self, normalizer: EventNormalizer) -> None:
         """Save the session's id as soon as the agent works: this process may be killed before the

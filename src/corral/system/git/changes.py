@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.events import FileKind
-from corral.system.fs import open_regular
+from corral.system.fs import open_regular, read_small
 from corral.system.git import repository, scan
 from corral.system.git.repository import IndexEntry
 from corral.system.git.scan import Scope
@@ -31,6 +31,8 @@ HASHED_FILE = 1024 * 1024
 HASHED_TOTAL = 64 * 1024 * 1024
 """Above these limits a file is compared by its size and times only."""
 COUNTED_FILE = 1024 * 1024
+KEPT_FILE = 256 * 1024
+"""Bytes of a file whose content is kept."""
 
 _SKIPPED = frozenset({b".git", b".hg", b".svn", b"node_modules", b"__pycache__"})
 """Folders that are left out if there is no repository: generated, and very large."""
@@ -53,24 +55,27 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The ignore rules from outside the folder, if it is in a git repository."""
     staged: dict[str, str] = {}
     """Files that are as in the index: path → blob id."""
+    contents: dict[str, bytes] = {}
+    """The content of other files, as far as there was room for it."""
 
     def has(self, path: str) -> bool:
         """Whether the snapshot has a file with this absolute path."""
         return os.path.relpath(path, self.root) in self.files
 
 
-def look(root: Path) -> Snapshot:
-    """The folder as it is now."""
+def look(root: Path, *, room: int = 0) -> Snapshot:
+    """The folder as it is now, with at most ``room`` bytes of contents that git does not have."""
     scope = scan.scope_of(root)
     indexed = _indexed(root) if scope is not None else {}
     tracked = {os.fsencode(path) for path in indexed}
-    files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, budget=HASHED_TOTAL)
+    reader = _Reader(HASHED_TOTAL, room)
+    files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, reader)
     staged = {
         path: entry.blob
         for path, seen in files.items()
         if (entry := indexed.get(path)) is not None and _is_still(entry, seen)
     }
-    return Snapshot(str(root), files, complete, scope, staged)
+    return Snapshot(str(root), files, complete, scope, staged, reader.contents)
 
 
 def look_again(before: Snapshot) -> Snapshot:
@@ -82,7 +87,7 @@ def look_again(before: Snapshot) -> Snapshot:
     if before.scope is not None:
         # A file that was tracked before is compared even if it is ignored now.
         paths = chain(before.files, (path for path in paths if path not in before.files))
-    files, complete = _stat_all(root, paths, {}, budget=0)
+    files, complete = _stat_all(root, paths, {}, _Reader(0, 0))
     return Snapshot(before.root, files, complete)
 
 
@@ -152,7 +157,8 @@ def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
         return True
     absolute = os.path.join(before.root, path)
     if old.digest is not None:
-        return _digest(absolute) != old.digest
+        data = read_small(absolute, HASHED_FILE)
+        return data is None or _digest(data) != old.digest
     blob = before.staged.get(path)
     return blob is None or hash_blob(absolute, len(blob)) != blob
 
@@ -161,11 +167,33 @@ def _is_still(entry: IndexEntry, seen: Seen) -> bool:
     return entry.is_still(seen.size, seen.mtime, seen.ctime, seen.inode)
 
 
+class _Reader:
+    """Reads files for their digests. Small contents are kept while there is room."""
+
+    def __init__(self, budget: int, room: int) -> None:
+        """``budget``: bytes of files that get a digest."""
+        self._budget = budget
+        self._room = room
+        self.contents: dict[str, bytes] = {}
+
+    def with_digest(self, path: str, absolute: str, seen: Seen) -> Seen:
+        if seen.size > min(HASHED_FILE, self._budget) or not stat.S_ISREG(seen.mode):
+            return seen
+        self._budget -= seen.size
+        data = read_small(absolute, HASHED_FILE)
+        if data is None:
+            return seen
+        if len(data) <= min(KEPT_FILE, self._room):
+            self._room -= len(data)
+            self.contents[path] = data
+        return replace(seen, digest=_digest(data))
+
+
 def _stat_all(
-    root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], *, budget: int
+    root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], reader: _Reader
 ) -> tuple[dict[str, Seen], bool]:
     """The state of every file, and whether all files were read. A file that is not as in the index
-    gets a digest, as long as the ``budget`` of bytes lasts."""
+    gets a digest."""
     files: dict[str, Seen] = {}
     try:
         for path in paths:
@@ -181,10 +209,7 @@ def _stat_all(
             seen = Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode)
             entry = indexed.get(path)
             is_known = entry is not None and _is_still(entry, seen)
-            if not is_known and seen.size <= min(HASHED_FILE, budget) and stat.S_ISREG(seen.mode):
-                seen = replace(seen, digest=_digest(absolute))
-                budget -= seen.size
-            files[path] = seen
+            files[path] = seen if is_known else reader.with_digest(path, absolute, seen)
     except scan.TooManyFiles:
         return files, False
     return files, True
@@ -227,14 +252,10 @@ def _prefix(root: Path, found: scan.Layout | None) -> bytes | None:
     return b"" if below == "." else os.fsencode(below) + b"/"
 
 
-def _digest(path: str) -> bytes | None:
+def _digest(data: bytes) -> bytes:
     import hashlib  # slow to load, and often not needed
 
-    try:
-        with open_regular(path) as file:
-            return hashlib.blake2b(file.read(HASHED_FILE + 1), digest_size=16).digest()
-    except OSError:
-        return None
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _count_lines(path: str) -> int | None:

@@ -170,6 +170,27 @@ def changed_files(folder: Path, old: str, new: str) -> tuple[str, ...]:
     return tuple(printable_path(os.fsdecode(each.path)) for each in differences(folder, old, new))
 
 
+def blobs(folder: Path, ids: Sequence[str], limit: int) -> dict[str, bytes]:
+    """The contents of blobs of at most ``limit`` bytes, by id. Those that are not there, or do not
+    fit into git's output, are missing. Raises ``StorageFailed``."""
+    feed = "".join(f"{each}\n" for each in ids).encode()
+    listed = call(folder, "cat-file", "--batch-check", feed=[feed]).out.split(b"\n")
+    rows = (row.split(b" ") for row in listed)
+    small = [row[0] for row in rows if len(row) == 3 and row[1] == b"blob" and int(row[2]) <= limit]
+    if not small:
+        return {}
+    data = call(folder, "cat-file", "--batch", feed=[b"\n".join(small) + b"\n"]).out
+    found: dict[str, bytes] = {}
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        name, _, size = data[at:end].split(b" ")
+        start, at = end + 1, end + 2 + int(size)
+        if at > len(data):
+            break  # cut
+        found[name.decode()] = data[start : at - 1]
+    return found
+
+
 _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
