@@ -101,7 +101,17 @@ FACTS = tuple(ErrorFacts.__annotations__)
 
 
 class CorralError(Exception):
-    """The base class. ``str(error)`` is the message, with the hint on its own line."""
+    """The base class. ``str(error)`` is the message, with the hint on its own line.
+
+    ::
+
+        try:
+            corral.run_sync("gemini-cli", "Fix the test", check=True)
+        except corral.errors.RateLimited as error:
+            print(error.retry_after)
+        except corral.CorralError as error:
+            print(error.code, error.message, error.hint)
+    """
 
     code: ClassVar[str] = "error"
     """A stable identifier, for events and logs."""
@@ -175,112 +185,156 @@ class CallerError(CorralError, ValueError):
 
 
 class ConfigError(CallerError):
+    """An option, a file or a value is invalid."""
+
     code = "config"
 
 
 class PromptError(ConfigError):
+    """The prompt is empty, missing or too long."""
+
     code = "prompt"
 
 
 class UnknownAgent(ConfigError, KeyError):
+    """There is no agent with this name."""
+
     code = "unknown_agent"
 
     __str__ = CorralError.__str__
 
 
 class UnknownProvider(ConfigError, KeyError):
+    """There is no model vendor with this name."""
+
     code = "unknown_provider"
 
     __str__ = CorralError.__str__
 
 
 class MissingKey(ConfigError):
+    """The API key of a vendor is not set."""
+
     code = "missing_key"
     cli_exit = 6
 
 
 class MediaInvalid(ConfigError):
+    """An image, audio or document cannot be sent."""
+
     code = "media"
 
 
 class PolicyError(CallerError):
+    """The policy is invalid."""
+
     code = "policy"
 
 
 class PolicyNotEnforceable(PolicyError):
+    """The agent cannot enforce the policy. Nothing was started."""
+
     code = "policy_not_enforceable"
 
 
 class SchemaInvalid(CallerError):
+    """The requested type or JSON Schema cannot be used."""
+
     code = "schema_invalid"
 
 
 class PipelineInvalid(ConfigError):
+    """The pipeline has a syntax error or a lint error."""
+
     code = "pipeline_invalid"
     phase: Phase = "pipeline"
 
 
 class RemoteError(CorralError):
+    """The agent, the model or the machine failed."""
+
     code = "remote"
 
 
 class NotInstalled(RemoteError):
+    """The agent's program was not found."""
+
     code = "not_installed"
     cli_exit = 12
     phase: Phase = "spawn"
 
 
 class BrokenInstall(NotInstalled):
+    """The agent's program is there, but does not start."""
+
     code = "broken_install"
 
 
 class VersionTooOld(RemoteError):
+    """The agent's program is older than corral supports."""
+
     code = "version_too_old"
     cli_exit = 12
     phase: Phase = "spawn"
 
 
 class ResumeLost(RemoteError):
+    """The conversation to continue does not exist any more."""
+
     code = "resume_lost"
     cli_exit = 4
     phase: Phase = "handshake"
 
 
 class UntrustedFolder(RemoteError):
+    """The agent does not trust the folder."""
+
     code = "untrusted_folder"
     cli_exit = 5
     phase: Phase = "spawn"
 
 
 class SandboxFailed(RemoteError):
+    """The requested sandbox is not available here."""
+
     code = "sandbox"
     phase: Phase = "spawn"
 
 
 class SettingsRejected(RemoteError):
+    """The agent rejected its settings."""
+
     code = "settings_rejected"
     phase: Phase = "handshake"
 
 
 class PolicyNotLoaded(RemoteError):
+    """The agent did not load the policy. It was stopped."""
+
     code = "policy_not_loaded"
     cli_exit = 5
     phase: Phase = "handshake"
 
 
 class AuthenticationFailed(RemoteError):
+    """The credentials were refused."""
+
     code = "authentication"
     cli_exit = 6
     phase: Phase = "request"
 
 
 class AccessDenied(RemoteError):
+    """The credentials are valid, but not for this model or action."""
+
     code = "access_denied"
     cli_exit = 6
     phase: Phase = "request"
 
 
 class PermissionRefused(RemoteError):
+    """The agent stopped because permission was denied."""
+
     code = "permission_refused"
     cli_exit = 5
     status = "denied"
@@ -288,21 +342,29 @@ class PermissionRefused(RemoteError):
 
 
 class ModelNotFound(RemoteError):
+    """The vendor has no such model, or not for this account."""
+
     code = "model_not_found"
     phase: Phase = "request"
 
 
 class InvalidRequest(RemoteError):
+    """The model's API rejected the request."""
+
     code = "invalid_request"
     phase: Phase = "request"
 
 
 class InputRejected(RemoteError):
+    """The agent rejected the prompt or an argument."""
+
     code = "input_rejected"
     phase: Phase = "handshake"
 
 
 class RateLimited(RemoteError):
+    """Too many requests. ``retry_after`` and ``resets_at`` say how long to wait, if known."""
+
     code = "rate_limit"
     cli_exit = 7
     phase: Phase = "request"
@@ -310,39 +372,53 @@ class RateLimited(RemoteError):
 
 
 class QuotaSpent(RateLimited):
+    """The quota of the account is spent. A retry does not help."""
+
     code = "quota_spent"
     retryable = False
 
 
 class ContextLengthExceeded(RemoteError):
+    """The conversation is too long for the model."""
+
     code = "context_length"
     phase: Phase = "request"
 
 
 class ContentRefused(RemoteError):
+    """The model or its vendor refused the prompt or the answer."""
+
     code = "content_refused"
     phase: Phase = "response"
 
 
 class EmptyAnswer(RemoteError):
+    """The turn ended without an answer."""
+
     code = "empty_answer"
     phase: Phase = "response"
     retryable = True
 
 
 class NetworkFailed(RemoteError):
+    """The server could not be reached, or the connection was lost."""
+
     code = "network"
     phase: Phase = "request"
     retryable = True
 
 
 class ServerFailed(RemoteError):
+    """The vendor's server failed or is overloaded."""
+
     code = "server"
     phase: Phase = "request"
     retryable = True
 
 
 class TimedOut(RemoteError):
+    """A time limit has passed."""
+
     code = "timeout"
     cli_exit = 3
     status = "timeout"
@@ -350,19 +426,27 @@ class TimedOut(RemoteError):
 
 
 class StartupTimeout(TimedOut):
+    """The agent did not start in time."""
+
     code = "startup_timeout"
     phase: Phase = "handshake"
 
 
 class IdleTimeout(TimedOut):
+    """Nothing was received for too long."""
+
     code = "idle_timeout"
 
 
 class TotalTimeout(TimedOut):
+    """The run took longer than ``timeout``."""
+
     code = "total_timeout"
 
 
 class TurnLimit(RemoteError):
+    """The agent reached its limit of turns."""
+
     code = "turn_limit"
     cli_exit = 8
     status = "max_turns"
@@ -370,15 +454,21 @@ class TurnLimit(RemoteError):
 
 
 class RepeatedCalls(TurnLimit):
+    """The model makes the same tool calls over and over."""
+
     code = "repeated_calls"
 
 
 class ToolFailed(RemoteError):
+    """A tool failed that the run needs."""
+
     code = "tool_failed"
     phase: Phase = "tool"
 
 
 class BudgetSpent(RemoteError):
+    """The limit on tokens or costs is reached."""
+
     code = "budget_spent"
     cli_exit = 8
     status = "max_budget"
@@ -386,6 +476,8 @@ class BudgetSpent(RemoteError):
 
 
 class SchemaNotMet(RemoteError):
+    """No answer fitted the requested type or JSON Schema."""
+
     code = "schema_not_met"
     cli_exit = 9
     phase: Phase = "response"
@@ -398,6 +490,8 @@ class NoObject(SchemaNotMet):
 
 
 class StreamBroken(RemoteError):
+    """The output ended early or is malformed."""
+
     code = "stream_broken"
     cli_exit = 11
     status = "incomplete"
@@ -405,23 +499,33 @@ class StreamBroken(RemoteError):
 
 
 class ReplayMismatch(RemoteError):
+    """The run differs from its recording."""
+
     code = "replay_mismatch"
 
 
 class ProcessFailed(RemoteError):
+    """The agent's program failed, and nothing explains why."""
+
     code = "process_failed"
 
 
 class KilledBySignal(ProcessFailed):
+    """The agent's program was killed by a signal."""
+
     code = "killed_by_signal"
 
 
 class StorageFailed(RemoteError):
+    """A file could not be written: a full disk, or a folder without permission."""
+
     code = "storage"
     phase: Phase = "spawn"
 
 
 class Interrupted(RemoteError):
+    """The run was cancelled by corral or its caller."""
+
     code = "interrupted"
     cli_exit = 130
     status = "interrupted"

@@ -67,6 +67,8 @@ class Envelope(
 
 
 class Init(Envelope, frozen=True, tag="init"):
+    """The first event: the agent, its model and its tools."""
+
     type: ClassVar[Literal["init"]] = "init"
     model: str | None = None
     cwd: str | None = None
@@ -81,18 +83,24 @@ class Init(Envelope, frozen=True, tag="init"):
 
 
 class Text(Envelope, frozen=True, tag="text"):
+    """A piece of the answer."""
+
     type: ClassVar[Literal["text"]] = "text"
     delta: str
     message_id: str | None = None
 
 
 class Thinking(Envelope, frozen=True, tag="thinking"):
+    """A piece of the agent's thinking."""
+
     type: ClassVar[Literal["thinking"]] = "thinking"
     delta: str
     message_id: str | None = None
 
 
 class ToolUse(Envelope, frozen=True, tag="tool_use"):
+    """A tool call starts."""
+
     type: ClassVar[Literal["tool_use"]] = "tool_use"
     call_id: str
     name: str
@@ -103,12 +111,16 @@ class ToolUse(Envelope, frozen=True, tag="tool_use"):
 
 
 class ToolOutput(Envelope, frozen=True, tag="tool_output"):
+    """A piece of the output of a tool that still runs."""
+
     type: ClassVar[Literal["tool_output"]] = "tool_output"
     call_id: str
     delta: str
 
 
 class ToolResult(Envelope, frozen=True, tag="tool_result"):
+    """A tool call has ended."""
+
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
     status: ToolStatus
@@ -130,6 +142,8 @@ class FileChange(Envelope, frozen=True, tag="file_change"):
 
 
 class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
+    """The agent asks for permission."""
+
     type: ClassVar[Literal["permission_request"]] = "permission_request"
     request_id: str
     call_id: str | None = None
@@ -139,6 +153,8 @@ class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
 
 
 class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
+    """A permission request was answered."""
+
     type: ClassVar[Literal["permission_decision"]] = "permission_decision"
     request_id: str
     decision: Decision
@@ -150,12 +166,16 @@ class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
 
 
 class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a plan."""
+
     content: str
     status: str | None = None
     priority: str | None = None
 
 
 class Plan(Envelope, frozen=True, tag="plan"):
+    """The agent's plan. Each plan replaces the one before."""
+
     type: ClassVar[Literal["plan"]] = "plan"
     entries: tuple[PlanEntry, ...]
 
@@ -178,6 +198,8 @@ class Log(Envelope, frozen=True, tag="log"):
 
 
 class Error(Envelope, frozen=True, tag="error"):
+    """A warning or an error. The run continues if it is ``recoverable``."""
+
     type: ClassVar[Literal["error"]] = "error"
     code: str
     message: str
@@ -206,6 +228,8 @@ class Unknown(Envelope, frozen=True, tag="unknown"):
 
 
 class Done(Envelope, frozen=True, tag="done"):
+    """The last event: the status, and what the run used and changed."""
+
     type: ClassVar[Literal["done"]] = "done"
     status: Status
     stop_reason: str | None = None
@@ -253,10 +277,25 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 
 
 def to_json(event: Event) -> bytes:
-    """The event as one line of JSON, without the newline."""
+    """The event as one line of JSON, without the newline.
+
+    ::
+
+        def write(event: corral.Event) -> None:
+            log.write(corral.to_json(event) + b"\\n")
+
+        with open("events.ndjson", "wb") as log:
+            corral.run_sync("gemini-cli", "Say hello", on_event=write)
+    """
     return _encoder.encode(event)
 
 
 def from_json(line: bytes | str) -> Event:
-    """The event of a line written by ``to_json`` of this or an older version."""
+    """The event of a line written by ``to_json`` of this or an older version.
+
+    ::
+
+        with open("events.ndjson", "rb") as lines:
+            events = [corral.from_json(line) for line in lines]
+    """
     return _decoder().decode(line)

@@ -29,6 +29,8 @@ class _Part(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
 
 
 class Text(_Part, frozen=True, tag="text"):
+    """Text of a message."""
+
     text: str
     signature: str | None = None
     """The vendor's signature, sent back unchanged."""
@@ -50,17 +52,36 @@ class _Media(_Part, frozen=True):
 
 
 class Image(_Media, frozen=True, tag="image"):
+    """A picture: a file, a URL or bytes.
+
+    ::
+
+        question = models.Message.user("What is this?", models.Image("photo.png"))
+    """
+
     media_type: str | None = None
     """Derived from the name or the content if it is not set."""
     detail: Literal["low", "high", "auto"] | None = None
 
 
 class Audio(_Media, frozen=True, tag="audio"):
+    """Sound: a file, a URL or bytes.
+
+    ::
+
+        question = models.Message.user("What is said?", models.Audio("talk.mp3"))
+    """
+
     media_type: str | None = None
 
 
 class Document(_Media, frozen=True, tag="document"):
-    """A PDF or text document."""
+    """A PDF or text document.
+
+    ::
+
+        question = models.Message.user("Summarize this.", models.Document("report.pdf"))
+    """
 
     media_type: str | None = None
     name: str | None = None
@@ -80,6 +101,13 @@ class ToolCall(_Part, frozen=True, tag="tool_call"):
 
 
 class ToolResult(_Part, frozen=True, tag="tool_result"):
+    """The result of a tool call, for the model.
+
+    ::
+
+        message = models.Message.tool(models.ToolResult("call-1", {"celsius": 21}))
+    """
+
     call_id: str
     content: Json
     """Text or any JSON value."""
@@ -89,6 +117,8 @@ class ToolResult(_Part, frozen=True, tag="tool_result"):
 
 
 class Thinking(_Part, frozen=True, tag="thinking"):
+    """What the model thought, if the vendor sends it."""
+
     text: str
     signature: str | None = None
     item_id: str | None = None
@@ -111,7 +141,13 @@ _PART_TYPES: frozenset[type] = frozenset(_PARTS)
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of the history. ``content`` may be a string, a part or a list."""
+    """One entry of the history. ``content`` may be a string, a part or a list.
+
+    ::
+
+        conversation = [models.Message.system("Be brief."), models.Message.user("Say hello")]
+        answer = await models.generate("gemini:gemini-2.5-flash", messages=conversation)
+    """
 
     role: Role
     content: tuple[Part, ...] = ()

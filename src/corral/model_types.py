@@ -13,7 +13,14 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "error", "oth
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The description of a tool that is sent to the model."""
+    """The description of a tool that is sent to the model.
+
+    ::
+
+        spec = models.ToolSpec("weather", "The weather of a city", {"type": "object"})
+        answer = await models.generate("gemini:x", "How is the weather?", tools=[spec])
+        print(answer.tool_calls)
+    """
 
     name: str
     description: str = ""
@@ -22,7 +29,13 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolNamed(msgspec.Struct, frozen=True):
-    """The model must call this tool."""
+    """The model must call this tool.
+
+    ::
+
+        choice = models.ToolNamed("weather")
+        answer = await models.generate("gemini:x", "Hello", tools=[weather], tool_choice=choice)
+    """
 
     name: str
 
@@ -31,7 +44,13 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolNamed
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``json`` is any JSON; ``json_schema`` is JSON that fits ``schema``."""
+    """``json`` is any JSON; ``json_schema`` is JSON that fits ``schema``.
+
+    ::
+
+        form = models.ResponseFormat("json")
+        answer = await models.generate("gemini:x", "Name a color as JSON", response_format=form)
+    """
 
     type: Literal["text", "json", "json_schema"] = "text"
     schema: dict[str, Json] = {}
@@ -39,7 +58,15 @@ class ResponseFormat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One call of a model. ``model`` is ``provider:name``."""
+    """One call of a model. ``model`` is ``provider:name``.
+
+    ::
+
+        request = models.Request(
+            model="gemini:gemini-2.5-flash", messages=(models.Message.user("Say hello"),)
+        )
+        response = await client.complete(request)
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -58,6 +85,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a response ended."""
+
     reason: Reason
     raw: str | None = None
     """The vendor's own name for it."""
@@ -109,6 +138,8 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, 
 
 
 class Start(_Event, frozen=True, tag="start"):
+    """The first event of a response."""
+
     type: ClassVar[Literal["start"]] = "start"
     id: str = ""
     model: str = ""
@@ -116,38 +147,52 @@ class Start(_Event, frozen=True, tag="start"):
 
 
 class TextStart(_Event, frozen=True, tag="text_start"):
+    """A text part starts."""
+
     type: ClassVar[Literal["text_start"]] = "text_start"
     part: int
 
 
 class TextDelta(_Event, frozen=True, tag="text_delta"):
+    """A piece of text."""
+
     type: ClassVar[Literal["text_delta"]] = "text_delta"
     text: str
     part: int = 0
 
 
 class TextEnd(_Event, frozen=True, tag="text_end"):
+    """A text part is complete."""
+
     type: ClassVar[Literal["text_end"]] = "text_end"
     part: int
 
 
 class ThinkingStart(_Event, frozen=True, tag="thinking_start"):
+    """A part of thinking starts."""
+
     type: ClassVar[Literal["thinking_start"]] = "thinking_start"
     part: int
 
 
 class ThinkingDelta(_Event, frozen=True, tag="thinking_delta"):
+    """A piece of thinking."""
+
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
     text: str
     part: int = 0
 
 
 class ThinkingEnd(_Event, frozen=True, tag="thinking_end"):
+    """A part of thinking is complete."""
+
     type: ClassVar[Literal["thinking_end"]] = "thinking_end"
     part: int
 
 
 class ToolCallStart(_Event, frozen=True, tag="tool_call_start"):
+    """A tool call starts. Its arguments follow in pieces."""
+
     type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
     part: int
     id: str
@@ -163,6 +208,8 @@ class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
 
 
 class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
+    """A tool call is complete."""
+
     type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
     part: int
     call: ToolCall

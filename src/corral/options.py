@@ -430,7 +430,13 @@ def check_prompt(prompt: str, limit: int) -> str:
 
 
 class RunKwargs(TypedDict, total=False):
-    """The keyword options of ``corral.run`` and ``corral.session``."""
+    """The keyword options of ``corral.run`` and ``corral.session``.
+
+    ::
+
+        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
+        corral.run_sync("gemini-cli", "Fix the typo", **options)
+    """
 
     cwd: str | os.PathLike[str] | None
     """The working directory."""

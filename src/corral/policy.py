@@ -57,6 +57,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     - ``own_mcp``: for the MCP server of the caller's own functions; if unset, ``mcp`` applies.
     - ``mode``: ``"native"`` uses the agent's own defaults; ``"plan"`` is the agent's planning
       mode.
+
+    ::
+
+        policy = corral.Policy(write="allow", shell_rules=("allow git status", "deny git push *"))
+        corral.run_sync("gemini-cli", "What has changed?", policy=policy)
     """
 
     read: Verdict | None = "allow"

@@ -40,6 +40,10 @@ class Section(msgspec.Struct, frozen=True):
     """A titled part of a prompt, with its subsections and tools.
 
     A section that is not ``enabled`` is left out, with its tools and subsections.
+
+    ::
+
+        corral.Section("Security", "Report missing checks of input.", enabled=False)
     """
 
     title: str
@@ -60,6 +64,15 @@ class Prompt(msgspec.Struct, frozen=True):
 
     ``parameters`` maps each name to its type. A literal brace is doubled. ``output`` is the type
     of the answer. ``corral.run`` accepts a prompt instead of a string; ``str(prompt)`` is its text.
+
+    ::
+
+        prompt = corral.Prompt(
+            "Review {file}.",
+            sections=[corral.Section("Style", "Report unclear names.")],
+            parameters={"file": str},
+        )
+        corral.run_sync("gemini-cli", prompt.with_(file="main.py"))
     """
 
     text: str

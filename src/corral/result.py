@@ -22,6 +22,14 @@ class Result(Displayed, msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     ``text`` is the complete answer, its messages separated by a blank line; ``final_text`` is
     the last message only.
+
+    ::
+
+        result = corral.run_sync("gemini-cli", "Fix the typo", policy="edits")
+        if result.ok:
+            print(result.text, [file.path for file in result.files], result.usage.total)
+        else:
+            print(result.status, result.error)
     """
 
     status: Status
@@ -176,7 +184,13 @@ def _join_messages(messages: list[str]) -> str:
 
 
 def result_from_events(events: Iterable[Event]) -> Result:
-    """The result of a complete stream of events."""
+    """The result of a complete stream of events.
+
+    ::
+
+        with open("events.ndjson", "rb") as lines:
+            result = corral.result_from_events(map(corral.from_json, lines))
+    """
     builder = ResultBuilder()
     for event in events:
         builder.add(event)

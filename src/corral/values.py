@@ -264,7 +264,13 @@ class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An MCP server for the agent: a command or a URL. ``env`` and ``headers`` are secret."""
+    """An MCP server for the agent: a command or a URL. ``env`` and ``headers`` are secret.
+
+    ::
+
+        server = corral.McpServer("notes", ("python", "notes_server.py"))
+        corral.run_sync("gemini-cli", "List my notes", mcp_servers=[server])
+    """
 
     name: str
     command: tuple[str, ...] = ()

@@ -99,6 +99,11 @@ async def run(  # noqa: PLR0913
 
     Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
     result but a success raises ``ProcessFailed``.
+
+    ::
+
+        result = await pipelines.run("review.dot", goal="Review this project")
+        print(result.status, result.text)
     """
     _check_workspace_options(workspace, repository, commit)
     _check_durable_options(repository, artifacts, ask, durable=durable)
@@ -231,6 +236,10 @@ async def resume(
 
     If the pipeline's file has changed since the run started, this raises ``ConfigError``; with
     ``accept_changed_graph`` a new run continues with the new graph, from all that has finished.
+
+    ::
+
+        result = await pipelines.resume("review-20260131-142501-3f9a")
     """
     shown = await query.show(run, db=db)
     graph, folder, name = shown.graph, Path(shown.folder), run
@@ -275,7 +284,12 @@ async def fork(  # noqa: PLR0913
     on_start: OnStart | None = None,
 ) -> PipelineResult:
     """Start a new run that continues ``run`` from this node; earlier results are used. It uses
-    the pipeline's file as it is now, unless a graph is given."""
+    the pipeline's file as it is now, unless a graph is given.
+
+    ::
+
+        result = await pipelines.fork("review-20260131-142501-3f9a", "implement")
+    """
     shown = await query.show(run, db=db)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
@@ -302,7 +316,12 @@ async def answer(
 ) -> None:
     """Answer an open question of the run or of its nested runs; ``gate`` is the node or the
     question's id. Raises ``ConfigError`` if no such question is open, or if the answer is not one
-    of the choices."""
+    of the choices.
+
+    ::
+
+        await pipelines.answer("review-20260131-142501-3f9a", "approve", gate="approval")
+    """
     found = await query.show(run, db=db)
     if found.output is not None:
         raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.output.status}")
@@ -312,20 +331,37 @@ async def answer(
 @short_traceback_async
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     """Cancel a run and everything that it runs; one that has ended stays as it is. Raises
-    ``ConfigError`` if there is no such run."""
+    ``ConfigError`` if there is no such run.
+
+    ::
+
+        await pipelines.cancel("review-20260131-142501-3f9a", reason="not needed any more")
+    """
     await query.show(run, db=db)
     await service.cancel(run, reason=reason, db=db)
 
 
 @short_traceback_async
 async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.RunOverview]:
-    """The runs of a database, newest first."""
+    """The runs of a database, newest first.
+
+    ::
+
+        for each in await pipelines.runs(limit=10):
+            print(each.id, each.status)
+    """
     return await query.list_runs(db=db, limit=limit)
 
 
 @short_traceback_async
 async def show(run: str, *, db: str | None = None) -> query.RunDetails:
-    """The state of a run. Raises ``ConfigError`` if there is no such run."""
+    """The state of a run. Raises ``ConfigError`` if there is no such run.
+
+    ::
+
+        details = await pipelines.show("review-20260131-142501-3f9a")
+        print(details.state.completed)
+    """
     return await query.show(run, db=db)
 
 
@@ -573,7 +609,14 @@ def as_json(options: RunKwargs | None) -> dict[str, Json]:
 
 
 class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run."""
+    """The result of a run.
+
+    ::
+
+        result = pipelines.run_sync("review.dot")
+        if result.status == "waiting":
+            print(result.run, [question.text for question in result.questions])
+    """
 
     run: str
     """The id of the run."""

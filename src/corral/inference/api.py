@@ -204,7 +204,15 @@ def stream_sync(
 
 class GenerationStream:
     """The events of one or more responses. If the iteration is left early, the connection is
-    closed; with ``async with`` at once."""
+    closed; with ``async with`` at once.
+
+    ::
+
+        async with models.stream("gemini:gemini-2.5-flash", "Say hello") as stream:
+            async for piece in stream.text():
+                print(piece, end="")
+        print(stream.generation)
+    """
 
     def __init__(
         self, rounds: GenerationLoop, options: RequestOptions, ends: float | None = None

@@ -71,7 +71,13 @@ AccessOption: TypeAlias = str | Mapping[str, str] | None
 
 
 class Client:
-    """Vendors and their keys, for one event loop. Close it, or use ``async with``."""
+    """Vendors and their keys, for one event loop. Close it, or use ``async with``.
+
+    ::
+
+        async with models.Client(keys={"gemini": "…"}, max_retries=5) as client:
+            answer = await models.generate("gemini:gemini-2.5-flash", "Say hello", client=client)
+    """
 
     def __init__(
         self,
@@ -306,7 +312,15 @@ class _IteratorEvents:
 class ResponseStream:
     """The events of one response, for ``async for``. If the iteration is left early, the
     connection is closed; with ``async with`` at once. ``response`` is the complete response after
-    ``finish``."""
+    ``finish``.
+
+    ::
+
+        async with client.stream(request) as stream:
+            async for event in stream:
+                print(event.type)
+        print(stream.response)
+    """
 
     def __init__(self, source: _RetriedEvents | _IteratorEvents) -> None:
         self._source = source
@@ -362,7 +376,12 @@ _default: Client | None = None
 
 def set_default_client(client: Client | None) -> None:
     """Use this client for every call without ``client=``, in all event loops of the process. None
-    restores the default: one client per loop. The caller must close the client."""
+    restores the default: one client per loop. The caller must close the client.
+
+    ::
+
+        models.set_default_client(models.Client(max_retries=5))
+    """
     global _default  # noqa: PLW0603
     _default = client
 

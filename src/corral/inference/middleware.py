@@ -13,7 +13,18 @@ Streamed: TypeAlias = Callable[[Request], AsyncIterator[StreamEvent]]
 
 class Middleware:
     """Override either method or both. The first middleware of a client is the outermost; retries
-    happen inside all of them."""
+    happen inside all of them.
+
+    ::
+
+        class Logged(models.Middleware):
+            async def complete(self, request, call):
+                response = await call(request)
+                print(request.model, response.usage)
+                return response
+
+        client = models.Client(middleware=[Logged()])
+    """
 
     async def complete(self, request: Request, call: Complete) -> Response:
         return await call(request)

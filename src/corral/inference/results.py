@@ -21,7 +21,15 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Generation(Displayed, msgspec.Struct, frozen=True, kw_only=True):
-    """The last response, with the usage and cost of all."""
+    """The last response, with the usage and cost of all.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Say hello")
+        print(answer.text, answer.usage.total, answer.cost.usd)
+        conversation = [*answer.messages, models.Message.user("And in French?")]
+        more = await models.generate("gemini:gemini-2.5-flash", messages=conversation)
+    """
 
     steps: tuple[Step, ...]
     messages: tuple[Message, ...]

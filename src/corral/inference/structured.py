@@ -37,7 +37,13 @@ async def generate_object(
 ) -> Generation:
     """Like ``generate``, with ``object``: a value of ``schema``, which is a type or a JSON Schema.
     If the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
-    ``NoObject`` is raised, with the last text as ``frame``."""
+    ``NoObject`` is raised, with the last text as ``frame``.
+
+    ::
+
+        answer = await models.generate_object("gemini:gemini-2.5-flash", list[str], "Name colors")
+        print(answer.object)
+    """
     target = ObjectTarget(schema, repairs)
     loop = GenerationLoop(model, prompt, target.add_schema(options))
     client = await loop.client(options)
@@ -126,14 +132,29 @@ def stream_object(
     **options: Unpack[RequestOptions],
 ) -> ObjectStream:
     """Partial values: ``async for partial in stream_object(…)``. At the end, ``stream.object`` is
-    the typed value."""
+    the typed value.
+
+    ::
+
+        stream = models.stream_object("gemini:gemini-2.5-flash", list[str], "Name colors")
+        async for partial in stream:
+            print(partial)
+    """
     target = ObjectTarget(schema, repairs)
     return ObjectStream(GenerationLoop(model, prompt, target.add_schema(options)), target, options)
 
 
 class ObjectStream:
     """Each value is the part of the answer that was received so far. It grows until the answer is
-    complete; a repair starts with an empty value again."""
+    complete; a repair starts with an empty value again.
+
+    ::
+
+        stream = models.stream_object("gemini:gemini-2.5-flash", list[str], "Name colors")
+        async for partial in stream:
+            print(partial)
+        print(stream.object)
+    """
 
     def __init__(self, loop: GenerationLoop, target: ObjectTarget, options: RequestOptions) -> None:
         self._loop = loop

@@ -17,29 +17,39 @@ from corral.pipelines.scheduler.outcome import Status
 
 
 class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
+    """The run starts."""
+
     type: ClassVar[Literal["pipeline_started"]] = "pipeline_started"
     name: str
     goal: str = ""
 
 
 class PipelineCompleted(Envelope, frozen=True, tag="pipeline_completed"):
+    """The run has ended with success."""
+
     type: ClassVar[Literal["pipeline_completed"]] = "pipeline_completed"
     reason: str = ""
 
 
 class PipelineFailed(Envelope, frozen=True, tag="pipeline_failed"):
+    """The run has failed or was cancelled."""
+
     type: ClassVar[Literal["pipeline_failed"]] = "pipeline_failed"
     reason: str = ""
     cancelled: bool = False
 
 
 class StepStarted(Envelope, frozen=True, tag="step_started"):
+    """A node starts."""
+
     type: ClassVar[Literal["step_started"]] = "step_started"
     visit: str
     kind: str
 
 
 class StepCompleted(Envelope, frozen=True, tag="step_completed"):
+    """A node has ended."""
+
     type: ClassVar[Literal["step_completed"]] = "step_completed"
     visit: str
     status: Status = "success"
@@ -49,6 +59,8 @@ class StepCompleted(Envelope, frozen=True, tag="step_completed"):
 
 
 class StepFailed(Envelope, frozen=True, tag="step_failed"):
+    """A node has failed."""
+
     type: ClassVar[Literal["step_failed"]] = "step_failed"
     visit: str
     reason: str = ""
@@ -56,6 +68,8 @@ class StepFailed(Envelope, frozen=True, tag="step_failed"):
 
 
 class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
+    """An attempt at a node has failed; another one follows."""
+
     type: ClassVar[Literal["step_retrying"]] = "step_retrying"
     visit: str
     attempt: int
@@ -66,18 +80,24 @@ class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
 
 
 class ParallelStarted(Envelope, frozen=True, tag="parallel_started"):
+    """A parallel node starts its branches."""
+
     type: ClassVar[Literal["parallel_started"]] = "parallel_started"
     visit: str
     branches: tuple[str, ...]
 
 
 class BranchStarted(Envelope, frozen=True, tag="parallel_branch_started"):
+    """A branch of a parallel node starts."""
+
     type: ClassVar[Literal["parallel_branch_started"]] = "parallel_branch_started"
     visit: str
     branch: str
 
 
 class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
+    """A branch of a parallel node has ended."""
+
     type: ClassVar[Literal["parallel_branch_completed"]] = "parallel_branch_completed"
     visit: str
     branch: str
@@ -86,12 +106,16 @@ class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
 
 
 class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
+    """All branches of a parallel node have ended."""
+
     type: ClassVar[Literal["parallel_completed"]] = "parallel_completed"
     visit: str
     status: Status
 
 
 class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
+    """A person is asked a question."""
+
     type: ClassVar[Literal["interview_started"]] = "interview_started"
     visit: str
     question: str
@@ -99,6 +123,8 @@ class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
 
 
 class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
+    """A question was answered."""
+
     type: ClassVar[Literal["interview_completed"]] = "interview_completed"
     visit: str
     answer: str
@@ -106,11 +132,15 @@ class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
 
 
 class InterviewTimeout(Envelope, frozen=True, tag="interview_timeout"):
+    """A question was not answered in time."""
+
     type: ClassVar[Literal["interview_timeout"]] = "interview_timeout"
     visit: str
 
 
 class CheckpointSaved(Envelope, frozen=True, tag="checkpoint_saved"):
+    """The state of the run was saved."""
+
     type: ClassVar[Literal["checkpoint_saved"]] = "checkpoint_saved"
     pass
 

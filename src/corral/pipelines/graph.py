@@ -19,6 +19,8 @@ Value: TypeAlias = str | int | float | bool
 
 
 class Node(msgspec.Struct, omit_defaults=True, gc=False):
+    """A node of a graph, with its attributes."""
+
     id: str
     attrs: dict[str, Value] = {}
     classes: tuple[str, ...] = ()
@@ -64,6 +66,8 @@ def shape_kind(node: Node) -> str:
 
 
 class Edge(msgspec.Struct, omit_defaults=True, gc=False):
+    """A connection of two nodes, with its attributes."""
+
     source: str
     target: str
     attrs: dict[str, Value] = {}
@@ -88,7 +92,13 @@ class Edge(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Graph(msgspec.Struct, omit_defaults=True, dict=True):
-    """Not changed after it was built: a transform returns a new graph."""
+    """Not changed after it was built: a transform returns a new graph.
+
+    ::
+
+        graph = pipelines.load("review.dot")
+        print(list(graph.nodes), len(graph.edges))
+    """
 
     name: str
     attrs: dict[str, Value] = {}

@@ -44,7 +44,12 @@ def load(
     """Load a pipeline from a file, or from a text that contains a ``{``. A prompt ``@file`` is read
     from the directory of the pipeline's file, else from the workspace (by default the current
     directory). Raises ``DotError`` if the text cannot be parsed, ``LintError`` with the findings if
-    the pipeline has errors, and ``ConfigError`` if there is no such file."""
+    the pipeline has errors, and ``ConfigError`` if there is no such file.
+
+    ::
+
+        graph = pipelines.load("review.dot", goal="Review this project")
+    """
     folders = [Path(workspace or ".")]
     if not _is_text(path_or_text):
         folders.insert(0, Path(path_or_text).parent)

@@ -93,7 +93,15 @@ def check_one_of(*values: str) -> Check:
 
 
 class AgentProvider(ResponseProvider):
-    """A subclass names the agent, and the keys of its config with their checks."""
+    """A subclass names the agent, and the keys of its config with their checks.
+
+    ::
+
+        class QwenProvider(AgentProvider):
+            agent = "qwen-cli"
+            name = "qwen"
+            description = "Qwen Code"
+    """
 
     agent: ClassVar[str]
     name: ClassVar[str]

@@ -25,7 +25,14 @@ APPROVALS = {
 
 
 class ClaudeCodeProvider(AgentProvider):
-    """The default of ``permission_mode`` is ``acceptEdits``: files may be edited."""
+    """The default of ``permission_mode`` is ``acceptEdits``: files may be edited.
+
+    ::
+
+        provider = ClaudeCodeProvider({"timeout": 300})
+        provider.validate()
+        print(provider.generate("Fix the typo in README.md"))
+    """
 
     agent = "claude-cli"
     name = "claude-code"

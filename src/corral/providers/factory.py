@@ -11,7 +11,13 @@ from corral.system import config as settings
 
 
 class ResponseProviderFactory:
-    """``create("gemini-cli", {"timeout": 300})``."""
+    """``create("gemini-cli", {"timeout": 300})``.
+
+    ::
+
+        provider = ResponseProviderFactory.create("gemini-cli", {"timeout": 300})
+        print(provider.generate("Fix the typo in README.md", context={"project_root": "."}))
+    """
 
     _registered: ClassVar[dict[str, type[ResponseProvider]]] = {}
 

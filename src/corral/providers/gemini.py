@@ -9,7 +9,14 @@ from corral.providers.agent import AgentProvider, Check, check_flag, check_list
 
 
 class GeminiCliProvider(AgentProvider):
-    """The default of ``approval_mode`` is ``auto_edit``: files may be edited."""
+    """The default of ``approval_mode`` is ``auto_edit``: files may be edited.
+
+    ::
+
+        provider = GeminiCliProvider({"timeout": 300})
+        provider.validate()
+        print(provider.generate("Fix the typo in README.md"))
+    """
 
     agent = name = "gemini-cli"
     description = "Gemini CLI AI agent via subprocess"

@@ -23,7 +23,13 @@ from corral.sessions.prepare import prepare, resolve_prompt
 
 class ManualProvider(AgentProvider):
     """Waits for the answer of a person. If the engine was killed meanwhile and asks again, it gets
-    the answer to the same prompt in the same folder."""
+    the answer to the same prompt in the same folder.
+
+    ::
+
+        provider = ManualProvider()
+        print(provider.generate("Which color?"))
+    """
 
     agent = name = "manual"
     description = "A person, asked through files, an editor or the terminal"

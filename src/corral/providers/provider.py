@@ -42,7 +42,16 @@ class ProviderResult:
 
 class ResponseProvider(ABC):
     """To add a provider, implement ``get_metadata``, ``validate`` and ``generate``, and call
-    ``ResponseProviderFactory.register("my-name", MyProvider)``."""
+    ``ResponseProviderFactory.register("my-name", MyProvider)``.
+
+    ::
+
+        class Echo(ResponseProvider):
+            def generate(self, prompt, context=None, **options):
+                return prompt
+
+        ResponseProviderFactory.register("echo", Echo)
+    """
 
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
         """Unknown keys of the config cause a warning and have no effect."""

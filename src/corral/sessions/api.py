@@ -50,6 +50,11 @@ def session(
     supports that. It cannot allow what the policy denies. If it raises, takes too long or returns
     something else, the call is denied. An agent that does not ask before each call raises
     ``ConfigError`` here.
+
+    ::
+
+        async with corral.session("gemini-cli", policy="edits") as session:
+            result = await session.run("Fix the failing test")
     """
     agent = _or_default(agent, options)
     return Session(agent, options, ask, tools, on_tool_call=on_tool_call)
@@ -65,7 +70,13 @@ def pool(
     **options: Unpack[RunKwargs],
 ) -> Pool:
     """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``. ``ask``
-    and ``on_tool_call`` as in ``session``; they may be called for several prompts at once."""
+    and ``on_tool_call`` as in ``session``; they may be called for several prompts at once.
+
+    ::
+
+        async with corral.pool("gemini-acp", size=2) as pool:
+            result = await pool.run("What does this project do?")
+    """
     from corral.sessions.pool import Pool
 
     return Pool(
@@ -113,6 +124,11 @@ async def run(  # noqa: PLR0913
     result. As long as it fails, its complaint is sent to the same session, at most ``rounds``
     times, and only while less than ``max_total_tokens`` are spent. ``timeout`` applies to all
     rounds together.
+
+    ::
+
+        result = await corral.run("gemini-cli", "Fix the typo in README.md", policy="edits")
+        print(result.status, result.text)
     """
     agent = _or_default(agent, options)
     if isinstance(prompt, Prompt):
@@ -175,7 +191,13 @@ def run_sync() -> None:
 
 
 def is_installed(agent: str) -> bool:
-    """Whether the agent's program is installed and new enough. Starts nothing expensive."""
+    """Whether the agent's program is installed and new enough. Starts nothing expensive.
+
+    ::
+
+        if not corral.is_installed("gemini-cli"):
+            print("run: corral agents install gemini-cli")
+    """
     found = config.find_agent(agent)
     try:
         programs.locate(found, RunOptions.build(found.name, {}, config.load(found.name)).program)

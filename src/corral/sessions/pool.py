@@ -98,7 +98,13 @@ be narrower than the pool's."""
 
 
 class Pool:
-    """Made by ``corral.pool``. Its prompts may run at once, from any task of one loop."""
+    """Made by ``corral.pool``. Its prompts may run at once, from any task of one loop.
+
+    ::
+
+        async with corral.pool("gemini-acp", size=2) as pool:
+            result = await pool.run("What does this project do?")
+    """
 
     def __init__(
         self,

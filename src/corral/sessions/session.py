@@ -46,7 +46,14 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One agent, one conversation. Use it from one task at a time."""
+    """One agent, one conversation. Use it from one task at a time.
+
+    ::
+
+        async with corral.session("gemini-cli", policy="edits") as session:
+            first = await session.run("Fix the failing test")
+            second = await session.run("What did you change?")
+    """
 
     def __init__(
         self,

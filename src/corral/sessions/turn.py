@@ -64,7 +64,14 @@ _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 
 
 class Turn:
-    """Iterate it for the events, or ``await turn.collect()`` for the result alone."""
+    """Iterate it for the events, or ``await turn.collect()`` for the result alone.
+
+    ::
+
+        async for event in session.prompt("Fix the failing test"):
+            if event.type == "text":
+                print(event.delta, end="")
+    """
 
     def __init__(
         self,

@@ -75,7 +75,14 @@ Until = Check | Callable[[Result], CheckResult | Awaitable[CheckResult]]
 
 
 def files_exist(*paths: str | os.PathLike[str]) -> Check:
-    """Done when each of these is a file; in the session's folder, where not absolute."""
+    """Done when each of these is a file; in the session's folder, where not absolute.
+
+    ::
+
+        corral.run_sync(
+            "gemini-cli", "Write the notes", policy="edits", until=corral.files_exist("NOTES.md")
+        )
+    """
     names = [os.fspath(path) for path in paths]
     if not names or not all(names):
         raise ConfigError("files_exist needs the name of a file")
@@ -105,6 +112,15 @@ def command_succeeds(
     ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
     reads. The command and everything it started are ended afterwards. A command that takes longer
     than ``timeout`` seconds has failed. One that cannot be started raises ``NotInstalled``.
+
+    ::
+
+        corral.run_sync(
+            "gemini-cli",
+            "Fix the tests",
+            policy="edits",
+            until=corral.command_succeeds("pytest -q"),
+        )
     """
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
     argv = [*shell, command] if isinstance(command, str) else [*command]

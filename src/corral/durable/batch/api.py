@@ -94,6 +94,11 @@ def batch(  # noqa: PLR0913
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
     error.
+
+    ::
+
+        report = await corral.batch(["a.py", "b.py"], "Summarize {{task}}", agent="gemini-cli")
+        print(report.succeeded, report.failed)
     """
     chosen = BatchOptions(
         agent=agent,
@@ -137,7 +142,15 @@ def batch_sync() -> None:
 
 
 class Batch:
-    """A batch; created by ``corral.batch``."""
+    """A batch; created by ``corral.batch``.
+
+    ::
+
+        async with corral.batch(["a.py", "b.py"], "Summarize {{task}}") as batch:
+            async for result in batch:
+                print(result.id, result.text)
+        print(batch.report)
+    """
 
     def __init__(
         self,

@@ -76,7 +76,12 @@ _NOT_IN_CLASS = re.compile(r"[^\w-]+")
 
 
 def parse(text: str, source: str = "<string>") -> Graph:
-    """Parse a pipeline. Raises ``DotError`` and no other error."""
+    """Parse a pipeline. Raises ``DotError`` and no other error.
+
+    ::
+
+        graph = pipelines.parse("digraph { start [shape=Mdiamond]; start -> review }")
+    """
     text = text.removeprefix("\ufeff")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")

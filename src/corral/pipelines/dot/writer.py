@@ -12,7 +12,12 @@ from corral.pipelines.graph import Edge, Graph, Value
 
 def as_dot(graph: Graph) -> str:
     """A text that parses to this graph and that Graphviz can read: names with dots are quoted.
-    Subgraphs are not restored; the classes that they set are written as ``class``."""
+    Subgraphs are not restored; the classes that they set are written as ``class``.
+
+    ::
+
+        print(pipelines.as_dot(pipelines.load("review.dot")))
+    """
     lines = [f"digraph {_name(graph.name)} {{"]
     lines += [f"  {_attribute(key, value)};" for key, value in graph.attrs.items()]
     for node in graph.nodes.values():

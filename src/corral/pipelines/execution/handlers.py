@@ -241,7 +241,14 @@ _registered: dict[str, Handler] = {}
 
 
 def handler(kind: str) -> Callable[[Handler], Handler]:
-    """Decorates the function that runs nodes of this type."""
+    """Decorates the function that runs nodes of this type.
+
+    ::
+
+        @pipelines.handler("my.step")
+        async def my_step(work: pipelines.NodeContext) -> pipelines.Outcome:
+            return pipelines.Outcome(context_updates={"answer": 42})
+    """
 
     def decorate(function: Handler) -> Handler:
         return register(kind, function)
@@ -250,7 +257,15 @@ def handler(kind: str) -> Callable[[Handler], Handler]:
 
 
 def register(kind: str, function: Handler) -> Handler:
-    """Run nodes of this type with this function from now on, in this process."""
+    """Run nodes of this type with this function from now on, in this process.
+
+    ::
+
+        async def my_step(work: pipelines.NodeContext) -> pipelines.Outcome:
+            return pipelines.Outcome(context_updates={"answer": 42})
+
+        pipelines.register("my.step", my_step)
+    """
     if not kind:
         raise ConfigError("a handler needs a name")
     if not inspect.iscoroutinefunction(function):

@@ -32,6 +32,15 @@ LONGEST_LINE = 64 * 1024
 
 
 class Interviewer(Protocol):
+    """Answers the questions of a run. Any object with this method is one.
+
+    ::
+
+        class First:
+            async def ask(self, question: pipelines.Question) -> pipelines.Answer:
+                return pipelines.Answer(value=question.choices[0].key)
+    """
+
     async def ask(self, question: Question) -> Answer: ...
 
 
@@ -52,7 +61,12 @@ def answer_of(value: AnswerLike) -> Answer:
 
 
 class AutoApprove:
-    """Takes the first choice of every question: for runs without a person."""
+    """Takes the first choice of every question: for runs without a person.
+
+    ::
+
+        pipelines.run_sync("review.dot", people=pipelines.AutoApprove())
+    """
 
     async def ask(self, question: Question) -> Answer:
         if question.choices:
@@ -61,7 +75,12 @@ class AutoApprove:
 
 
 class Queued:
-    """Answers from a list, in order. After the last answer every question is skipped."""
+    """Answers from a list, in order. After the last answer every question is skipped.
+
+    ::
+
+        pipelines.run_sync("review.dot", people=pipelines.Queued(["approve", "reject"]))
+    """
 
     def __init__(self, answers: Iterable[Answer | str]) -> None:
         self.left = deque(answers)
@@ -71,7 +90,13 @@ class Queued:
 
 
 class Callback:
-    """Asks a function, sync or async. A sync one runs in a thread: it may block."""
+    """Asks a function, sync or async. A sync one runs in a thread: it may block.
+
+    ::
+
+        people = pipelines.Callback(lambda question: question.choices[0].key)
+        pipelines.run_sync("review.dot", people=people)
+    """
 
     def __init__(self, function: Callable[[Question], AnswerLike | Awaitable[AnswerLike]]) -> None:
         self._function = function
@@ -83,7 +108,13 @@ class Callback:
 
 
 class Recording:
-    """Records the questions and answers of another interviewer."""
+    """Records the questions and answers of another interviewer.
+
+    ::
+
+        people = pipelines.Recording(pipelines.AutoApprove())
+        pipelines.run_sync("review.dot", people=people)
+    """
 
     def __init__(self, inner: Interviewer) -> None:
         self._inner = inner
@@ -100,6 +131,10 @@ class Console:
 
     The person types the key or the label of a choice. Words after the key are the answer's text
     (``n the second test is wrong``). Enter alone takes the default. Ctrl-D skips.
+
+    ::
+
+        pipelines.run_sync("review.dot", people=pipelines.Console())
     """
 
     def __init__(self, fd: int | None = None, say: Callable[[str], None] | None = None) -> None:

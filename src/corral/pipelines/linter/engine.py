@@ -64,7 +64,13 @@ class LintError(PipelineInvalid):
 
 
 def lint(graph: Graph, rules: Iterable[Rule] = ()) -> list[Finding]:
-    """All findings of the built-in rules and of ``rules``, in the order of the text."""
+    """All findings of the built-in rules and of ``rules``, in the order of the text.
+
+    ::
+
+        for finding in pipelines.lint(pipelines.parse("digraph { a -> b }")):
+            print(finding.line, finding.message)
+    """
     findings = [finding for rule in (*RULES, *rules) for finding in rule(graph)]
     return sorted(findings, key=lambda finding: (finding.line, finding.column))
 

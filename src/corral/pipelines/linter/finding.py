@@ -13,6 +13,8 @@ Severity = Literal["error", "warning"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error or a warning of the linter, with its place and, if known, a fix."""
+
     rule: str
     severity: Severity
     message: str

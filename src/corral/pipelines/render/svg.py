@@ -41,7 +41,12 @@ text { font: 13px system-ui, sans-serif; text-anchor: middle; dominant-baseline:
 
 def as_svg(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
     """The drawing. ``statuses`` (node -> status of its outcome, ``running`` or ``waiting``) sets
-    the colors."""
+    the colors.
+
+    ::
+
+        svg = pipelines.as_svg(pipelines.load("review.dot"), {"review": "success"})
+    """
     widths = {node.id: _width(node) for node in graph.nodes.values()}
     layout = arrange(graph, widths)
     title = escape(_clean(graph.name))

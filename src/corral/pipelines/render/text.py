@@ -14,7 +14,12 @@ _PLAIN_KINDS = (node_kinds.START.name, node_kinds.EXIT.name, node_kinds.CODERGEN
 
 def as_text(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
     """One paragraph per node, from the start on, with the target of each edge. ``↑`` marks edges
-    that lead back."""
+    that lead back.
+
+    ::
+
+        print(pipelines.as_text(pipelines.load("review.dot")))
+    """
     positions = arrange(graph, {}).positions
     order = sorted(
         graph.nodes.values(), key=lambda node: (positions[node.id].y, positions[node.id].x)

@@ -20,6 +20,8 @@ QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of the answers that a question offers, and the node to which it leads."""
+
     key: str
     """What a person types: the accelerator, else a letter. Unique in its question."""
     label: str
@@ -29,6 +31,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question of a run to a person."""
+
     id: str
     """The id of the visit that asks."""
     node: str
@@ -52,6 +56,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to a question: the key of a choice, a text, or neither if it was skipped.
+
+    ::
+
+        pipelines.answer_sync("review-20260131-142501-3f9a", pipelines.Answer(value="approve"))
+    """
+
     value: str = ""
     """A choice's key, label or target (case does not matter), or free text."""
     text: str = ""

@@ -22,7 +22,12 @@ def normalize_status(word: str) -> str:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Contains only JSON values, because it is written to the journal."""
+    """Contains only JSON values, because it is written to the journal.
+
+    ::
+
+        return_value = pipelines.Outcome(context_updates={"answer": 42})
+    """
 
     status: Status = "success"
     verdict: str = ""

@@ -52,17 +52,36 @@ class HookAnswer(msgspec.Struct, frozen=True):
 
 
 class Allow(msgspec.Struct, frozen=True):
-    """The hook has no objection. The policy still applies."""
+    """The hook has no objection. The policy still applies.
+
+    ::
+
+        def decide(request: corral.ToolRequest) -> corral.Allow | corral.Deny:
+            return corral.Allow() if request.kind == "read" else corral.Deny("only reading")
+
+        corral.run_sync("gemini-cli", "Look around", on_tool_call=decide)
+    """
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """The hook denies the call. The agent gets the reason."""
+    """The hook denies the call. The agent gets the reason.
+
+    ::
+
+        corral.Deny("the tests must not be changed")
+    """
 
     reason: str
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """The hook wants the call with these arguments, all of them. They are checked again."""
+    """The hook wants the call with these arguments, all of them. They are checked again.
+
+    ::
+
+        def limit(request: corral.ToolRequest) -> corral.Edit:
+            return corral.Edit({**request.arguments, "limit": 100})
+    """
 
     arguments: JsonObject
 
@@ -80,6 +99,13 @@ class Hook(msgspec.Struct, frozen=True):
 
     ``after`` gets every answer except those to wrong arguments and unknown tools. A hook that
     raises stops the call: a check that fails must not allow it.
+
+    ::
+
+        def log(request: corral.ToolRequest) -> None:
+            print(request.name, request.arguments)
+
+        tools = corral.Tools([weather], hooks=[corral.Hook(before=log)])
     """
 
     before: Before | None = None
@@ -94,6 +120,10 @@ def read_before_write(
     ``reads`` and ``writes`` say which argument of which tool names the file:
     ``read_before_write({"read_file": "path"}, {"write_file": "path"})``. A file that
     does not exist may be written. A file that was read or written successfully is known.
+
+    ::
+
+        hook = corral.read_before_write({"read_file": "path"}, {"write_file": "path"})
     """
     known: set[str] = set()
 
@@ -117,7 +147,12 @@ def read_before_write(
 
 def required_order(*names: str) -> Hook:
     """Each of these tools may be called only after all named before it have succeeded. Other tools
-    are not restricted."""
+    are not restricted.
+
+    ::
+
+        hook = corral.required_order("plan", "review", "publish")
+    """
     done: set[str] = set()
 
     def before(call: ToolRequest) -> HookVerdict:
@@ -135,7 +170,12 @@ def required_order(*names: str) -> Hook:
 
 def call_budget(total: int | None = None, **each: int) -> Hook:
     """At most ``total`` calls, and at most the given number for each named tool. Failed calls
-    count."""
+    count.
+
+    ::
+
+        tools = corral.Tools([weather], hooks=[corral.call_budget(20, weather=5)])
+    """
     for name, most in {"total": total, **each}.items():
         if most is not None and most < 0:
             raise ConfigError(f"a budget cannot be negative: {name}={most}")

@@ -59,7 +59,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function, what it is called, and what it takes."""
+    """A function, what it is called, and what it takes.
+
+    ::
+
+        tool = corral.Tool.of(weather, timeout=10)
+        corral.run_sync("gemini-cli", "How is the weather in Ghent?", tools=[tool])
+    """
 
     name: str
     description: str
@@ -112,6 +118,11 @@ class Tools:
     ``on_event`` gets a ``ToolUse`` and a ``ToolResult`` for every call that is not ``quiet``; a
     call is quiet if the agent reports it itself. ``agent_hooks`` are called for every call of an
     agent that runs in this process, also of its own tools. Other agents do not support them.
+
+    ::
+
+        tools = corral.Tools([weather], hooks=[corral.call_budget(20)])
+        corral.run_sync("gemini-cli", "How is the weather in Ghent?", tools=tools)
     """
 
     def __init__(

@@ -82,6 +82,8 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttackReport(msgspec.Struct, frozen=True):
+    """What an agent did under each policy when it was attacked."""
+
     agent: str
     policies: tuple[PolicyReport, ...]
 

@@ -75,6 +75,11 @@ async def attack_agent(
 
     Raises ``ConfigError`` for a policy that does not exist or an agent that cannot be attacked, and
     ``NotInstalled`` or another error of the installation. All other errors are in the report.
+
+    ::
+
+        report = await attack_agent("gemini-cli", policies=["reads"])
+        assert report.ok
     """
     found = agent_spec(agent)
     if found.probe is None:

@@ -79,6 +79,11 @@ async def check_agent(
 
     Raises ``ConfigError`` for a tier that does not exist, and ``NotInstalled`` or another error of
     the installation. All other errors are in the report.
+
+    ::
+
+        report = await check_agent("gemini-cli", only=["text"])
+        assert report.ok, report.failed
     """
     found = agent_spec(agent)
     if "person" in found.capabilities:

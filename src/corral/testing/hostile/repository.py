@@ -121,6 +121,11 @@ def hostile_repository(
     The tree stays; its address is closed at the end.
 
     Raises ``ConfigError`` if the folder is not empty.
+
+    ::
+
+        with hostile_repository(tmp_path) as hostile:
+            corral.run_sync("gemini-cli", "Look around", cwd=hostile.cwd)
     """
     root = Path(folder).resolve()
     root.mkdir(parents=True, exist_ok=True)

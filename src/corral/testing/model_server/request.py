@@ -21,7 +21,12 @@ class Headers(dict[str, str]):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A function that the model calls. If the id is missing, none is sent."""
+    """A function that the model calls. If the id is missing, none is sent.
+
+    ::
+
+        turn = Turn(calls=[Call("read_file", {"file_path": "README.md"})])
+    """
 
     name: str
     args: Mapping[str, Json] = {}

@@ -31,7 +31,12 @@ USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request must contain to get its turn. A string means a list of one string."""
+    """What a request must contain to get its turn. A string means a list of one string.
+
+    ::
+
+        turn = Turn(text="hello", expect=Expect(text="Say hello", tools="read_file"))
+    """
 
     tools: str | Sequence[str] = ()
     no_tools: str | Sequence[str] = ()
@@ -57,7 +62,12 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, or one fault in its place. Raises ``ConfigError`` if the fields conflict."""
+    """One answer, or one fault in its place. Raises ``ConfigError`` if the fields conflict.
+
+    ::
+
+        turn = Turn(text=["hel", "lo"], usage={"input": 10, "output": 2})
+    """
 
     text: str | Sequence[str] = ()
     """Several strings are several chunks of the stream."""
@@ -147,12 +157,22 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def say(*chunks: str, usage: Mapping[str, int] | None = None, finish: str = "STOP") -> Turn:
-    """A turn with this text, one chunk per string."""
+    """A turn with this text, one chunk per string.
+
+    ::
+
+        script = [say("hel", "lo")]
+    """
     return Turn(text=chunks, usage=usage, finish=finish)
 
 
 def call(name: str, /, **args: Json) -> Turn:
-    """A turn with one function call."""
+    """A turn with one function call.
+
+    ::
+
+        script = [call("read_file", file_path="README.md"), say("It is a small project.")]
+    """
     return Turn(calls=[Call(name, args)])
 
 
@@ -164,19 +184,36 @@ def fail(
     quota_id: str | None = None,
     times: int | Literal["forever"] = 1,
 ) -> Turn:
-    """A turn that fails with this HTTP status, ``times`` times."""
+    """A turn that fails with this HTTP status, ``times`` times.
+
+    ::
+
+        script = [fail(429, "too many requests"), say("hello")]
+    """
     return Turn(
         status=status, message=message, retry_after=retry_after, quota_id=quota_id, repeat=times
     )
 
 
 def hang(first: str | None = None) -> Turn:
-    """A turn without a response, or one that stops after a first chunk."""
+    """A turn without a response, or one that stops after a first chunk.
+
+    ::
+
+        script = [hang("The answer is")]
+    """
     return Turn(hang=True) if first is None else Turn(text=first, hang="after")
 
 
 class Script(msgspec.Struct, frozen=True):
-    """The turns of the default lane, and of lanes with their own."""
+    """The turns of the default lane, and of lanes with their own.
+
+    ::
+
+        script = Script.load("script.toml")
+        with ModelServer(script) as server:
+            print(server.url)
+    """
 
     turns: Sequence[Turn] = ()
     lanes: Mapping[str, Sequence[Turn]] = {}

@@ -54,7 +54,15 @@ WIRES: Sequence[Wire] = (anthropic, responses, chat, gemini)
 
 
 class Lane:
-    """A script with its own cursor and its own URL."""
+    """A script with its own cursor and its own URL.
+
+    ::
+
+        with ModelServer() as server:
+            lane = server.lane("first", [say("hello")])
+            corral.run_sync("gemini-cli", "Say hello", env=lane.env)
+            print(lane.requests)
+    """
 
     def __init__(self, server: ModelServer, name: str, source: Source) -> None:
         self.name = name
@@ -82,6 +90,13 @@ class ModelServer:
     ``async with`` serves in the running event loop; ``with`` in a thread, for synchronous tests.
     Leaving closes all connections. Any API key is accepted, but there must be one; with ``key``
     only that one is.
+
+    ::
+
+        with ModelServer([say("hello")]) as server:
+            result = corral.run_sync("gemini-cli", "Say hello", env=server.env)
+            assert result.text == "hello"
+            assert server.failures == []
     """
 
     def __init__(self, script: Source = (), *, key: str | None = None, port: int = 0) -> None:
