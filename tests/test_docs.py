@@ -367,8 +367,20 @@ def resolve(name: str) -> object:
     return found
 
 
+def loggers() -> set[str]:
+    """The names of the loggers in the source."""
+    sources = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    return {name for text in sources for name in re.findall(r'getLogger\("(corral[\w.]*)"\)', text)}
+
+
+def test_every_logger_is_documented() -> None:
+    documented = set(re.findall(r"`(corral[\w.]*)`", page_text("configuration")))
+    assert "corral.models" in loggers()
+    assert loggers() - documented == set()
+
+
 def test_every_public_name_in_the_text_exists() -> None:
-    other = {"corral.toml", "models.toml", "corral.nodes"}  # files, a group of entry points
+    other = {"corral.toml", "models.toml", "corral.nodes", *loggers()}  # files, entry points
     for page in PAGES:
         found = re.findall(r"`(?:await )?((?:corral|pipelines|models)(?:\.\w+)+)", page.read_text())
         for name in set(found) - other:

@@ -28,10 +28,10 @@ WITHOUT_EXAMPLE = {
 """Modules whose classes are not called by users → why."""
 RETURNED = {
     "corral": "AgentSession BatchReport BatchResult Cost DeniedCall FileChanged ToolRequest Usage",
-    "corral.models": "Cost Failed Fallback Finish FinishReason NoObjectError ProviderEvent"
-    " RateLimit RedactedThinking Response Start Step StepFinish Text TextDelta TextEnd TextStart Thinking"
-    " ThinkingDelta ThinkingEnd ThinkingStart ToolCall ToolCallDelta ToolCallEnd ToolCallStart"
-    " ToolDone Usage Provider Traits Wire",
+    "corral.models": "Cost Failed Fallback Finish FinishReason NoObjectError Provider ProviderEvent"
+    " RateLimit RedactedThinking Response Start Step StepFinish Text TextDelta TextEnd TextStart"
+    " Thinking ThinkingDelta ThinkingEnd ThinkingStart ToolCall ToolCallDelta ToolCallEnd"
+    " ToolCallStart ToolDone Traits Usage Wire",
     "corral.pipelines": "Choice DotError Edge Finding LintError Node NodeContext NodeResources"
     " Question",
     "corral.providers": "ProviderError ProviderMetadata ProviderResult",

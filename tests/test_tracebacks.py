@@ -178,14 +178,3 @@ async def test_the_error_of_a_stream_is_short_too() -> None:
             async for _ in stream:
                 pass
     assert {str(entry.path) for entry in caught.traceback} == {__file__}
-
-
-def test_every_logger_is_documented() -> None:
-    found = {
-        name
-        for path in (TESTS.parent / "src").rglob("*.py")
-        for name in re.findall(r'getLogger\("(corral[\w.]*)"\)', path.read_text("utf-8"))
-    }
-    page = (TESTS.parent / "docs" / "python.md").read_text("utf-8")
-    assert "corral.models" in found
-    assert {name for name in found if f"| `{name}` |" not in page} == set()
