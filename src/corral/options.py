@@ -398,7 +398,11 @@ def _check_environment(run: RunOptions) -> None:
             raise ConfigError(f"the value of {name} in env contains a NUL character")
     for name in (*run.pass_env, *run.env):
         if not name or "=" in name or "\0" in name:
-            raise ConfigError(f"not a valid name of an environment variable: {name!r}")
+            hint = "Give only the name, and set its value in your environment."
+            raise ConfigError(
+                f"not a valid name of an environment variable: {name!r}",
+                hint=hint if "=" in name and name in run.pass_env else None,
+            )
 
 
 def _is_unsendable(text: str) -> bool:

@@ -24,8 +24,7 @@ def _plain_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for handler in list(logger.handlers):
         if type(handler.formatter).__module__ == logs.__name__:  # pytest adds others
             logger.removeHandler(handler)
-            if isinstance(handler, logging.StreamHandler) and handler.get_name() is None:
-                handler.stream.close()
+            handler.close()
     logger.setLevel(level)
     logger.propagate = propagate
 

@@ -182,7 +182,12 @@ def _base_policy(flags: PolicyFlags) -> Policy | None:
         return PRESETS[approve] if approve is not None else None
     if approve is not None:
         raise ConfigError("--approve and --policy are both given", hint="Set preset in the file.")
-    return config.read_policy(Path(flags["policy_file"]))
+    file = flags["policy_file"]
+    if file in PRESET_NAMES and not Path(file).exists():
+        raise ConfigError(
+            f"there is no policy file {file!r}", hint=f"Did you mean --approve {file}?"
+        )
+    return config.read_policy(Path(file))
 
 
 def given_options(values: Mapping[str, object]) -> RunKwargs:
@@ -224,6 +229,20 @@ def choose_channel(agent: str, options: RunKwargs) -> None:
     found = config.find_agent(agent)
     if "via" in found.supports and "via" not in options and is_interactive():
         options.update(given_options({"via": config.load(found.name).get("via", "terminal")}))
+
+
+def check_prompt_is_given(text: str | None, agent: str, options: RunKwargs) -> None:
+    """Raise ``PromptError`` for a missing or empty prompt, before the agent is even searched. A
+    configuration may name a file, and a resumed session may have a question that is still open."""
+    from corral.system import config
+
+    if (text or "").strip() or "resume" in options:
+        return
+    if config.load(config.find_agent(agent).name).get("prompt_file") is None:
+        raise PromptError(
+            "the prompt is empty" if text is not None else "there is no prompt",
+            hint='Give it as an argument (corral run "…"), as a file (--file) or on stdin.',
+        )
 
 
 STDIN_SECONDS = 10.0
@@ -282,7 +301,7 @@ def _read_file(file: str) -> str:
     except UnicodeDecodeError as error:
         raise PromptError(f"{file} is not UTF-8: {error}") from error
     except OSError as error:
-        raise PromptError(f"{file}: {error.strerror}") from error
+        raise PromptError(f"the prompt file {file} cannot be read: {error.strerror}") from error
 
 
 def _read_stdin() -> str:

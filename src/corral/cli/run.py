@@ -18,6 +18,7 @@ from corral.cli.options import (
     DURATION,
     PolicyFlags,
     agent_option,
+    check_prompt_is_given,
     choose_agent,
     choose_channel,
     completing,
@@ -119,6 +120,7 @@ def command(
     if flags["session"] is not None:
         return _run_named(flags["session"], agent, text, flags, printer, progress)
     agent = choose_agent(agent, options)
+    check_prompt_is_given(text, agent, options)
     choose_channel(agent, options)
     if "resume" in options and not (text or "").strip():
         text = None  # the question that is still open, if there is one
@@ -147,10 +149,12 @@ async def _run(
     printer: Printer,
     progress: Progress,
 ) -> int:
+    from corral.sessions.credentials import check_model_key
     from corral.sessions.session import Session
 
     asker = TerminalAsker(progress.paused, options.get("cwd")) if is_interactive() else None
     async with Session(agent, {**options}, asker) as session:
+        check_model_key(session.prepared.agent, session.prepared.run)
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
         done = await print_turn(session.prompt(text), printer, progress)

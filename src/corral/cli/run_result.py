@@ -37,8 +37,13 @@ def read_schema(given: str) -> JsonObject:
         source = given
         try:
             text = Path(given).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--schema {given}: {error}") from error
+        except OSError as error:
+            raise ConfigError(
+                f"the schema {given} cannot be read: {error.strerror}",
+                hint="Give a file, - for stdin, or the JSON Schema itself.",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"--schema {given} is not UTF-8: {error}") from error
     try:
         schema: object = json.loads(text)
     except ValueError as error:

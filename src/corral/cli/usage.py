@@ -6,6 +6,9 @@ from difflib import get_close_matches
 
 import click
 
+SIMILAR = 0.7
+"""How similar an option must be to be suggested, from 0 to 1."""
+
 
 def report(error: click.ClickException) -> str:
     """The text to print for an error of click; for a group without a command, its help."""
@@ -34,7 +37,7 @@ def _suggestions(error: click.ClickException) -> list[str]:
         return ["Write the prompt in quotes."]
     near: list[str] = []
     if isinstance(error, click.NoSuchOption):
-        near = list(error.possibilities or ())[:1]
+        near = get_close_matches(error.option_name, error.possibilities or (), 1, SIMILAR)
     elif isinstance(error, click.BadParameter) and error.param is not None:
         given, kind = error.message.partition("'")[2].partition("'")[0], error.param.type
         if isinstance(kind, click.Choice):

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec
+from corral.agents import registry as agents_registry
+from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
 from corral.system import config, environment, paths
@@ -64,6 +65,17 @@ def choose_credentials(
             )
         case _:
             return ChosenCredentials(environment, files, _family(keys, logins))
+
+
+def check_model_key(agent: AgentSpec, run: RunOptions) -> None:
+    """For an agent that calls the model itself: raise ``MissingKey`` before the first prompt. A
+    recording needs no key."""
+    from corral.models import registry
+    from corral.system import api_keys
+
+    is_called_here = isinstance(agent.transport, InProcess) and run.replay is None
+    if is_called_here and run.model is not None and agents_registry.names_a_model(run.model):
+        api_keys.access(registry.split_model(run.model)[0], environment.variables(run.env))
 
 
 def needed(agent: AgentSpec) -> bool:

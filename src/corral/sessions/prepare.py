@@ -474,7 +474,7 @@ def _existing_folder(path: str, what: str) -> str:
         raise ConfigError(f"{what} is not UTF-8: {path!r}") from error
     full = os.path.abspath(os.path.expanduser(path))
     if not os.path.exists(full):
-        raise ConfigError(f"{what} does not exist: {full}")
+        raise ConfigError(f"{what} does not exist: {full}", hint="Name a folder that exists.")
     if not os.path.isdir(full):
         raise ConfigError(f"{what} is not a folder: {full}")
     if not os.access(full, os.R_OK | os.X_OK):

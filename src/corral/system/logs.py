@@ -76,8 +76,8 @@ def _parse(wanted: str) -> tuple[int, str]:
 
 def _file(path: str) -> logging.Handler:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        return logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8"))
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+        return logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"CORRAL_LOG: {path}: {error.strerror}") from error
 

@@ -127,6 +127,12 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     managed = managed_program(agent)
     if managed.exists():
         return str(managed), "managed"
+    if not agent.package.npm:  # a user's own command
+        raise NotInstalled(
+            f"no {' or '.join(agent.programs)} is on PATH",
+            hint="Check the name: `corral agents list` has the known agents, and any other is a"
+            " command that speaks ACP.",
+        )
     raise NotInstalled(
         f"{agent.title} was not found: no {' or '.join(agent.programs)} on PATH,"
         " and none was installed by corral",

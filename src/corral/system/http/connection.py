@@ -36,6 +36,7 @@ one for the next request. Nothing is sent twice.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import select
 from collections.abc import Callable
@@ -398,5 +399,8 @@ def _ignore(data: object) -> None:
 
 
 def error_text(error: BaseException) -> str:
+    """The reason in one line, such as ``Connection refused``."""
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno)
     text = " ".join(str(error).split())[:200]
     return text or type(error).__name__
