@@ -175,13 +175,21 @@ def is_about_the_vendor(path: Path) -> bool:
     return name_of(path).startswith(own)
 
 
+def is_docstring(node: ast.Expr | ast.Assign) -> bool:
+    """Whether a statement is a docstring, or sets one: ``run_sync.__doc__ = …``."""
+    if isinstance(node, ast.Assign):
+        target = node.targets[0]
+        return isinstance(target, ast.Attribute) and target.attr == "__doc__"
+    return isinstance(node.value, ast.Constant)
+
+
 @cache
 def strings_of(path: Path) -> tuple[str, ...]:
     """Names and string literals of the code, without docstrings."""
     prose = {
         id(node.value)
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Expr | ast.Assign) and is_docstring(node)
     }
     found: list[str] = []
     for node in ast.walk(tree_of(path)):

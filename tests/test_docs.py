@@ -334,7 +334,7 @@ def test_every_event_and_field_is_documented() -> None:
         assert row, tag
         for field in set(kind.__struct_fields__) - set(events.Envelope.__struct_fields__):
             assert f"`{field}`" in row[1], (tag, field)
-    for field in (*events.Envelope.__struct_fields__, *Result.__struct_fields__):
+    for field in (*events.Envelope.__struct_fields__, *Result.__struct_encode_fields__):
         assert f"`{field}`" in text, field
 
 

@@ -24,7 +24,15 @@ from corral.cli.pipeline import run as pipeline_run
 from corral.cli.run_options import EVERYWHERE, help_text, read_options
 from corral.cli.sections import SECTIONS
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition
-from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunKwargs, RunOptions
+from corral.options import (
+    COMPUTED,
+    DURATIONS,
+    KNOWN,
+    SPELLINGS,
+    PromptKwargs,
+    RunKwargs,
+    RunOptions,
+)
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
@@ -216,7 +224,8 @@ def keywords(function: Callable[..., Any]) -> set[str]:
 
 
 def test_options_of_a_prompt_are_options_of_a_run() -> None:
-    assert keywords(corral.Session.prompt) == keywords(corral.Session.run) == set(PER_PROMPT)
+    assert keywords(corral.Session.prompt) == {*PER_PROMPT, "output"}
+    assert PromptKwargs.__annotations__.keys() == set(PER_PROMPT)
     assert set(PER_PROMPT) <= FIELDS
     assert PROMPT_OPTIONS <= FIELDS
     assert set(PER_PROMPT) >= SWITCHED

@@ -247,6 +247,12 @@ class Done(Envelope, frozen=True, tag="done"):
     resume_token: str | None = None
     duration_ms: int = 0
     error: Error | None = None
+    text: str = ""
+    """The complete answer, its messages separated by a blank line."""
+    text_complete: bool = True
+    """False if ``text`` is only the first million characters of the answer."""
+    output: Json = None
+    """The value of a typed run, as JSON."""
 
 
 Event = (

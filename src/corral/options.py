@@ -433,6 +433,15 @@ def check_prompt(prompt: str, limit: int) -> str:
     return prompt
 
 
+class PromptKwargs(TypedDict, total=False):
+    """The keyword options of one prompt of a session."""
+
+    timeout: float | str | None
+    idle_timeout: float | str | None
+    model: str | None
+    policy: Policy | Preset | None
+
+
 class RunKwargs(TypedDict, total=False):
     """The keyword options of ``corral.run`` and ``corral.session``.
 

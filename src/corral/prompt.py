@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, overload
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
 from corral.errors import PromptError
-from corral.values import is_sequence
+from corral.output_types import T, T_co
+from corral.values import Json, is_sequence
 
 TOP_LEVEL = 2
 """The level of the top headings."""
@@ -59,11 +60,12 @@ class Section(msgspec.Struct, frozen=True):
         force_setattr(self, "tools", tuple(self.tools))
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
     """Text with ``{parameters}``, and sections that become Markdown headings.
 
     ``parameters`` maps each name to its type. A literal brace is doubled. ``output`` is the type
-    of the answer. ``corral.run`` accepts a prompt instead of a string; ``str(prompt)`` is its text.
+    of the answer: ``Prompt[Review]`` returns a ``Result[Review]``. ``corral.run`` accepts a prompt
+    instead of a string; ``str(prompt)`` is its text.
 
     ::
 
@@ -81,6 +83,53 @@ class Prompt(msgspec.Struct, frozen=True):
     output: object = None
     values: Mapping[str, object] = {}
     """The values of the parameters that are set."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Prompt[None],
+            text: str,
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = ...,
+            output: None = None,
+            values: Mapping[str, object] = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prompt[T],
+            text: str,
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = ...,
+            output: type[T] = ...,
+            values: Mapping[str, object] = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prompt[Json],
+            text: str,
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = ...,
+            output: Mapping[str, object] = ...,
+            values: Mapping[str, object] = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prompt[Any],
+            text: str,
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = ...,
+            output: object = None,
+            values: Mapping[str, object] = ...,
+        ) -> None: ...
+        def __init__(
+            self,
+            text: str,
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = ...,
+            output: object = None,
+            values: Mapping[str, object] = ...,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         force_setattr(self, "sections", tuple(self.sections))
@@ -104,15 +153,15 @@ class Prompt(msgspec.Struct, frozen=True):
                     )
         _check_values(self.values, self.parameters)
 
-    def with_(self, **values: object) -> Prompt:
+    def with_(self, **values: object) -> Prompt[T_co]:
         """The same with these parameters set; earlier values are replaced."""
         return replace(self, values={**self.values, **values})
 
-    def without(self, *titles: str) -> Prompt:
+    def without(self, *titles: str) -> Prompt[T_co]:
         """The same with these sections disabled."""
         return self._with_enabled(titles, enabled=False)
 
-    def including(self, *titles: str) -> Prompt:
+    def including(self, *titles: str) -> Prompt[T_co]:
         """The same with these sections enabled. Their parent sections do not change."""
         return self._with_enabled(titles, enabled=True)
 
@@ -145,7 +194,7 @@ class Prompt(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.render()
 
-    def _with_enabled(self, titles: Sequence[str], *, enabled: bool) -> Prompt:
+    def _with_enabled(self, titles: Sequence[str], *, enabled: bool) -> Prompt[T_co]:
         known = [section.title for section in _walk(self.sections)]
         for title in titles:
             if title not in known:

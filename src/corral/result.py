@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from corral.display import Card, Displayed, count, spent
-from corral.errors import from_event
+from corral.errors import CorralError, from_event
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
+from corral.output_types import T_co
 from corral.tracebacks import short_traceback
-from corral.values import Cost, DeniedCall, FileChanged, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
+
+Value = TypeVar("Value")
 
 BLOCK_SIZE = 65_536
 """Characters, or pieces, of an answer that are joined at once."""
 
 
-class Result(Displayed, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(
+    Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=True
+):
     """The result of a run.
 
     ``text`` is the complete answer, its messages separated by a blank line; ``final_text`` is
-    the last message only.
+    the last message only. ``Result[Review]`` is the result of a run with ``output=Review``,
+    ``Result[None]`` that of a run without ``output``.
 
     ::
 
@@ -35,7 +41,8 @@ class Result(Displayed, msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     status: Status
     text: str = ""
     final_text: str = ""
-    output: Any = None
+    _output: Any = msgspec.field(default=None, name="output")
+    """The value; UNSET if one was requested and the run failed."""
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
     """False if the folder was too large, or was shared with another run."""
@@ -76,13 +83,36 @@ class Result(Displayed, msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         text = self.text if self.ok or self.error is None else str(from_event(self.error))
         return Card(f"Result {self.status}", facts, text)
 
+    @property
+    def output(self) -> T_co:
+        """The value of the type that was given as ``output``; None if none was given. If the run
+        failed there is no value: raises the run's error."""
+        with short_traceback:
+            if self._output is msgspec.UNSET:
+                raise self._failure()
+            value: T_co = self._output
+            return value
+
     @short_traceback
-    def raise_for_status(self) -> Result:
+    def raise_for_status(self) -> Result[T_co]:
         """This result if it is a success. Otherwise raises its error."""
         if self.ok:
             return self
+        raise self._failure()
+
+    def _failure(self) -> CorralError:
         error = self.error or Error(code="error", message=f"the run ended as {self.status}")
-        raise from_event(error, self)
+        return from_event(error, self)
+
+
+def with_output(result: Result, value: Value) -> Result[Value]:
+    """The same result with a value."""
+    return msgspec.structs.replace(result, _output=value)
+
+
+def without_output(result: Result) -> Result:
+    """The same result, of a run that has failed to return the requested value."""
+    return msgspec.structs.replace(result, _output=msgspec.UNSET)
 
 
 class _Message:
@@ -118,10 +148,22 @@ class _Message:
         return text
 
 
+class Answer(NamedTuple):
+    """The text of an answer, and its last message."""
+
+    text: str
+    final_text: str
+
+
 class ResultBuilder:
     """Collects events into a ``Result``. Only the text of the answer is stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
+        """``limit``: characters of the answer that are stored at most."""
+        self.limit = limit
+        self.is_cut = False
+        """Whether the answer is longer than the limit."""
+        self._size = 0
         self._messages: list[_Message] = []
         self._starts_message = True
         self._message_id: str | None = None
@@ -132,6 +174,10 @@ class ResultBuilder:
         if event.parent is not None:
             return  # the text of a sub-agent is not part of the answer
         if isinstance(event, Text):
+            self._size += len(event.delta)
+            if self.limit is not None and self._size > self.limit:
+                self.is_cut = True
+                return
             # A piece without an id continues the message before it.
             if self._starts_message or event.message_id not in (None, self._message_id):
                 self._messages.append(_Message())
@@ -145,14 +191,23 @@ class ResultBuilder:
         elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
             self._starts_message = True
 
-    def result(self) -> Result:
+    def answer(self) -> Answer:
+        """The answer so far."""
         texts = (message.text() for message in self._messages)
         messages = [text for text in texts if text and not text.isspace()]
-        done = self._done or Done(status="incomplete")
-        return Result(
-            status=done.status,
+        return Answer(
             text=messages[0] if len(messages) == 1 else _join_messages(messages),
             final_text=messages[-1] if messages else "",
+        )
+
+    def result(self) -> Result[Json]:
+        done = self._done or Done(status="incomplete")
+        answer = self.answer() if self._messages else Answer(done.text, done.text)
+        return Result(
+            status=done.status,
+            text=answer.text,
+            final_text=answer.final_text,
+            _output=done.output,
             files=done.files,
             files_complete=done.files_complete,
             denied=done.denied,
@@ -183,8 +238,8 @@ def _join_messages(messages: list[str]) -> str:
     return text
 
 
-def result_from_events(events: Iterable[Event]) -> Result:
-    """The result of a complete stream of events.
+def result_from_events(events: Iterable[Event]) -> Result[Json]:
+    """The result of a complete stream of events; ``output`` is the value as JSON.
 
     ::
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builtin_agent import (
@@ -19,6 +20,7 @@ from support.builtin_agent import (
 from support.scripted_agent import scripted_options
 
 import corral
+from corral import errors
 from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.policy import Policy
@@ -143,17 +145,11 @@ async def test_a_policy_can_deny_the_callers_functions(ours: BuiltinAgent) -> No
     assert (tool_outcomes(events), ran) == ([("mine", "denied")], [])
 
 
-async def typed(ours: BuiltinAgent, script: list[Turn], **more: object) -> Result:
+async def typed(ours: BuiltinAgent, script: list[Turn], **more: object) -> Result[Report]:
     env = led(ours, script)
-    return await corral.run(
-        MODELS["gemini"],
-        "review",
-        output=Report,
-        env=env,
-        cwd=ours.workspace,
-        retries=1,
-        **more,  # type: ignore[arg-type]
-    )
+    options: Any = {"env": env, "cwd": ours.workspace, "retries": 1, **more}
+    result: Result[Report] = await corral.run(MODELS["gemini"], "review", output=Report, **options)
+    return result
 
 
 async def test_a_typed_output_without_tools(ours: BuiltinAgent) -> None:
@@ -172,7 +168,9 @@ async def test_a_typed_output_is_repaired_in_the_same_session(ours: BuiltinAgent
 async def test_output_that_is_never_repaired_is_an_error(ours: BuiltinAgent) -> None:
     result = await typed(ours, [say("no"), say("no")], repairs=1)
     assert result.error is not None
-    assert (result.ok, result.output, result.error.code) == (False, None, "schema_not_met")
+    assert (result.ok, result.error.code) == (False, "schema_not_met")
+    with pytest.raises(errors.SchemaNotMet):
+        assert result.output
 
 
 def helper() -> str:

@@ -146,7 +146,7 @@ async def test_a_typed_value_comes_from_the_next_model_too() -> None:
     async with ModelServer() as server:
         used = vendors(server, [fail(503, "overloaded")], [say('{"value": [1, 2]}')])
         found = await models.generate_object([FIRST, SECOND], list[int], "two", **used.options)
-    assert found.object == [1, 2]
+    assert found.output == [1, 2]
     assert [each.model for each in found.fallbacks] == [FIRST]
 
 
@@ -212,7 +212,7 @@ def test_code_that_is_not_async_has_its_own_functions() -> None:
         options: Any = {"api_key": "key", "base_url": server.url}
         assert models.generate_sync("gemini:x", "hi", **options).text == "hello"
         typed = models.generate_object_sync("gemini:x", list[str], "color", **options)
-        assert typed.object == ["red"]
+        assert typed.output == ["red"]
         stream = models.stream_sync("gemini:x", "hi", **options)
         assert list(stream.text()) == ["hel", "lo"]
         assert stream.generation is not None

@@ -59,10 +59,10 @@ def client(server: ModelServer) -> models.Client:
 )
 async def test_a_value_of_any_kind_of_schema(schema: object, value: object) -> None:
     async with ModelServer([say('{"x": 1, ', '"y": 2}')] * 2) as server, client(server) as made:
-        assert (await models.generate_object(MODEL, schema, "go", client=made)).object == value
+        assert (await models.generate_object(MODEL, schema, "go", client=made)).output == value
         stream = models.stream_object(MODEL, schema, "go", client=made)
         assert [partial async for partial in stream][-1] == {"x": 1, "y": 2}
-        assert stream.object == value
+        assert stream.output == value
         config: Any = server.requests[0].body["generationConfig"]
     assert config["responseMimeType"] == "application/json"
     assert config["responseSchema"]["properties"]["x"]["type"] == "INTEGER"
@@ -71,17 +71,17 @@ async def test_a_value_of_any_kind_of_schema(schema: object, value: object) -> N
 async def test_a_list_is_requested_inside_an_object_and_returned_without_it() -> None:
     script = [say('{"value": [1, 2]}'), say('{"value": [1, ', "2, ", "3]}")]
     async with ModelServer(script) as server, client(server) as made:
-        assert (await models.generate_object(MODEL, list[int], "go", client=made)).object == [1, 2]
+        assert (await models.generate_object(MODEL, list[int], "go", client=made)).output == [1, 2]
         stream = models.stream_object(MODEL, list[int], "go", client=made)
         assert [partial async for partial in stream] == [[1], [1, 2], [1, 2, 3]]
-        assert stream.object == [1, 2, 3]
+        assert stream.output == [1, 2, 3]
 
 
 async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_conversation() -> None:
     async with ModelServer([say('{"x": 1}'), say('{"x": 1, "y": 2}')]) as server:
         async with client(server) as made:
             answer = await models.generate_object(MODEL, Point, "go", client=made)
-        assert answer.object == Point(1, 2)
+        assert answer.output == Point(1, 2)
         assert len(answer.steps) == 2
         assert "y" in server.requests[1].last_text
 

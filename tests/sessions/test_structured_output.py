@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from corral import errors
 from corral.events import Error
 from corral.protocol.schema.build import schema_of
-from corral.result import Result
+from corral.result import Answer, Result
 from corral.sessions.structured_output import (
     Submission,
+    TypedAnswer,
     answer_schema,
     extract,
     find,
@@ -117,7 +119,7 @@ def test_any_object_or_list_is_found_in_any_prose(value: Any, before: str, after
 
 @given(st.text() | st.text('{}[]",:`\n1a'))
 def test_any_text_is_accepted(text: str) -> None:
-    value, complaints = find(text, REPORT)
+    value, _, complaints = find(text, REPORT)
     assert bool(complaints) != isinstance(value, Report)
 
 
@@ -150,18 +152,30 @@ class Agent:
     def __init__(self, *turns: str | Result) -> None:
         self.turns = list(turns)
         self.prompts: list[str] = []
+        self.json: Json = None
 
-    async def run(self, prompt: str) -> Result:
-        self.prompts.append(prompt)
-        turn = self.turns.pop(0)
-        if isinstance(turn, Result):
-            return turn
-        return Result(status="success", text=turn, final_text=turn, usage=Usage(input=1, output=2))
+    async def ask(self, of: object, repairs: int = 2) -> Result:
+        typed = TypedAnswer(of, repairs=repairs)
+
+        async def run(prompt: str) -> Result:
+            self.prompts.append(prompt)
+            turn = self.turns.pop(0)
+            if isinstance(turn, str):
+                usage = Usage(input=1, output=2)
+                turn = Result(status="success", text=turn, final_text=turn, usage=usage)
+            if not turn.ok:
+                return turn
+            self.json, error = typed.read(Answer(turn.text, turn.final_text))
+            if error is None:
+                return turn
+            return msgspec.structs.replace(turn, status=error.status, error=error.event())
+
+        return await run_typed(run, "Review", typed)
 
 
 async def test_a_good_answer_needs_one_turn() -> None:
     agent = Agent(GOOD)
-    result = await run_typed(agent.run, "Review", Report)
+    result = await agent.ask(Report)
     assert result.output == EXPECTED
     assert len(agent.prompts) == 1
     assert agent.prompts[0].startswith("Review\n\n")
@@ -170,7 +184,7 @@ async def test_a_good_answer_needs_one_turn() -> None:
 
 async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
     agent = Agent("Done!", '{"title": "a"}', GOOD)
-    result = await run_typed(agent.run, "Review", Report)
+    result = await agent.ask(Report)
     assert result.output == EXPECTED
     assert "there is no JSON" in agent.prompts[1]
     assert "score: is required and missing" in agent.prompts[2]
@@ -179,8 +193,9 @@ async def test_a_bad_answer_is_repaired_in_the_same_session() -> None:
 
 async def test_after_the_last_repair_the_error_has_the_raw_text() -> None:
     agent = Agent("one", "two", "three", "never asked")
+    result = await agent.ask(Report)
     with pytest.raises(errors.SchemaNotMet) as info:
-        await run_typed(agent.run, "Review", Report)
+        assert result.output
     assert info.value.frame == "three"
     assert info.value.result.text == "three"
     assert info.value.cli_exit == 9
@@ -190,7 +205,7 @@ async def test_after_the_last_repair_the_error_has_the_raw_text() -> None:
 async def test_no_repairs_are_possible() -> None:
     agent = Agent("one", GOOD)
     with pytest.raises(errors.SchemaNotMet):
-        await run_typed(agent.run, "Review", Report, repairs=0)
+        (await agent.ask(Report, repairs=0)).raise_for_status()
     assert len(agent.prompts) == 1
 
 
@@ -198,14 +213,15 @@ async def test_a_turn_that_failed_is_its_own_error() -> None:
     failed = Result(
         status="timeout", text=GOOD, final_text=GOOD, error=Error(code="timeout", message="late")
     )
+    result = await Agent(failed).ask(Report)
     with pytest.raises(errors.TimedOut, match="late"):
-        await run_typed(Agent(failed).run, "Review", Report)
+        assert result.output
 
 
 async def test_an_invalid_schema_starts_nothing() -> None:
     agent = Agent(GOOD)
     with pytest.raises(errors.SchemaInvalid):
-        await run_typed(agent.run, "Review", {"type": "strin"})
+        await agent.ask({"type": "strin"})
     assert agent.prompts == []
 
 
@@ -228,7 +244,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
         cost=Cost(0.5, "reported"),
         duration=1.0,
     )
-    result = await run_typed(Agent(first, second).run, "Review", Report)
+    result = await Agent(first, second).ask(Report)
     assert [file.path for file in result.files] == ["/a", "/b"]
     assert not result.files_complete
     assert [refusal.name for refusal in result.denied] == ["shell"]
@@ -238,7 +254,7 @@ async def test_what_earlier_turns_did_stays_in_the_result() -> None:
 
 async def test_a_value_in_an_earlier_message_is_found() -> None:
     expected_text = Result(status="success", text=f"{GOOD}\n\nAll done.", final_text="All done.")
-    assert (await run_typed(Agent(expected_text).run, "Review", Report)).output == EXPECTED
+    assert (await Agent(expected_text).ask(Report)).output == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -260,21 +276,22 @@ async def test_the_submit_tool_refuses_what_does_not_fit_and_keeps_what_does(
     refused = await tools.call("submit_result", bad)
     assert refused.status == "error"
     assert "- " in refused.text
-    assert not submission.is_submitted
-    with pytest.raises(LookupError):
-        submission.value
+    assert submission.found is None
     assert (await tools.call("submit_result", good)).ok
-    assert submission.value == expected
+    assert submission.found
+    assert submission.found.value == expected
 
 
 async def test_a_submitted_value_takes_precedence_over_the_text() -> None:
     submission = Submission(schema_of(Report))
     tools = Tools([submission.tool])
+    typed = TypedAnswer(Report, submission=submission)
 
     async def run(prompt: str) -> Result:
         assert "submit_result" in prompt
         await tools.call("submit_result", {"title": "a", "score": 3})
+        assert typed.read(Answer("Submitted.", "Submitted.")) == ({"title": "a", "score": 3}, None)
         return Result(status="success", text="Submitted.", final_text="Submitted.")
 
-    result = await run_typed(run, "Review", Report, submission=submission)
+    result = await run_typed(run, "Review", typed)
     assert result.output == EXPECTED

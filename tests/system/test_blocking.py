@@ -62,10 +62,7 @@ async def test_the_alternative_of_the_warning_does_not_stop_the_loop() -> None:
         await asyncio.to_thread(released.wait, 60)
         return "done"
 
-    @sync_twin(wait)
-    def twin() -> None:
-        """Waits."""
-
+    twin = sync_twin(wait)
     call = asyncio.create_task(asyncio.to_thread(twin))
     await asyncio.sleep(0)  # the loop runs on while the call waits
     released.set()

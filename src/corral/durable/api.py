@@ -365,9 +365,9 @@ async def show(run: str, *, db: str | None = None) -> query.RunDetails:
     return await query.show(run, db=db)
 
 
-@sync_twin(run)
-def run_sync() -> None:
-    """``run`` for code that is not async, with the same arguments; also in a notebook.
+run_sync = sync_twin(run)
+run_sync.__doc__ = """
+    ``run`` for code that is not async, with the same arguments; also in a notebook.
 
     ::
 
@@ -376,9 +376,9 @@ def run_sync() -> None:
     """
 
 
-@sync_twin(resume)
-def resume_sync() -> None:
-    """``resume`` for code that is not async, with the same arguments.
+resume_sync = sync_twin(resume)
+resume_sync.__doc__ = """
+    ``resume`` for code that is not async, with the same arguments.
 
     ::
 
@@ -386,9 +386,9 @@ def resume_sync() -> None:
     """
 
 
-@sync_twin(fork)
-def fork_sync() -> None:
-    """``fork`` for code that is not async, with the same arguments.
+fork_sync = sync_twin(fork)
+fork_sync.__doc__ = """
+    ``fork`` for code that is not async, with the same arguments.
 
     ::
 
@@ -396,9 +396,9 @@ def fork_sync() -> None:
     """
 
 
-@sync_twin(answer)
-def answer_sync() -> None:
-    """``answer`` for code that is not async, with the same arguments.
+answer_sync = sync_twin(answer)
+answer_sync.__doc__ = """
+    ``answer`` for code that is not async, with the same arguments.
 
     ::
 
@@ -406,9 +406,9 @@ def answer_sync() -> None:
     """
 
 
-@sync_twin(cancel)
-def cancel_sync() -> None:
-    """``cancel`` for code that is not async, with the same arguments.
+cancel_sync = sync_twin(cancel)
+cancel_sync.__doc__ = """
+    ``cancel`` for code that is not async, with the same arguments.
 
     ::
 
@@ -416,9 +416,9 @@ def cancel_sync() -> None:
     """
 
 
-@sync_twin(runs)
-def runs_sync() -> None:
-    """``runs`` for code that is not async, with the same arguments.
+runs_sync = sync_twin(runs)
+runs_sync.__doc__ = """
+    ``runs`` for code that is not async, with the same arguments.
 
     ::
 
@@ -427,9 +427,9 @@ def runs_sync() -> None:
     """
 
 
-@sync_twin(show)
-def show_sync() -> None:
-    """``show`` for code that is not async, with the same arguments.
+show_sync = sync_twin(show)
+show_sync.__doc__ = """
+    ``show`` for code that is not async, with the same arguments.
 
     ::
 

@@ -38,7 +38,7 @@ Models: TypeAlias = str | Sequence[str]
 @short_traceback_async
 async def generate(
     model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
-) -> Generation:
+) -> Generation[None]:
     """The answer of the model ``vendor:name``, with its tools run. See ``RequestOptions``.
 
     ::
@@ -86,7 +86,7 @@ class GenerationLoop:
             client.check(name)
         return client
 
-    async def run(self, client: Client, options: RequestOptions) -> Generation:
+    async def run(self, client: Client, options: RequestOptions) -> Generation[None]:
         """Call the model and run tools until a response is the last."""
         while True:
             try:
@@ -149,7 +149,7 @@ class GenerationLoop:
         return len(self._steps)
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> Generation[None]:
         return Generation(
             steps=tuple(self._steps),
             messages=self.request.messages,
@@ -157,9 +157,9 @@ class GenerationLoop:
         )
 
 
-@sync_twin(generate)
-def generate_sync() -> None:
-    """``generate`` for code that is not async, with the same arguments; also in a notebook.
+generate_sync = sync_twin(generate)
+generate_sync.__doc__ = """
+    ``generate`` for code that is not async, with the same arguments; also in a notebook.
 
     ::
 
@@ -227,7 +227,7 @@ class GenerationStream:
         self._step_timeout = options.get("step_timeout")
         self._response: ResponseStream | None = None
         self._is_iterated = False
-        self.generation: Generation | None = None
+        self.generation: Generation[None] | None = None
         """Set once ``finish`` was emitted."""
 
     def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
@@ -242,7 +242,7 @@ class GenerationStream:
             if isinstance(event, TextDelta):
                 yield event.text
 
-    async def collect(self) -> Generation:
+    async def collect(self) -> Generation[None]:
         """Read to the end."""
         async for _ in self:
             pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 
@@ -10,6 +10,7 @@ from corral.display import Card, Displayed, count, spent
 from corral.inference.fallback import Fallback
 from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import FinishReason, Response
+from corral.output_types import T_co
 from corral.values import Cost, Usage
 
 
@@ -20,8 +21,9 @@ class Step(msgspec.Struct, frozen=True):
     results: tuple[ToolResult, ...] = ()
 
 
-class Generation(Displayed, msgspec.Struct, frozen=True, kw_only=True):
-    """The last response, with the usage and cost of all.
+class Generation(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
+    """The last response, with the usage and cost of all. ``generate_object`` with a schema
+    ``Review`` returns a ``Generation[Review]``, ``generate`` a ``Generation[None]``.
 
     ::
 
@@ -34,8 +36,7 @@ class Generation(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     messages: tuple[Message, ...]
     """The complete conversation, to continue it."""
-    object: Any = None
-    """The typed value, from ``generate_object``."""
+    _output: Any = msgspec.field(default=None, name="output")
     fallbacks: tuple[Fallback, ...] = ()
     """The models that failed before the one that answered."""
 
@@ -45,6 +46,12 @@ class Generation(Displayed, msgspec.Struct, frozen=True, kw_only=True):
         fallbacks = count(len(self.fallbacks), "fallback")
         facts = (self.response.model, *calls, *fallbacks, *spent(self.usage, self.cost))
         return Card(f"Generation {self.finish_reason.reason}", facts, self.text)
+
+    @property
+    def output(self) -> T_co:
+        """The typed value, from ``generate_object``; else None."""
+        value: T_co = self._output
+        return value
 
     @property
     def response(self) -> Response:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, Unpack
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from corral.inference.api import (
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
+from corral.output_types import T, T_co
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
@@ -26,6 +27,33 @@ from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json, slug
 
 
+@overload
+async def generate_object(
+    model: Models,
+    schema: type[T],
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> Generation[T]: ...
+@overload
+async def generate_object(
+    model: Models,
+    schema: Mapping[str, object],
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> Generation[Json]: ...
+@overload
+async def generate_object(
+    model: Models,
+    schema: object,
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> Generation: ...
 @short_traceback_async
 async def generate_object(
     model: Models,
@@ -35,14 +63,14 @@ async def generate_object(
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
 ) -> Generation:
-    """Like ``generate``, with ``object``: a value of ``schema``, which is a type or a JSON Schema.
+    """Like ``generate``, with ``output``: a value of ``schema``, which is a type or a JSON Schema.
     If the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
     ``NoObject`` is raised, with the last text as ``frame``.
 
     ::
 
         answer = await models.generate_object("gemini:gemini-2.5-flash", list[str], "Name colors")
-        print(answer.object)
+        print(answer.output)
     """
     target = ObjectTarget(schema, repairs)
     loop = GenerationLoop(model, prompt, target.add_schema(options))
@@ -51,18 +79,18 @@ async def generate_object(
         while True:
             generation = await loop.run(client, options)
             if target.accept(generation.response):
-                return replace(generation, object=target.value)
+                return replace(generation, _output=target.value)
             loop.add_user_message(target.repair_prompt)
 
 
-@sync_twin(generate_object)
-def generate_object_sync() -> None:
-    """``generate_object`` for code that is not async, with the same arguments; also in a notebook.
+generate_object_sync = sync_twin(generate_object)
+generate_object_sync.__doc__ = """
+    ``generate_object`` for code that is not async, with the same arguments; also in a notebook.
 
     ::
 
         answer = models.generate_object_sync("gemini:gemini-2.5-flash", list[str], "Name colors")
-        print(answer.object)
+        print(answer.output)
     """
 
 
@@ -101,7 +129,7 @@ class ObjectTarget:
 
     def accept(self, response: Response) -> bool:
         """Whether the response holds the value. Raises ``NoObject`` if no repair is left."""
-        self.value, self._complaints = find(response.text, self._schema)
+        self.value, _, self._complaints = find(response.text, self._schema)
         if not self._complaints:
             return True
         if self._repairs_left and response.finish_reason.reason != "content_filter":
@@ -122,6 +150,33 @@ class ObjectTarget:
         return repair_prompt(self._complaints)
 
 
+@overload
+def stream_object(
+    model: Models,
+    schema: type[T],
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> ObjectStream[T]: ...
+@overload
+def stream_object(
+    model: Models,
+    schema: Mapping[str, object],
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> ObjectStream[Json]: ...
+@overload
+def stream_object(
+    model: Models,
+    schema: object,
+    prompt: PromptInput = None,
+    *,
+    repairs: int = REPAIRS,
+    **options: Unpack[RequestOptions],
+) -> ObjectStream: ...
 @short_traceback
 def stream_object(
     model: Models,
@@ -131,7 +186,7 @@ def stream_object(
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
 ) -> ObjectStream:
-    """Partial values: ``async for partial in stream_object(…)``. At the end, ``stream.object`` is
+    """Partial values: ``async for partial in stream_object(…)``. At the end, ``stream.output`` is
     the typed value.
 
     ::
@@ -144,7 +199,7 @@ def stream_object(
     return ObjectStream(GenerationLoop(model, prompt, target.add_schema(options)), target, options)
 
 
-class ObjectStream:
+class ObjectStream(Generic[T_co]):
     """Each value is the part of the answer that was received so far. It grows until the answer is
     complete; a repair starts with an empty value again.
 
@@ -153,7 +208,7 @@ class ObjectStream:
         stream = models.stream_object("gemini:gemini-2.5-flash", list[str], "Name colors")
         async for partial in stream:
             print(partial)
-        print(stream.object)
+        print(stream.output)
     """
 
     def __init__(self, loop: GenerationLoop, target: ObjectTarget, options: RequestOptions) -> None:
@@ -161,13 +216,20 @@ class ObjectStream:
         self._target = target
         self._options = options
         self._stream: GenerationStream | None = None
-        self.object: Any = None
-        self.generation: Generation | None = None
+        self.generation: Generation[T_co] | None = None
+        """Set when the stream was read to its end."""
+
+    @property
+    def output(self) -> T_co:
+        """The typed value. Raises ``RuntimeError`` before the stream was read to its end."""
+        if self.generation is None:
+            raise RuntimeError("read the stream to its end first")
+        return self.generation.output
 
     def __aiter__(self) -> AsyncGenerator[Json, None]:
         return self._values()
 
-    async def __aenter__(self) -> ObjectStream:
+    async def __aenter__(self) -> ObjectStream[T_co]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -177,7 +239,7 @@ class ObjectStream:
         if self._stream is not None:
             self._stream.close()
 
-    async def collect(self) -> Generation:
+    async def collect(self) -> Generation[T_co]:
         """Read to the end."""
         async for _ in self:
             pass
@@ -208,8 +270,8 @@ class ObjectStream:
             if generation is None:
                 raise AssertionError("a stream ends with finish or raises")
             if self._target.accept(generation.response):
-                self.object = self._target.value
-                self.generation = replace(generation, object=self.object)
+                typed: Generation = generation
+                self.generation = replace(typed, _output=self._target.value)
                 last = self._target.unwrap(partial.value())
                 if last is not NO_VALUE and last != shown:
                     yield last

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Unpack, overload
 
 from corral.agents import registry
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
+from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions.prepare import prepare, resolve_prompt
-from corral.sessions.session import Session, tool_names
+from corral.sessions.session import Session
 from corral.system import config, programs
 from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback_async
@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.tools import GivenTools
     from corral.sessions.until import Until
+    from corral.values import Json
+
+    class CallKwargs(RunKwargs, total=False):
+        """The keyword options of ``run`` beside ``output``."""
+
+        check: bool
+        on_event: Callable[[Event], None] | None
+        ask: Asker | None
+        on_tool_call: Before | None
+        tools: GivenTools | None
+        repairs: int
+        until: Until | None
+        rounds: int
+        max_total_tokens: int | None
 
 
 def session(
@@ -89,6 +103,46 @@ def pool(
     )
 
 
+@overload
+async def run(
+    agent: str | None = None,
+    prompt: str | None = None,
+    *,
+    output: None = None,
+    **options: Unpack[CallKwargs],
+) -> Result[None]: ...
+@overload
+async def run(
+    agent: str | None = None,
+    prompt: str | Prompt[T] | None = None,
+    *,
+    output: None = None,
+    **options: Unpack[CallKwargs],
+) -> Result[T]: ...
+@overload
+async def run(
+    agent: str | None = None,
+    prompt: str | Prompt | None = None,
+    *,
+    output: type[T],
+    **options: Unpack[CallKwargs],
+) -> Result[T]: ...
+@overload
+async def run(
+    agent: str | None = None,
+    prompt: str | Prompt | None = None,
+    *,
+    output: Mapping[str, object],
+    **options: Unpack[CallKwargs],
+) -> Result[Json]: ...
+@overload
+async def run(
+    agent: str | None = None,
+    prompt: str | Prompt | None = None,
+    *,
+    output: object,
+    **options: Unpack[CallKwargs],
+) -> Result: ...
 @short_traceback_async
 async def run(  # noqa: PLR0913
     agent: str | None = None,
@@ -113,12 +167,13 @@ async def run(  # noqa: PLR0913
     success is raised as its error. An error in the call itself is always raised, before tokens are
     spent or a process is started.
 
-    With ``output``, a type or a JSON Schema, ``result.output`` is a value of that type. If the
-    agent's value does not fit, it is asked for a correction in the same session, at most
-    ``repairs`` times; then the result is an error. A success always has a value. If the agent has
-    ``tools``, it submits the value with one more tool, ``submit_result``; otherwise it writes the
-    value as fenced JSON. A ``Prompt`` has ``tools`` and ``output`` of its own, which are used if
-    they are not given here.
+    With ``output``, a type or a JSON Schema, ``result.output`` is a value of that type, also for
+    type checkers: ``output=Review`` returns a ``Result[Review]``. If the agent's value does not
+    fit, it is asked for a correction in the same session, at most ``repairs`` times; then the
+    result is an error. A success always has a value; ``result.output`` of another result raises
+    the run's error. If the agent has ``tools``, it submits the value with one more tool,
+    ``submit_result``; otherwise it writes the value as fenced JSON. A ``Prompt`` has ``tools`` and
+    ``output`` of its own, which are used if they are not given here.
 
     ``until`` is a check such as ``corral.command_succeeds("pytest -q")``, or a function of the
     result. As long as it fails, its complaint is sent to the same session, at most ``rounds``
@@ -139,10 +194,10 @@ async def run(  # noqa: PLR0913
         async with session(
             agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
         ) as opened:
-            result = await opened.prompt(prompt).collect(on_event)
+            result: Result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
-    from corral.sessions.multi_turn import Goal, run_goal, with_schema, with_submission
+    from corral.sessions.multi_turn import Goal, run_goal, with_submission
 
     goal = Goal(
         output=output,
@@ -154,21 +209,10 @@ async def run(  # noqa: PLR0913
     goal.check()
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
-    # The prompt file is read here, not by the session: its further turns send other texts.
-    prepared = prepare(
-        agent,
-        options,
-        has_asker=ask is not None,
-        own_tools=tool_names(tools),
-        on_tool_call=on_tool_call,
-    )
-    text = resolve_prompt(prepared, prompt)
-    options = {**options, "prompt_file": None}
-    goal = with_schema(goal, prepared.agent, options)
     async with session(
         agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
     ) as opened:
-        result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
+        result = await run_goal(goal, opened, prompt, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
 
 
@@ -176,9 +220,9 @@ def _or_default(agent: str | None, options: RunKwargs) -> str:
     return registry.default(options.get("model")) if agent is None else agent
 
 
-@sync_twin(run)
-def run_sync() -> None:
-    """``run`` for code that is not async, with the same arguments; also in a notebook.
+run_sync = sync_twin(run)
+run_sync.__doc__ = """
+    ``run`` for code that is not async, with the same arguments; also in a notebook.
 
     ::
 

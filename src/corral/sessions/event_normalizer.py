@@ -73,7 +73,7 @@ from corral.events import (
 )
 from corral.nesting import TOO_DEEP, is_too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import MAX_TOKENS, Cost, DeniedCall, FileChanged, Usage
+from corral.values import MAX_TOKENS, Cost, DeniedCall, FileChanged, Json, Usage
 
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
@@ -89,6 +89,18 @@ class _Open(msgspec.Struct):
     title: str | None
     paths: tuple[str, ...]
     since: float
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``done`` reports beside what the normalizer has seen."""
+
+    text: str = ""
+    text_complete: bool = True
+    output: Json = None
+    files: tuple[FileChanged, ...] = ()
+    files_complete: bool = True
+    denied_complete: bool = True
+    resume_token: str | None = None
 
 
 class EventNormalizer:
@@ -168,17 +180,10 @@ class EventNormalizer:
         return out
 
     def close(
-        self,
-        ts: float,
-        error: CorralError | None,
-        *,
-        files: tuple[FileChanged, ...] = (),
-        files_complete: bool = True,
-        denied_complete: bool = True,
-        resume_token: str | None = None,
-        cost: Cost | None = None,
+        self, ts: float, error: CorralError | None, ending: Ending | None = None
     ) -> list[Event]:
         """The end: open tools closed as cancelled, then ``done``."""
+        ending = ending or Ending()
         out: list[Event] = []
         if not self._seq:
             self._begin(Init(), ts, out)
@@ -193,12 +198,15 @@ class EventNormalizer:
             model=finish.model,
             usage=finish.usage if finish.usage != Usage() else self._usage,
             usage_by_model=finish.usage_by_model,
-            cost=cost or (finish.cost if finish.cost != Cost() else self._cost),
-            files=files,
-            files_complete=files_complete,
+            cost=finish.cost if finish.cost != Cost() else self._cost,
+            text=ending.text,
+            text_complete=ending.text_complete,
+            output=ending.output,
+            files=ending.files,
+            files_complete=ending.files_complete,
             denied=tuple(self.denied),
-            denied_complete=denied_complete,
-            resume_token=resume_token,
+            denied_complete=ending.denied_complete,
+            resume_token=ending.resume_token,
             duration_ms=max(0, round((ts - self._started) * 1000)),
             error=error.event() if error else None,
         )

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from corral.agents.spec import AgentSpec
-from corral.errors import ConfigError, RemoteError
-from corral.options import RunKwargs
+from corral.errors import ConfigError
+from corral.options import PromptKwargs
+from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.session import Session
-from corral.sessions.structured_output import RunTurn, Submission, answer_schema, run_typed
+from corral.sessions.structured_output import Submission, TypedAnswer, answer_schema, run_typed
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, in_sandbox, until_done
@@ -30,13 +30,11 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = ROUNDS
     max_total_tokens: int | None = None
     submission: Submission | None = None
-    native: bool = False
-    """Whether the agent was given the schema itself."""
 
     def check(self) -> None:
         """Raises ``CallerError`` for an impossible goal, before anything starts."""
         if self.output is not None:
-            answer_schema(self.output)
+            TypedAnswer(self.output, repairs=self.repairs)
         if self.until is not None:
             check_limits(self.until, self.rounds, self.max_total_tokens)
         elif self.max_total_tokens is not None:
@@ -59,31 +57,25 @@ def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
     return msgspec.structs.replace(goal, submission=submission), more
 
 
-def with_schema(goal: Goal, agent: AgentSpec, options: RunKwargs) -> Goal:
-    """The goal. If the agent supports output schemas, ``options`` get the schema."""
-    if goal.output is None or agent.native_schema is None or goal.submission is not None:
-        return goal
-    schema = answer_schema(goal.output).json
-    if not agent.native_schema(schema):
-        return goal
-    options["output_schema"] = schema
-    return msgspec.structs.replace(goal, native=True)
-
-
 async def run_goal(
-    goal: Goal, session: Session, prompt: str, collect: Callable[[Turn], Awaitable[Result]]
+    goal: Goal,
+    session: Session,
+    prompt: str | Prompt | None,
+    collect: Callable[[Turn], Awaitable[Result]],
+    options: PromptKwargs | None = None,
 ) -> Result:
     """The result of all turns together, each read to its end by ``collect``.
 
-    With ``until``, the run's ``timeout`` applies to all turns together. A turn that exceeds it is
-    cancelled and still reports its last events and changes.
+    ``options`` apply to all turns. With ``until``, the run's ``timeout`` applies to all turns
+    together. A turn that exceeds it is cancelled and still reports its last events and changes.
     """
     loop = asyncio.get_running_loop()
-    options = session.prepared.run
-    ends = loop.time() + options.timeout
+    chosen: PromptKwargs = options or {}
+    run = session.prepared.run
+    ends = loop.time() + run.timeout
 
-    async def turn(text: str) -> Result:
-        started = session.prompt(text)
+    async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
+        started = session.turn(text, chosen, typed)
         timer = None if goal.until is None else loop.call_at(ends, started.cancel)
         try:
             return await collect(started)
@@ -91,38 +83,22 @@ async def run_goal(
             if timer is not None:
                 timer.cancel()
 
-    async def typed_turn(text: str) -> Result:
-        return await _typed(turn, text, goal)
+    async def typed_turns(text: str) -> Result:
+        typed = TypedAnswer(goal.output, repairs=goal.repairs, submission=goal.submission)
+        native = session.takes_schema(typed)
+        return await run_typed(lambda each: turn(each, typed), text, typed, native=native)
 
-    run = turn if goal.output is None else typed_turn
+    text = session.full_prompt(prompt)
+    do = turn if goal.output is None else typed_turns
     if goal.until is None:
-        return await run(prompt)
+        return await do(text)
     return await until_done(
-        run,
-        prompt,
+        do,
+        text,
         in_sandbox(goal.until, session.prepared.command_sandbox()),
         rounds=goal.rounds,
         max_total_tokens=goal.max_total_tokens,
-        timeout=options.timeout,
-        ending=options.grace + PATIENCE,
+        timeout=run.timeout,
+        ending=run.grace + PATIENCE,
         cwd=session.prepared.cwd,
     )
-
-
-async def _typed(run: RunTurn, prompt: str, goal: Goal) -> Result:
-    try:
-        return await run_typed(
-            run,
-            prompt,
-            goal.output,
-            repairs=goal.repairs,
-            submission=goal.submission,
-            native=goal.native,
-        )
-    except RemoteError as error:
-        failed: Result | None = error.result
-        if failed is None:
-            raise
-        return msgspec.structs.replace(
-            failed, status=error.status, error=error.event(), output=None
-        )

@@ -43,9 +43,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -53,6 +53,8 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import acp_transport, compile_for
 from corral.errors import ConfigError
 from corral.events import Event
+from corral.options import check_prompt
+from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
@@ -67,13 +69,36 @@ from corral.sessions.prepare import (
     resolve_prompt,
 )
 from corral.sessions.store import SessionRecord
-from corral.sessions.turn import Turn
+from corral.sessions.structured_output import TypedAnswer, run_typed
+from corral.sessions.turn import Turn, TurnChecks
 from corral.system import platform
 from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback_async
 
 if TYPE_CHECKING:
+    from corral.policy import Policy, Preset
     from corral.sessions.tools.hooks import Before
+    from corral.values import Json
+
+    class PoolKwargs(TypedDict, total=False):
+        """The keyword options of ``Pool.run`` beside ``output``."""
+
+        repairs: int
+        check: bool
+        on_event: Callable[[Event], None] | None
+        cwd: str | os.PathLike[str] | None
+        model: str | None
+        policy: Policy | Preset | None
+        system_prompt: str | None
+        prompt_file: str | os.PathLike[str] | None
+        images: Sequence[str | os.PathLike[str]]
+        timeout: float | str
+        idle_timeout: float | str
+        grace: float
+        label: str | None
+        thinking: bool
+        track_files: bool
+
 
 IDLE = 300.0
 """Seconds after which an idle process is ended."""
@@ -95,6 +120,16 @@ PROMPT_OPTIONS = frozenset(
 SWITCHED = frozenset({"model", "policy"})
 """Options that a prompt may choose if the agent can switch without another process. A policy must
 be narrower than the pool's."""
+
+
+class _PoolPrompt(NamedTuple):
+    """A prompt that has a worker."""
+
+    worker: _Worker
+    prepared: PreparedRun
+    text: str
+    on_event: Callable[[Event], None] | None
+    typed: TypedAnswer | None
 
 
 class Pool:
@@ -157,17 +192,47 @@ class Pool:
         workers, self._workers = self._workers, []
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
+    @overload
+    async def run(
+        self, prompt: str | None = None, *, output: None = None, **options: Unpack[PoolKwargs]
+    ) -> Result[None]: ...
+    @overload
+    async def run(
+        self,
+        prompt: str | Prompt[T] | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[PoolKwargs],
+    ) -> Result[T]: ...
+    @overload
+    async def run(
+        self, prompt: str | Prompt | None = None, *, output: type[T], **options: Unpack[PoolKwargs]
+    ) -> Result[T]: ...
+    @overload
+    async def run(
+        self,
+        prompt: str | Prompt | None = None,
+        *,
+        output: Mapping[str, object],
+        **options: Unpack[PoolKwargs],
+    ) -> Result[Json]: ...
+    @overload
+    async def run(
+        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[PoolKwargs]
+    ) -> Result: ...
     @short_traceback_async
     async def run(
         self,
         prompt: str | Prompt | None = None,
         *,
+        output: object = None,
+        repairs: int = 2,
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
         **options: object,
     ) -> Result:
-        """One prompt in a fresh session, to its end; ``check`` and ``on_event`` as in
-        ``corral.run``."""
+        """One prompt in a fresh session, to its end; ``output``, ``repairs``, ``check`` and
+        ``on_event`` as in ``corral.run``. Corrections are requested in the same session."""
         if not self._open:
             raise RuntimeError("open the pool first: async with corral.pool(...) as pool")
         unknown = sorted(set(options) - PROMPT_OPTIONS - SWITCHED)
@@ -182,11 +247,14 @@ class Pool:
                 chosen.pop(spelling, None)
         prepared = self._prepare(chosen)
         self._check_shareable(prepared)
+        if isinstance(prompt, Prompt) and output is None:
+            output = prompt.output
+        typed = None if output is None else TypedAnswer(output, repairs=repairs)
         text = resolve_prompt(prepared, prompt)
         async with self._slots:
             worker = self._take_worker(prepared)
             try:
-                result = await self._prompt(worker, prepared, text, on_event)
+                result = await self._prompt(_PoolPrompt(worker, prepared, text, on_event, typed))
             finally:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
@@ -208,22 +276,34 @@ class Pool:
                 hint="Make a pool for each, or give them to the prompts of a session.",
             )
 
-    async def _prompt(
-        self,
-        worker: _Worker,
-        prepared: PreparedRun,
-        text: str,
-        on_event: Callable[[Event], None] | None,
-    ) -> Result:
+    async def _prompt(self, given: _PoolPrompt) -> Result:
+        """All turns of a prompt, in one session."""
+        prepared, typed = given.prepared, given.typed
         record = store.create(prepared.agent.name, prepared.cwd)
         record.is_pooled = True
-        source = _PoolConnection(worker, prepared)
-        backend = AcpBackend(prepared, record, text, source, self._ask)
-        turn = Turn(prepared, record, text, backend, redactor=worker.redactor)
+        source = _PoolConnection(given.worker, prepared)
+
+        async def run_turn(text: str) -> Result:
+            check_prompt(text, prepared.agent.prompt_limit)
+            backend = AcpBackend(prepared, record, text, source, self._ask)
+            turn: Turn = Turn(
+                prepared,
+                record,
+                text,
+                backend,
+                redactor=given.worker.redactor,
+                checks=TurnChecks(typed=typed),
+            )
+            try:
+                return await turn.collect(given.on_event)
+            finally:
+                await turn.close()
+
         try:
-            return await turn.collect(on_event)
+            if typed is None:
+                return await run_turn(given.text)
+            return await run_typed(run_turn, given.text, typed)
         finally:
-            await turn.close()
             source.release()
             is_recorded = prepared.run.record
             if is_recorded and not record.meta.turns:

@@ -13,17 +13,19 @@ cancellation too, and when an unfinished session is garbage-collected.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack, overload
 
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
 from corral.display import count
 from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
+from corral.options import PromptKwargs, check_prompt
+from corral.output_types import T
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
@@ -32,17 +34,27 @@ from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStd
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
-from corral.sessions.turn import Turn
+from corral.sessions.turn import Turn, TurnChecks
 from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
 
 if TYPE_CHECKING:
+    from corral.events import Event
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.permissions import Asker, Granted
+    from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
+    from corral.values import Json
+
+    class TurnKwargs(PromptKwargs, total=False):
+        """The keyword options of ``Session.run`` beside ``output``."""
+
+        repairs: int
+        check: bool
+        on_event: Callable[[Event], None] | None
 
 
 class Session:
@@ -210,11 +222,44 @@ class Session:
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = None
 
+    @overload
+    def prompt(
+        self, text: str | None = None, *, output: None = None, **options: Unpack[PromptKwargs]
+    ) -> Turn[None]: ...
+    @overload
+    def prompt(
+        self,
+        text: str | Prompt[T] | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[PromptKwargs],
+    ) -> Turn[T]: ...
+    @overload
+    def prompt(
+        self,
+        text: str | Prompt | None = None,
+        *,
+        output: type[T],
+        **options: Unpack[PromptKwargs],
+    ) -> Turn[T]: ...
+    @overload
+    def prompt(
+        self,
+        text: str | Prompt | None = None,
+        *,
+        output: Mapping[str, object],
+        **options: Unpack[PromptKwargs],
+    ) -> Turn[Json]: ...
+    @overload
+    def prompt(
+        self, text: str | Prompt | None = None, *, output: object, **options: Unpack[PromptKwargs]
+    ) -> Turn: ...
     @short_traceback
     def prompt(
         self,
         text: str | Prompt | None = None,
         *,
+        output: object = None,
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         model: str | None = None,
@@ -223,16 +268,36 @@ class Session:
         """The next turn. It starts when its events are first read; an earlier turn that was not
         read to its end is ended then.
 
-        The options apply to this prompt only; for the others the session's apply. ``policy`` may
-        only be narrower than the session's. Raises ``ConfigError`` for a wider one, and, here or
-        when the turn starts, if the agent does not support the option for one prompt."""
-        session, record = self._require_open()
-        given: dict[str, object] = {
+        With ``output``, a type or a JSON Schema, the last event has the value; a value that does
+        not fit ends the turn as ``schema_not_met``. ``run`` also asks for corrections.
+
+        The other options apply to this prompt only; for the others the session's apply. ``policy``
+        may only be narrower than the session's. Raises ``ConfigError`` for a wider one, and, here
+        or when the turn starts, if the agent does not support the option for one prompt."""
+        options: PromptKwargs = {
             "timeout": timeout,
             "idle_timeout": idle_timeout,
             "model": model,
             "policy": policy,
         }
+        if isinstance(text, Prompt) and output is None:
+            output = text.output
+        full_text = self.full_prompt(text)
+        if output is None:
+            return self.turn(full_text, options)
+        from corral.sessions.structured_output import TypedAnswer
+
+        typed = TypedAnswer(output, repairs=0)
+        asked = typed.first_prompt(full_text, native=self.takes_schema(typed))
+        return self.turn(asked, options, typed)
+
+    def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn:
+        """The next turn with exactly this text. ``typed`` is the value that its answer must
+        contain."""
+        session, record = self._require_open()
+        given: dict[str, object] = {**options}
+        if typed is not None and self.takes_schema(typed):
+            given["output_schema"] = typed.schema.json
         prepared = for_prompt(
             session,
             self._agent,
@@ -241,37 +306,43 @@ class Session:
             has_asker=self._ask is not None,
             on_tool_call=self._on_tool_call,
         )
-        if text is None and prepared.agent.open_turns:
-            text = question_files.open_prompt(record)
-        full_text = resolve_prompt(prepared, text)
+        check_prompt(text, prepared.agent.prompt_limit)
         redactor = SecretRedactor(prepared.environment.redacted)
         backend: Backend
         if isinstance(prepared.agent.transport, InProcess):
-            backend = self._get_driver().turn(full_text, prepared)
+            backend = self._get_driver().turn(text, prepared)
         elif isinstance(prepared.agent.transport, AcpTransport):
             from corral.sessions.backends.acp import AcpBackend
 
-            backend = AcpBackend(prepared, record, full_text, self._private_connection(), self._ask)
+            backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
         else:
             backend = StreamBackend(
-                prepared, record, full_text, redactor, self._ask, granted=self._granted
+                prepared, record, text, redactor, self._ask, granted=self._granted
             )
         self._backend = backend
         self._turn = Turn(
             prepared,
             record,
-            full_text,
+            text,
             backend,
             redactor=redactor,
             before=self._turn,
-            check=self._tools_error,
-            answers=self._answers,
+            checks=TurnChecks(self._tools_error, self._answers, typed),
         )
         return self._turn
 
-    def full_prompt(self, text: str | None) -> str:
+    def takes_schema(self, typed: TypedAnswer) -> bool:
+        """Whether the agent is given the schema in its own way. One that has tools of the caller
+        is not: it submits the value with a tool, or writes it."""
+        supports = self._require_open()[0].agent.native_schema
+        return supports is not None and not self._tools and supports(typed.schema.json)
+
+    def full_prompt(self, text: str | Prompt | None) -> str:
         """The text that a prompt would send: the content of the prompt file if one is set."""
-        return resolve_prompt(self._require_open()[0], text)
+        prepared, record = self._require_open()
+        if text is None and prepared.agent.open_turns:
+            text = question_files.open_prompt(record)
+        return resolve_prompt(prepared, text)
 
     def steer(self, text: str) -> None:
         """Send a text to the agent while it works; it gets it after its current round of tools.
@@ -302,21 +373,58 @@ class Session:
             self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 
+    @overload
+    async def run(
+        self, text: str | None = None, *, output: None = None, **options: Unpack[TurnKwargs]
+    ) -> Result[None]: ...
+    @overload
+    async def run(
+        self,
+        text: str | Prompt[T] | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[TurnKwargs],
+    ) -> Result[T]: ...
+    @overload
+    async def run(
+        self, text: str | Prompt | None = None, *, output: type[T], **options: Unpack[TurnKwargs]
+    ) -> Result[T]: ...
+    @overload
+    async def run(
+        self,
+        text: str | Prompt | None = None,
+        *,
+        output: Mapping[str, object],
+        **options: Unpack[TurnKwargs],
+    ) -> Result[Json]: ...
+    @overload
+    async def run(
+        self, text: str | Prompt | None = None, *, output: object, **options: Unpack[TurnKwargs]
+    ) -> Result: ...
     @short_traceback_async
     async def run(
         self,
         text: str | Prompt | None = None,
         *,
-        timeout: float | str | None = None,
-        idle_timeout: float | str | None = None,
-        model: str | None = None,
-        policy: Policy | Preset | None = None,
+        output: object = None,
+        repairs: int = 2,
+        check: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+        **options: Unpack[PromptKwargs],
     ) -> Result:
-        """The next turn, to its end; the options as in ``prompt``."""
-        turn = self.prompt(
-            text, timeout=timeout, idle_timeout=idle_timeout, model=model, policy=policy
-        )
-        return await turn.collect()
+        """The next turn, to its end; ``output``, ``repairs``, ``check`` and ``on_event`` as in
+        ``corral.run``, the other options as in ``prompt``."""
+        if isinstance(text, Prompt) and output is None:
+            output = text.output
+        if output is None:
+            result: Result = await self.prompt(text, **options).collect(on_event)
+        else:
+            from corral.sessions.multi_turn import Goal, run_goal
+
+            goal = Goal(output=output, repairs=repairs)
+            goal.check()
+            result = await run_goal(goal, self, text, lambda turn: turn.collect(on_event), options)
+        return result.raise_for_status() if check else result
 
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
         """The conversations that the agent itself has stored, of one folder or of all. Starts the

@@ -1,13 +1,11 @@
 """Typed output from any agent: request it, find it in the answer, validate it, repair it.
 
-::
-
-    async with corral.session("…") as session:
-        report, result = await run_typed(session.run, "Review this project", Report)
-
 A value comes as fenced JSON in the final text, which every agent can write, or through the tool
 ``submit_result``, for agents that are given tools. It is always validated against the schema. If
-there is no valid value, an error is raised; a success always has a value.
+there is no valid value, the run has failed; a success always has a value.
+
+A turn gets the ``TypedAnswer`` of its run and calls ``read`` at its end. So the last event of the
+last turn has the value, or the error.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from corral.errors import ConfigError, SchemaInvalid
+from corral.errors import ConfigError, SchemaInvalid, SchemaNotMet
 from corral.protocol.schema.build import Schema, schema_not_met, schema_of
-from corral.result import Result
+from corral.result import Answer, Result, with_output, without_output
 from corral.sessions.tools.tools import Tool
 from corral.values import Cost, Json, JsonObject, add_by_model
 
@@ -76,27 +74,35 @@ def repair_prompt(complaints: Sequence[str]) -> str:
 def extract(text: str, schema: Schema[T]) -> T:
     """The value in an answer: the complete text, the last fenced block, or the first object or
     list that fits. Raises ``SchemaNotMet`` with the text as ``frame``."""
-    value, complaints = find(text, schema)
-    if complaints:
-        raise schema_not_met(schema.name, complaints, text)
-    return cast("T", value)
+    found = find(text, schema)
+    if found.complaints:
+        raise schema_not_met(schema.name, found.complaints, text)
+    return cast("T", found.value)
 
 
-def find(text: str, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
+class Found(NamedTuple, Generic[T]):
+    """A value that fits, also as JSON; or the complaints, and None."""
+
+    value: T | None
+    json: Json = None
+    complaints: tuple[str, ...] = ()
+
+
+def find(text: str, schema: Schema[T]) -> Found[T]:
     """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
     complaints: tuple[str, ...] = ()
     for candidate in _candidates(text):
-        value, wrong = unwrap(candidate, schema)
-        if not wrong:
-            return value, ()
-        complaints = complaints or wrong
+        found = unwrap(candidate, schema)
+        if not found.complaints:
+            return found
+        complaints = complaints or found.complaints
     value, wrong = schema.fit(text.strip())
     if not wrong and text.strip():
-        return value, ()
-    return None, complaints or ("there is no JSON in the answer",)
+        return Found(value, text.strip())
+    return Found(None, complaints=complaints or ("there is no JSON in the answer",))
 
 
-def unwrap(value: Json, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
+def unwrap(value: Json, schema: Schema[T]) -> Found[T]:
     """The valid value, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string of
     JSON; else the complaints about it."""
     fitted, complaints = schema.fit(value)
@@ -116,7 +122,7 @@ def unwrap(value: Json, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
             case _:
                 break
         fitted, wrong = schema.fit(inner)
-    return (None, complaints) if wrong else (fitted, ())
+    return Found(None, complaints=complaints) if wrong else Found(fitted, inner)
 
 
 def _candidates(text: str) -> Iterator[Json]:
@@ -169,7 +175,7 @@ class Submission:
     """
 
     def __init__(self, schema: Schema[object]) -> None:
-        self._submitted: list[object] = []
+        self._submitted: list[Found[object]] = []
         is_object = schema.json.get("type") == "object"
         advertised: JsonObject = schema.json
         if not is_object:
@@ -185,11 +191,11 @@ class Submission:
             inner = given
             if not is_object and isinstance(given, dict) and given.keys() == {"value"}:
                 inner = given["value"]
-            value, complaints = unwrap(inner, schema)
-            return {"value": value}, list(complaints)
+            found = unwrap(inner, schema)
+            return {"found": found}, list(found.complaints)
 
-        async def submit(value: object) -> str:
-            self._submitted.append(value)
+        async def submit(found: Found[object]) -> str:
+            self._submitted.append(found)
             return "accepted: the task is done, finish now"
 
         self.tool = Tool(
@@ -201,67 +207,89 @@ class Submission:
         )
 
     @property
-    def is_submitted(self) -> bool:
-        return bool(self._submitted)
-
-    @property
-    def value(self) -> object:
-        """The submitted value. Raises ``LookupError`` if there is none."""
-        if not self._submitted:
-            raise LookupError("no result was submitted")
-        return self._submitted[-1]
+    def found(self) -> Found[object] | None:
+        """The submitted value; None if there is none."""
+        return self._submitted[-1] if self._submitted else None
 
     @property
     def instructions(self) -> str:
         return f"When you are done, submit the result by calling the tool {SUBMIT}."
 
 
+class TypedAnswer:
+    """The value that a run must return: how it is requested, and what was found.
+
+    Each turn of the run calls ``read`` once, at its end, unless it failed. Then either ``is_found``
+    is true, or ``read`` has returned an error, or ``repair_prompt`` is the prompt of the next turn.
+    """
+
+    def __init__(
+        self, output: object, *, repairs: int = REPAIRS, submission: Submission | None = None
+    ) -> None:
+        """``submission`` is for an agent that was given its tool. Raises ``SchemaInvalid``."""
+        if repairs < 0:
+            raise ConfigError(f"repairs cannot be negative: {repairs}")
+        self.schema = answer_schema(output)
+        self._submission = submission
+        self._repairs_left = repairs
+        self._complaints: tuple[str, ...] = ()
+        self.is_found = False
+        self.value: object = None
+
+    def first_prompt(self, prompt: str, *, native: bool = False) -> str:
+        """The prompt with the request for the value. ``native``: the agent is given the schema in
+        its own way."""
+        if native:
+            return prompt
+        asked = self._submission.instructions if self._submission else instructions(self.schema)
+        return f"{prompt}\n\n{asked}"
+
+    @property
+    def repair_prompt(self) -> str:
+        return repair_prompt(self._complaints)
+
+    def read(self, answer: Answer) -> tuple[Json, SchemaNotMet | None]:
+        """Look for the value in the answer of a turn: the value as JSON, or the error if no repair
+        is left."""
+        found = self._submission.found if self._submission else None
+        found = found or _find_in_answer(answer, self.schema)
+        self._complaints = found.complaints
+        if not found.complaints:
+            self.is_found, self.value = True, found.value
+            return found.json, None
+        if self._repairs_left:
+            self._repairs_left -= 1
+            return None, None
+        text = answer.final_text or answer.text
+        return None, schema_not_met(self.schema.name, found.complaints, text)
+
+
 async def run_typed(
-    run: RunTurn,
-    prompt: str,
-    schema: object,
-    *,
-    repairs: int = REPAIRS,
-    submission: Submission | None = None,
-    native: bool = False,
+    run: RunTurn, prompt: str, typed: TypedAnswer, *, native: bool = False
 ) -> Result:
     """The result of all turns together, with the value as its ``output``.
 
-    ``run`` is one turn of a session that stays the same, such as ``session.run``. A
-    turn that is no success is raised as its own error. After ``repairs`` further
-    turns ``SchemaNotMet`` is raised, with the last text as ``frame`` and the
-    ``Result`` as ``result``. ``submission`` is for an agent that was given its tool,
-    ``native`` for one that was given the schema.
+    ``run`` is one turn of a session that stays the same; it calls ``typed.read``. A turn that
+    failed is the last; the error of one whose value does not fit is ``SchemaNotMet``.
     """
-    if repairs < 0:
-        raise ConfigError(f"repairs cannot be negative: {repairs}")
-    expected = answer_schema(schema)
-    how = instructions(expected) if submission is None else submission.instructions
-    text_to_send = prompt if native else f"{prompt}\n\n{how}"
+    text_to_send = typed.first_prompt(prompt, native=native)
     combined: Result | None = None
-    for left in range(repairs, -1, -1):
-        result = (await run(text_to_send)).raise_for_status()
+    while True:
+        result = await run(text_to_send)
         combined = result if combined is None else combine_results(combined, result)
-        if submission is not None and submission.is_submitted:
-            value, complaints = submission.value, tuple[str, ...]()
-        else:
-            value, complaints = _value_in_result(result, expected)
-        if not complaints:
-            return msgspec.structs.replace(combined, output=value)
-        if not left:
-            error = schema_not_met(expected.name, complaints, result.final_text or result.text)
-            error.result = combined
-            raise error
-        text_to_send = repair_prompt(complaints)
-    raise AssertionError("the last turn returns or raises")
+        if not combined.ok:
+            return without_output(combined)
+        if typed.is_found:
+            return with_output(combined, typed.value)
+        text_to_send = typed.repair_prompt
 
 
-def _value_in_result(result: Result, schema: Schema[T]) -> tuple[T | None, tuple[str, ...]]:
-    value, complaints = find(result.final_text, schema)
-    if complaints and result.text != result.final_text:
-        other, wrong = find(result.text, schema)
-        return (other, ()) if not wrong else (None, complaints)
-    return value, complaints
+def _find_in_answer(answer: Answer, schema: Schema[T]) -> Found[T]:
+    found = find(answer.final_text, schema)
+    if found.complaints and answer.text != answer.final_text:
+        other = find(answer.text, schema)
+        return found if other.complaints else other
+    return found
 
 
 def combine_results(earlier: Result, later: Result) -> Result:

@@ -18,7 +18,9 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.display import shorten
@@ -35,11 +37,13 @@ from corral.errors import (
     TotalTimeout,
 )
 from corral.events import Done, Error, Event, Init, Vendor, to_json
+from corral.nesting import decode_json
 from corral.options import RunOptions
+from corral.output_types import T_co
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.result import Result, ResultBuilder
+from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend, HasService
-from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.event_normalizer import Ending, EventNormalizer
 from corral.sessions.network_watch import NetworkWatch
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.redaction import EventRedactor
@@ -49,7 +53,10 @@ from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import FileChanged, Usage, printable_path, subtract_by_model
+from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
+
+if TYPE_CHECKING:
+    from corral.sessions.structured_output import TypedAnswer
 
 _log = logging.getLogger("corral.sessions")
 
@@ -59,12 +66,28 @@ Files that git has as they are do not count."""
 EXIT_TIMEOUT = 10.0
 """Seconds that a program may take to exit after the turn's end."""
 
+MAX_TEXT = 1_000_000
+"""Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
+stream while nobody collects it."""
+
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns in progress in this process, to detect that two share a folder."""
 
 
-class Turn:
-    """Iterate it for the events, or ``await turn.collect()`` for the result alone.
+class TurnChecks(NamedTuple):
+    """How the end of a turn is checked."""
+
+    fail: Callable[[], CorralError | None] = lambda: None
+    """May fail a successful turn."""
+    answers: Callable[[], int] = lambda: 0
+    """Counts the answers that were submitted by a tool so far."""
+    typed: TypedAnswer | None = None
+    """The value that the answer must contain."""
+
+
+class Turn(Generic[T_co]):
+    """Iterate it for the events, or ``await turn.collect()`` for the result alone. The last event,
+    ``done``, has the text of the answer and, for a typed turn, the value.
 
     ::
 
@@ -82,14 +105,13 @@ class Turn:
         *,
         redactor: SecretRedactor,
         before: Turn | None = None,
-        check: Callable[[], CorralError | None] | None = None,
-        answers: Callable[[], int] = lambda: 0,
+        checks: TurnChecks | None = None,
     ) -> None:
-        """``before`` is the previous turn; it is ended when this one starts. ``check`` may fail
-        a successful turn. ``answers`` counts the answers that were submitted by a tool so far."""
-        self._answers = answers
+        """``before`` is the previous turn; it is ended when this one starts."""
+        self._checks = checks or TurnChecks()
+        self._typed = self._checks.typed
+        self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
         self._answers_before = 0
-        self._check = check
         if prepared.run.label is not None:
             record.meta.label = prepared.run.label
         self._prepared = prepared
@@ -115,7 +137,7 @@ class Turn:
         self._lingered = False
         self._shared = False
         self._state = "new"
-        self.result: Result | None = None
+        self.result: Result[T_co] | None = None
         """Set by ``collect``."""
 
     def __repr__(self) -> str:
@@ -138,16 +160,19 @@ class Turn:
                     yield event
 
     @short_traceback_async
-    async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result:
+    async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result[T_co]:
         """Run to the end and build the result; ``on_event`` is called with each event."""
-        builder = ResultBuilder()
+        self._builder.limit = None
         while batch := await self.next_batch():
-            for event in batch:
-                builder.add(event)
-                if on_event is not None:
+            if on_event is not None:
+                for event in batch:
                     on_event(event)
-        self.result = builder.result()
-        return self.result
+        result: Result = self._builder.result()
+        if self._typed is not None:
+            found = self._typed.is_found and result.ok
+            result = with_output(result, self._typed.value) if found else without_output(result)
+        self.result = result
+        return result
 
     async def next_batch(self) -> list[Event]:
         """The next batch of events; empty after ``done``."""
@@ -159,6 +184,8 @@ class Turn:
             batch = await self._read()
             if batch:
                 self._log_events(batch)
+                if isinstance(batch[-1], Done):
+                    self._builder.add(batch[-1])
                 self._write_transcript(batch)
                 return batch
         return []
@@ -186,7 +213,7 @@ class Turn:
 
     async def _start(self) -> None:
         self._state = "starting"
-        self._answers_before = self._answers()
+        self._answers_before = self._checks.answers()
         if self._previous is not None:
             await self._previous.close()
             self._previous = None
@@ -273,6 +300,7 @@ class Turn:
         if self._event_redactor is not None:
             items = self._event_redactor.take(items)
         batch = normalizer.take(items, time.time())
+        self._store_text(batch)
         self._save_session_id(normalizer)
         if normalizer.finish is not None:
             deadlines.on_turn_end()
@@ -285,17 +313,14 @@ class Turn:
         if self._event_redactor is not None:
             last = [*self._event_redactor.take(last), *self._event_redactor.end()]
         batch = normalizer.take(last, time.time())
+        self._store_text(batch)
         deadlines.stop()
         self._state = "over"
         _running.discard(self)
-        error = self._failure or self._backend.explain(normalizer, lingered=self._lingered)
-        if self._answers() > self._answers_before and _is_only_empty(error, normalizer):
-            error = None
-        if self._network is not None:
-            error = self._network.cause_of(error)
-            await self._network.stop()
-        if error is None and self._check is not None:
-            error = self._check()
+        error = await self._find_error(normalizer)
+        answer, output = self._builder.answer(), None
+        if error is None and self._typed is not None:
+            output, error = self._typed.read(answer)
         if error is not None:
             self._backend.add_facts(error)
             error.agent_version = self._prepared.program.version
@@ -311,15 +336,39 @@ class Turn:
         if isinstance(error, ResumeLost):
             resumable = False
         batch += normalizer.take(self._final_warnings(normalizer), time.time())
-        batch += normalizer.close(
-            time.time(),
-            error,
+        ending = Ending(
+            text=answer.text,
+            text_complete=not self._builder.is_cut,
+            output=self._redacted(output),
             files=files,
             files_complete=complete,
             denied_complete=self._reports_every_denial(),
             resume_token=self._record.meta.id if resumable and self._is_kept else None,
         )
+        batch += normalizer.close(time.time(), error, ending)
         return batch
+
+    async def _find_error(self, normalizer: EventNormalizer) -> CorralError | None:
+        error = self._failure or self._backend.explain(normalizer, lingered=self._lingered)
+        submitted = self._checks.answers() > self._answers_before
+        if submitted and _is_only_empty(error, normalizer):
+            error = None
+        if self._network is not None:
+            error = self._network.cause_of(error)
+            await self._network.stop()
+        return error or self._checks.fail()
+
+    def _store_text(self, batch: list[Event]) -> None:
+        """For the text in ``done``, and the result."""
+        if not self._builder.is_cut:
+            for event in batch:
+                self._builder.add(event)
+
+    def _redacted(self, output: Json) -> Json:
+        """A value that was submitted by a tool has not passed the redaction of the stream."""
+        if output is None or not self._redactor.values:
+            return output
+        return decode_json(self._redactor.clean(msgspec.json.encode(output)))
 
     def _is_resumable(
         self, normalizer: EventNormalizer, finish: TurnEnd | None, error: CorralError | None

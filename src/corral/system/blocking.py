@@ -32,28 +32,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def sync_twin(
-    function: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[[Callable[[], None]], Callable[P, T]]:
-    """Makes ``function`` for code that is not async: the same arguments, the same result. The
-    decorated function has only the name and the docstring::
+def sync_twin(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """``function`` for code that is not async: the same arguments, the same result, the name with
+    ``_sync``. Its docstring is set afterwards: with one argument, and not as the decorator of
+    another function, type checkers preserve the overloads::
 
-        @sync_twin(run)
-        def run_sync() -> None:
-            ...
+        run_sync = sync_twin(run)
+        run_sync.__doc__ = "``run`` for code that is not async."
     """
 
-    def make(described: Callable[[], None]) -> Callable[P, T]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with short_traceback:
-                return blocking(function(*args, **kwargs), function.__name__)
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with short_traceback:
+            return blocking(function(*args, **kwargs), function.__name__)
 
-        call.__name__, call.__qualname__ = described.__name__, described.__qualname__
-        call.__doc__ = described.__doc__
-        return call
-
-    return make
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    return call
 
 
 def blocking(work: Coroutine[Any, Any, T], name: str = "") -> T:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, overload
 
 import msgspec
 
@@ -45,16 +45,75 @@ from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.dbos.database import require
 from corral.errors import ConfigError
 from corral.options import RunKwargs
+from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
-from corral.system.blocking import sync_twin
+from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
-from corral.tracebacks import short_traceback_async
+from corral.tracebacks import short_traceback, short_traceback_async
+from corral.values import Json
+
+if TYPE_CHECKING:
+
+    class BatchKwargs(RunKwargs, total=False):
+        """The keyword options of ``batch`` beside ``output`` and ``on_result``."""
+
+        agent: str | None
+        results: str | os.PathLike[str] | None
+        name: str | None
+        concurrency: int
+        in_order: bool
+        retry_failed: bool
+        accept_changed: bool
+        attempts: int
+        worktree: bool
+        patch: bool
+        simulate: bool
+        durable: bool
+        db: str | None
+        queue: str | None
+
 
 P = ParamSpec("P")
 
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
 
+@overload
+def batch(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
+    prompt: str = "{{task}}",
+    *,
+    output: None = None,
+    on_result: Callable[[BatchResult[None], BatchReport[None]], None] | None = None,
+    **options: Unpack[BatchKwargs],
+) -> Batch[None]: ...
+@overload
+def batch(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
+    prompt: str = "{{task}}",
+    *,
+    output: type[T],
+    on_result: Callable[[BatchResult[T], BatchReport[T]], None] | None = None,
+    **options: Unpack[BatchKwargs],
+) -> Batch[T]: ...
+@overload
+def batch(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
+    prompt: str = "{{task}}",
+    *,
+    output: Mapping[str, object],
+    on_result: Callable[[BatchResult[Json], BatchReport[Json]], None] | None = None,
+    **options: Unpack[BatchKwargs],
+) -> Batch[Json]: ...
+@overload
+def batch(
+    tasks: Iterable[TaskInput] | str | os.PathLike[str],
+    prompt: str = "{{task}}",
+    *,
+    output: object,
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
+    **options: Unpack[BatchKwargs],
+) -> Batch: ...
 def batch(  # noqa: PLR0913
     tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str = "{{task}}",
@@ -122,17 +181,19 @@ def batch(  # noqa: PLR0913
     return Batch(tasks, prompt, chosen)
 
 
-def _awaited(function: Callable[P, Batch]) -> Callable[P, Coroutine[Any, Any, BatchReport]]:
+def _sync_twin(function: Callable[P, Batch[T]]) -> Callable[P, BatchReport[T]]:
     @wraps(function)
-    async def run_to_end(*args: P.args, **kwargs: P.kwargs) -> BatchReport:
-        return await function(*args, **kwargs)
+    def call(*args: P.args, **kwargs: P.kwargs) -> BatchReport[T]:
+        with short_traceback:
+            return blocking(function(*args, **kwargs).run_to_end(), function.__name__)
 
-    return run_to_end
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    return call
 
 
-@sync_twin(_awaited(batch))
-def batch_sync() -> None:
-    """``batch`` for code that is not async, with the same arguments: runs to the end.
+batch_sync = _sync_twin(batch)
+batch_sync.__doc__ = """
+    ``batch`` for code that is not async, with the same arguments: runs to the end.
 
     ::
 
@@ -141,8 +202,8 @@ def batch_sync() -> None:
     """
 
 
-class Batch:
-    """A batch; created by ``corral.batch``.
+class Batch(Generic[T_co]):
+    """A batch; created by ``corral.batch``. ``Batch[Review]`` is one with ``output=Review``.
 
     ::
 
@@ -168,8 +229,8 @@ class Batch:
         self._stopwatch = Stopwatch()
         self._tally = Tally("", 0)
         self._stopped: Literal["", "budget"] = ""
-        self._collected: dict[str, BatchResult] = {}
-        self._unread: deque[BatchResult] = deque()
+        self._collected: dict[str, BatchResult[T_co]] = {}
+        self._unread: deque[BatchResult[T_co]] = deque()
         self._has_results = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
@@ -178,17 +239,17 @@ class Batch:
 
     # Public.
 
-    def __await__(self) -> Generator[object, None, BatchReport]:
+    def __await__(self) -> Generator[Any, None, BatchReport[T_co]]:
         return self.run_to_end().__await__()
 
     @short_traceback_async
-    async def run_to_end(self) -> BatchReport:
+    async def run_to_end(self) -> BatchReport[T_co]:
         """Run the batch to its end."""
         await self._drive()
         return self.report
 
     @short_traceback_async
-    async def __aenter__(self) -> Batch:
+    async def __aenter__(self) -> Batch[T_co]:
         self._task = asyncio.create_task(self._drive())
         await self._started.wait()
         if self._task.done():
@@ -207,7 +268,7 @@ class Batch:
             if not self._task.cancelled():
                 self._task.exception()  # retrieved, so that asyncio does not log it
 
-    async def __aiter__(self) -> AsyncIterator[BatchResult]:
+    async def __aiter__(self) -> AsyncIterator[BatchResult[T_co]]:
         if self._task is None:
             raise RuntimeError("open the batch first: async with corral.batch(...) as batch")
         while True:
@@ -222,7 +283,7 @@ class Batch:
             await self._has_results.wait()
 
     @property
-    def report(self) -> BatchReport:
+    def report(self) -> BatchReport[T_co]:
         """The report so far; complete when the batch has ended."""
         order = {task: self._collected[task] for task in self._task_ids if task in self._collected}
         return self._tally.report(
@@ -323,9 +384,9 @@ class Batch:
 
     def _report(self, result: BatchResult, *, earlier: bool = False) -> None:
         self._tally.add(result, earlier=earlier)
-        if self._schema is not None and result.ok:
-            value, _ = self._schema.fit(result.output)
-            result = msgspec.structs.replace(result, output=value)
+        if self._schema is not None:
+            value = self._schema.fit(result.output)[0] if result.ok else msgspec.UNSET
+            result = msgspec.structs.replace(result, _output=value)
         if self.collects:
             self._collected[result.id] = result
         if self._options.on_result is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 import msgspec
 
 from corral.display import Card, Displayed, spent
 from corral.durable.batch.tasks import BatchTask
+from corral.errors import CorralError, from_event
+from corral.events import Error
+from corral.output_types import T_co
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Cost, Json, Usage, as_object, as_text, as_texts, number_or_none
@@ -22,15 +25,15 @@ class BatchError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one task: a line of the file of results."""
+class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one task: a line of the file of results. A batch with ``output=Review`` has
+    ``BatchResult[Review]``, one without ``output`` has ``BatchResult[None]``."""
 
     id: str
     status: Literal["success", "failed"]
     text: str = ""
     """The answer of the agent."""
-    output: Any = None
-    """With ``output``: the value, of the caller's type; a success always has one that fits."""
+    _output: Any = msgspec.field(default=None, name="output")
     error: BatchError | None = None
     files: tuple[str, ...] = ()
     """Changed files."""
@@ -58,6 +61,25 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def ok(self) -> bool:
         return self.status == "success"
 
+    @property
+    def output(self) -> T_co:
+        """With ``output``: the value, of the caller's type; a success always has one that fits. Of
+        a task that failed it raises the task's error."""
+        if self._output is msgspec.UNSET:
+            raise self._failure()
+        value: T_co = self._output
+        return value
+
+    def raise_for_status(self) -> BatchResult[T_co]:
+        """This result if it is a success. Otherwise raises its error."""
+        if self.ok:
+            return self
+        raise self._failure()
+
+    def _failure(self) -> CorralError:
+        error = self.error or BatchError(code="error", message="it failed without a message")
+        return from_event(Error(code=error.code, message=f"task {self.id}: {error.message}"))
+
 
 def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
     values = as_object(outcome.context_updates.get(UPDATE))
@@ -71,7 +93,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         id=task.id,
         status="success" if outcome.ok else "failed",
         text=as_text(values.get("text")),
-        output=values.get("output"),
+        _output=values.get("output"),
         error=error,
         files=tuple(as_texts(values.get("files"))),
         denied=tuple(as_texts(values.get("denied"))),
@@ -105,7 +127,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """The message of the first."""
 
 
-class BatchReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
+class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """The report of a batch."""
 
     name: str
@@ -126,7 +148,7 @@ class BatchReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     slowest: tuple[tuple[str, float], ...] = ()
     failures: tuple[Failures, ...] = ()
     """By code, the most frequent first."""
-    results: tuple[BatchResult, ...] = ()
+    results: tuple[BatchResult[T_co], ...] = ()
     """In the order of the tasks, if they were collected."""
 
     def _card(self) -> Card:

@@ -428,7 +428,7 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
             "agent": call.agent,
             "resume_token": result.resume_token,
         }
-    if result.output is not None:
+    if result.ok and result.output is not None:
         updates[f"{work.node.id}.output"] = result.output
     notes = list(call.notes)
     if result.denied:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from corral.inference.client import Client
     from corral.result import Result
     from corral.sessions.permissions import Asker
-    from corral.sessions.pool import Pool
+    from corral.sessions.pool import Pool, PoolKwargs
 
 PROMPTS_AT_ONCE = 4
 """Prompts that one warm process serves at the same time."""
@@ -145,10 +145,11 @@ class NodeResources:
         go with the prompt; the others select the process."""
         from corral.sessions.pool import PROMPT_OPTIONS
 
-        own = {key: value for key, value in options.items() if key in PROMPT_OPTIONS}
+        chosen = {key: value for key, value in options.items() if key in PROMPT_OPTIONS}
         fixed = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
         pool = await self._pool(agent, cast("RunKwargs", fixed))
-        return await pool.run(prompt, on_event=on_event, **cast("RunKwargs", own))
+        own = cast("PoolKwargs", {**chosen, "on_event": on_event})
+        return await pool.run(prompt, **own)
 
     async def _pool(self, agent: str, options: RunKwargs) -> Pool:
         self._check_open()

@@ -256,7 +256,7 @@ def _json_in(value: Json) -> tuple[Json, str | None]:
     """The JSON in a text, or what is wrong. Other values are returned as they are."""
     if not isinstance(value, str):
         return value, None
-    found, problems = find_json(value, _CONTAINER)
+    found, _, problems = find_json(value, _CONTAINER)
     return (None, "there is no JSON in it") if problems else (found, None)
 
 

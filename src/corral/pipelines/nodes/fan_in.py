@@ -55,11 +55,12 @@ async def _ask(work: NodeContext, prompt: str, schema: JsonObject) -> tuple[Outc
     model = agent_call.model_of(work.node, work.resources)
     if not work.node.text("agent") and model is not None and ":" in model:
         generation = await ask_model(work, prompt, schema)
-        return outcome_with_cost(generation, {}), as_object(generation.object)
+        return outcome_with_cost(generation, {}), as_object(generation.output)
     call = agent_call.build_call(work, alone=True)
     call.schema = schema
     result = await agent_call.send_prompt(work, call, prompt)
-    return agent_call.outcome_of_result(work, call, result), as_object(result.output)
+    outcome = agent_call.outcome_of_result(work, call, result)
+    return outcome, as_object(result.output if result.ok else None)
 
 
 def _best_updates(branches: list[JsonObject], best: str) -> JsonObject:

@@ -85,7 +85,7 @@ def _result_fields(result: Result, outcome: Outcome) -> JsonObject:
     denied: list[Json] = [*sorted({denied.name for denied in result.denied})]
     fields: JsonObject = {
         "text": text[:MAX_TEXT],
-        "output": result.output,
+        "output": result.output if result.ok else None,
         "code": result.error.code if result.error else "" if outcome.ok else result.status,
         "files": files,
         "denied": denied,

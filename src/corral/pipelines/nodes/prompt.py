@@ -45,7 +45,7 @@ async def prompt(work: NodeContext) -> Outcome:
     schema = schema_of(work)
     generation = await ask_model(work, text, schema)
     answer = work.resources.redactor.clean_text(generation.text)
-    value: Json = truncate_text(answer) if schema is None else generation.object
+    value: Json = truncate_text(answer) if schema is None else generation.output
     updates: JsonObject = {output: value}
     if key := work.node.text("key"):
         updates[key] = value
