@@ -465,7 +465,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent can be made to ask before each of its tool calls (``on_tool_call``), and
     whether a call can then be edited. ``compile`` makes it ask if ``RunOptions.hooked`` is set."""
     own_sandbox: bool = False
-    """The agent runs its commands in a sandbox of its own, without an option."""
+    """The agent always runs its commands in its own sandbox."""
     resumes: bool = False
     keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
     """When an interrupted or timed-out turn stays in the agent's conversation, which can then be

@@ -17,8 +17,8 @@ failed last. So corral looks itself: if a turn has heard nothing from the model 
 
 What counts as hearing the model are its text, its thinking, tool calls and token counts; not the
 agent's own messages, such as those about its retries. The watch is a timer, and a task during an
-attempt; ``stop`` ends both. A name lookup that hangs runs in a thread of its own, which is not
-waited for.
+attempt; ``stop`` ends both. A name lookup runs in its own thread, which is not waited
+for if it hangs.
 """
 
 from __future__ import annotations
