@@ -166,7 +166,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "inference/retry.py": ("random", "jitter"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "pipelines/execution/agent_call.py": ("file", "reads the schema that a node names"),
-    "pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
+    "pipelines/execution/interviewers.py": (
+        "clock file",
+        "reads answers from a descriptor; shows deadlines",
+    ),
     "pipelines/execution/memory_runner.py": ("clock file random", "the runner: id, start, folder"),
     "pipelines/execution/preamble.py": ("file", "reads earlier responses of the run"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import OPEN_STATES, find
-from corral.durable.payloads import NODE_WORKFLOW, QUESTIONS, RUN_WORKFLOW, answer_key, pack, unpack
+from corral.durable.payloads import (
+    NODE_WORKFLOW,
+    QUESTIONS,
+    RUN_WORKFLOW,
+    answer_key,
+    pack,
+    timer_id,
+    unpack,
+)
 from corral.errors import ConfigError
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import Answer, Answered, Question
@@ -41,12 +50,23 @@ async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
         for name in [run, *sorted(row.id for row in found)]:
             raw = client.get_event(name, QUESTIONS)
             if isinstance(raw, dict):
-                for question in (unpack(each, Question) for each in raw.values()):
+                for each in raw.values():
+                    question = _with_deadline(client, name, unpack(each, Question))
                     message = client.find_message(name, answer_key(question.id))
                     found_questions.append(OpenQuestion(name, question, message is not None))
         return found_questions
 
     return await with_client(find(db), read)
+
+
+def _with_deadline(client: Client, run: str, question: Question) -> Question:
+    """The deadline is that of the timer, which was started when the question was asked."""
+    if question.timeout is None:
+        return question
+    timers = client.list_workflows(ids=[timer_id(run, question.id)])
+    if not timers:
+        return question
+    return replace(question, deadline=timers[0].created + question.timeout)
 
 
 async def has_running_nodes(run: str, *, db: str | None = None) -> bool:

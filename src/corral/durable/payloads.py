@@ -143,6 +143,11 @@ def answer_key(question: str) -> str:
     return f"answered {question}"
 
 
+def timer_id(run: str, question: str) -> str:
+    """The id of the workflow that waits for the timeout of this question."""
+    return f"{run}/{question}/timer"
+
+
 def pack(value: msgspec.Struct) -> dict[str, Json]:
     return as_object(msgspec.to_builtins(value))
 

@@ -120,6 +120,10 @@ class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
     visit: str
     question: str
     choices: tuple[str, ...] = ()
+    timeout: float | None = None
+    """Seconds that the gate waits, from the time of this event on."""
+    at_deadline: str = ""
+    """What happens then."""
 
 
 class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):

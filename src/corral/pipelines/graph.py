@@ -29,6 +29,8 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     column: int = 0
     within: str = ""
     """The class of the innermost subgraph around it that has a label."""
+    inherits_timeout: bool = False
+    """Its ``timeout`` comes from the defaults of nodes (``node [timeout=5m]``)."""
 
     @property
     def kind(self) -> str:
@@ -54,6 +56,15 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
 
     def number(self, key: str, default: int) -> int:
         return int(self.attrs.get(key, default))
+
+    @property
+    def gate_timeout(self) -> float | None:
+        """Seconds that a human gate waits: its ``human.timeout``, or its own ``timeout``. A default
+        for all nodes means the work of agents and tools, not the time that a person has."""
+        given = self.seconds("human.timeout")
+        if given is not None or self.inherits_timeout:
+            return given
+        return self.seconds("timeout")
 
     def seconds(self, key: str, default: float | None = None) -> float | None:
         value = self.attrs.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -112,6 +113,23 @@ def test_json_prints_the_events_of_a_durable_run_and_then_the_result(workspace: 
         "a",
         "done",
     ]
+
+
+def test_the_deadline_of_a_gate_is_printed(workspace: Path) -> None:
+    file = put(
+        workspace, GATE.replace("hexagon", "hexagon, human.timeout=2d, default_choice=No", 1)
+    )
+    done = pipeline("run", file, "--db", "mine.db", cwd=workspace)
+    assert done.returncode == 10, done.stderr
+    until = re.search(r"  answer by (\d{4}-\d\d-\d\d \d\d:\d\d); then 'No' is the", done.stderr)
+    assert until is not None, done.stderr
+    name = re.search(r"answer (\S+) --db", done.stderr)
+    assert name is not None
+    shown = pipeline("show", name[1], "--db", "mine.db", cwd=workspace)
+    assert f"answer by {until[1]}; then 'No' is the answer" in shown.stdout
+    data = json.loads(pipeline("show", name[1], "--db", "mine.db", "--json", cwd=workspace).stdout)
+    [question] = data["questions"]
+    assert abs(question["deadline"] - time.time() - 172_800) < 600
 
 
 def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: Path) -> None:

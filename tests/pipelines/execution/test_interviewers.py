@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from corral.errors import ConfigError
 from corral.pipelines.execution.interviewers import (
@@ -166,6 +168,15 @@ async def test_a_recording_has_questions_and_answers() -> None:
     recording = Recording(Queued(["f"]))
     await asked(recording)
     assert recording.asked == [(ASKED, Answer(value="f"))]
+
+
+def test_the_deadline_of_a_question_is_shown() -> None:
+    question = replace(ASKED, default=None, timeout=60.0, deadline=time.time() + 60)
+    shown = format_question(question)
+    assert re.search(r"answer by \d\d:\d\d:\d\d; then it is asked again, or the gate fails", shown)
+    later = replace(question, default="Y", deadline=time.time() + 200_000)
+    assert re.search(r"answer by \d{4}-\d\d-\d\d \d\d:\d\d; then", format_question(later))
+    assert "answer by" not in format_question(ASKED)
 
 
 def test_a_label_that_begins_like_a_key_is_matched_as_a_label() -> None:

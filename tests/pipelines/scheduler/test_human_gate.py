@@ -102,6 +102,30 @@ def test_at_the_timeout_the_default_is_chosen() -> None:
     assert run.context["human.gate.label"] == "No"
 
 
+@pytest.mark.parametrize(
+    ("before", "own", "seconds"),
+    [
+        ("node [timeout=5m]; ", "", None),
+        ("node [timeout=5m]; ", "human.timeout=15m", 900.0),
+        ("node [timeout=5m]; ", "timeout=1h", 3600.0),
+        ("node [timeout=5m, human.timeout=2d]; ", "", 172_800.0),
+        ("", "timeout=1h", 3600.0),
+    ],
+)
+def test_a_default_timeout_of_nodes_is_not_the_timeout_of_a_gate(
+    before: str, own: str, seconds: float | None
+) -> None:
+    run = SchedulerDriver(f"{before}{BODY} g [{own}]" if own else before + BODY)
+    assert asked(run).timeout == seconds
+
+
+def test_a_gate_that_is_only_named_in_an_edge_inherits_no_timeout() -> None:
+    body = (
+        "node [timeout=5m, type=human]; s -> g; node [type=tool, tool_command=true]; g -> yes -> e"
+    )
+    assert asked(SchedulerDriver(f"s [type=start]; e [type=exit]; {body}")).timeout is None
+
+
 def test_without_a_default_it_is_asked_again_and_then_fails() -> None:
     run = SchedulerDriver(BODY + "g [human.timeout=1s, max_retries=1]")
     expire(run)

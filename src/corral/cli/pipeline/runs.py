@@ -190,6 +190,11 @@ def _print_question(open_question: OpenQuestion, run: str) -> None:
         return
     for choice in question.choices:
         _print(f"    [{choice.key}] {one_line(choice.label)}")
+    if question.deadline is not None:
+        from corral.pipelines.execution.interviewers import local_time
+
+        until = local_time(question.deadline)
+        _print(f"    answer by {until}; {one_line(question.at_deadline)}")
     _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
 
 

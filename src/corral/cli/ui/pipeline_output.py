@@ -21,10 +21,16 @@ from corral.durable.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.execution.handlers import bearer_tokens
-from corral.pipelines.execution.interviewers import AutoApprove, Console, Interviewer
+from corral.pipelines.execution.interviewers import (
+    AutoApprove,
+    Console,
+    Interviewer,
+    local_time,
+)
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system.environment import SecretRedactor, named_secrets
+from corral.terminal_text import one_line
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """Executes the run with this interviewer."""
@@ -159,6 +165,9 @@ class RunOutput:
                 _print_err(f"  {line} {choice.key}    # {choice.label}")
             if not question.choices:
                 _print_err(f"  {line} --text '…'")
+            if question.deadline is not None:
+                until = local_time(question.deadline)
+                _print_err(f"  answer by {until}; {one_line(question.at_deadline)}")
         echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:

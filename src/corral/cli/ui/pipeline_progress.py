@@ -76,7 +76,7 @@ class Progress(LiveProgress):
                 delay = f"retrying in {event.delay:.1f} s"
                 return f"↻ {event.node}: attempt {event.attempt} failed{why}; {delay}"
             case run_events.InterviewStarted() if not self.asks:
-                return f"? {event.node}: {_short(event.question)}"
+                return f"? {event.node}: {_short(event.question)}{_deadline(event)}"
             case run_events.InterviewCompleted():
                 by = f" (by {event.by})" if event.by else ""
                 return f"  {event.node}: {_short(event.answer)}{by}"
@@ -150,3 +150,11 @@ def _nth(step: Step | None) -> str:
 
 def _short(text: str, limit: int = LONGEST) -> str:
     return shorten(text, limit)
+
+
+def _deadline(event: run_events.InterviewStarted) -> str:
+    if event.timeout is None or not event.ts:
+        return ""
+    from corral.pipelines.execution.interviewers import local_time
+
+    return f" (answer by {local_time(event.ts + event.timeout)}; {_short(event.at_deadline)})"

@@ -65,6 +65,7 @@ from corral.durable.payloads import (
     RunOutput,
     RunStatus,
     pack,
+    timer_id,
     unpack,
     unpack_message,
 )
@@ -259,7 +260,7 @@ class _Run:
         self.questions[question.id] = question
         await self._publish_questions()
         if question.timeout is not None:
-            timer = self.timers[question.id] = f"{self.id}/{question.id}/timer"
+            timer = self.timers[question.id] = timer_id(self.id, question.id)
             then = Expired(id=question.id)
             task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
             await adapter.enqueue(NODE_WORKFLOW, timer, self.queue, pack(task))

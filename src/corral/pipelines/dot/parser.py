@@ -342,6 +342,8 @@ class _Parser(Reader):
         self.edges: list[Edge] = []
         self.only_mentioned: set[str] = set()
         """Nodes that have appeared only in edges so far: their declaration still adds defaults."""
+        self.own_timeouts: set[str] = set()
+        """Nodes whose ``timeout`` is their own, not a default."""
         self.classes: dict[str, list[str]] = {}
         """Node -> its classes from the labelled subgraphs around it."""
 
@@ -375,6 +377,8 @@ class _Parser(Reader):
             if "class" in node.attrs or node.id in self.classes:
                 node.classes = self.classes_of(node)
                 node.within = next(iter(self.classes.get(node.id, ())), "")
+            if "timeout" in node.attrs and node.id not in self.own_timeouts:
+                node.inherits_timeout = True
         return Graph(name, root.attrs, self.nodes, self.edges)
 
     def classes_of(self, node: Node) -> tuple[str, ...]:
@@ -452,6 +456,8 @@ class _Parser(Reader):
         declared they fill the attributes that are still missing. They are not applied later: a
         node that is named again in a subgraph, to group it, does not change."""
         node = self.nodes.get(name)
+        if "timeout" in attrs:
+            self.own_timeouts.add(name)
         if node is None:
             if scope.nodes:
                 attrs = {**scope.nodes, **attrs}

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from corral.pipelines.dot.parser import IDENTIFIER, KEYWORDS
 from corral.pipelines.graph import Edge, Graph, Value
+from corral.pipelines.node_kinds import WAIT_HUMAN
 
 
 def as_dot(graph: Graph) -> str:
@@ -22,6 +23,8 @@ def as_dot(graph: Graph) -> str:
     lines += [f"  {_attribute(key, value)};" for key, value in graph.attrs.items()]
     for node in graph.nodes.values():
         attrs = dict(node.attrs)
+        if node.inherits_timeout and node.kind == WAIT_HUMAN.name:
+            del attrs["timeout"]  # it has no effect; written here, it would have one
         if node.classes:
             attrs["class"] = ",".join(node.classes)
         lines.append(f"  {_name(node.id)}{_block(attrs)};")

@@ -172,6 +172,8 @@ class NodeRunner:
             await asyncio.sleep(question.timeout)
             return Expired(id=question.id)
         limit = asyncio.timeout(question.timeout)
+        if question.timeout is not None:
+            question = replace(question, deadline=time.time() + question.timeout)
         try:
             async with limit:
                 return Answered(id=question.id, answer=await self._interviewer.ask(question))

@@ -42,6 +42,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: str | None = None
     timeout: float | None = None
     """Seconds."""
+    deadline: float | None = None
+    """When it expires, in seconds since the epoch. Set by the engine that asks, if there is a
+    ``timeout``; None where that is not known."""
+
+    @property
+    def at_deadline(self) -> str:
+        """What happens at the deadline."""
+        if self.default is None:
+            return "then it is asked again, or the gate fails"
+        labels = {choice.key: choice.label for choice in self.choices}
+        return f"then {labels.get(self.default, self.default)!r} is the answer"
 
     @property
     def kind(self) -> QuestionKind:

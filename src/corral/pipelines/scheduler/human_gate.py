@@ -19,14 +19,13 @@ def build_question(
     offered = () if asks_for_text(node, edges) else choices(edges)
     default = node.text("human.default_choice") or node.text("default_choice")
     chosen = find_choice(offered, default) if default else None
-    timeout = node.seconds("human.timeout")
     return Question(
         id=id,
         node=node.id,
         text=_text(graph, node, context),
         choices=offered,
         default=chosen.key if chosen else default or None if not offered else None,
-        timeout=node.seconds("timeout") if timeout is None else timeout,
+        timeout=node.gate_timeout,
     )
 
 

@@ -77,10 +77,16 @@ class RunContext:
         lane.open.append(id)
         self.add(command)
         if isinstance(command, AskHuman):
-            text = command.question.text
-            labels = tuple(choice.label for choice in command.question.choices)
+            asked = command.question
             self.emit(
-                events.InterviewStarted(node=lane.node, visit=id, question=text, choices=labels)
+                events.InterviewStarted(
+                    node=lane.node,
+                    visit=id,
+                    question=asked.text,
+                    choices=tuple(choice.label for choice in asked.choices),
+                    timeout=asked.timeout,
+                    at_deadline="" if asked.timeout is None else asked.at_deadline,
+                )
             )
 
     def close(self, lane: Lane, answered: str | None = None) -> None:
