@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -38,6 +39,19 @@ def program_cpu(
             text = stderr.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"exit {process.returncode}: {list(argv)}\n{text}")
     return usage.ru_utime + usage.ru_stime
+
+
+def program_wall(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> float:
+    """Seconds from the start of a program to its end."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        text = done.stderr.decode(errors="replace")[-2000:]
+        raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{text}")
+    return seconds
 
 
 def run_json(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:

@@ -9,7 +9,18 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import acp, dot, durable, models, nodes, processes, runs, startup, stream
+    from benchmarks import (
+        acp,
+        dot,
+        durable,
+        models,
+        nodes,
+        processes,
+        runs,
+        sessions,
+        startup,
+        stream,
+    )
     from benchmarks.environment import BenchEnvironment
     from benchmarks.measure import Row, progress, table
 
@@ -24,6 +35,9 @@ def main() -> None:
         "concurrent": processes.concurrent,
         "trees": processes.trees,
         "acp": acp.acp,
+        "warm": sessions.warm,
+        "search": sessions.search,
+        "record": sessions.record,
         "models": models.models,
         "nodes": nodes.nodes,
         "dot": dot.dot,

@@ -42,7 +42,7 @@ def figures(bench: BenchEnvironment, program: str, *words: str | Path) -> dict[s
     return found
 
 
-@pytest.mark.parametrize("way", ["corral", "readline", "memory", "ready-lines"])
+@pytest.mark.parametrize("way", ["corral", "recorded", "readline", "memory", "ready-lines"])
 def test_a_stream_of_lines_is_read(bench: BenchEnvironment, way: str) -> None:
     assert figures(bench, "stream.py", way, bench.stream(50, tools=True))["count"] == 50
 

@@ -186,10 +186,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/question_files.py": ("file", "questions and answers are files"),
     "sessions/recording.py": ("random", "the name of the run in a cassette"),
-    "sessions/warm/client.py": (
-        "clock file",
-        "connects to the background process and waits for it",
-    ),
+    "sessions/warm/client.py": ("clock", "waits for the background process"),
+    "sessions/warm/names.py": ("file", "the files of named sessions"),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/retention.py": ("clock", "how long ago a session was used"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),

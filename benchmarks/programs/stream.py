@@ -16,7 +16,7 @@ from pathlib import Path
 AGENT = Path(__file__).with_name("gemini_agent.sh")
 
 
-def through_corral(file: str) -> Callable[[], int]:
+def through_corral(file: str, *, keep: bool = False) -> Callable[[], int]:
     from corral import events, session
     from corral.agents import registry
 
@@ -25,7 +25,7 @@ def through_corral(file: str) -> Callable[[], int]:
     async def main() -> int:
         count, last = 0, None
         async with session(
-            "gemini-cli", program=AGENT, env={"FAKE_OUTPUT": file}, track_files=False, keep=False
+            "gemini-cli", program=AGENT, env={"FAKE_OUTPUT": file}, track_files=False, keep=keep
         ) as opened:
             async for event in opened.prompt("go"):
                 count += 1
@@ -35,6 +35,10 @@ def through_corral(file: str) -> Callable[[], int]:
         return count
 
     return lambda: asyncio.run(main())
+
+
+def recorded(file: str) -> Callable[[], int]:
+    return through_corral(file, keep=True)
 
 
 def through_readline(file: str) -> Callable[[], int]:
@@ -92,6 +96,7 @@ def from_ready_lines(file: str) -> Callable[[], int]:
 
 WAYS: dict[str, Callable[[str], Callable[[], int]]] = {
     "corral": through_corral,
+    "recorded": recorded,
     "readline": through_readline,
     "memory": from_memory,
     "ready-lines": from_ready_lines,

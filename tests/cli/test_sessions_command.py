@@ -14,7 +14,7 @@ from support.scripted_agent import PROGRAM as SCRIPTED
 
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor
 from corral.sessions import store
-from corral.sessions.warm.client import StoredName, WarmFiles
+from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, paths
 from corral.values import Usage
 

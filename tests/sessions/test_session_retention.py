@@ -14,7 +14,7 @@ from corral.events import Text
 from corral.sessions import store
 from corral.sessions.question_files import QuestionFile
 from corral.sessions.retention import prune_sessions
-from corral.sessions.warm.client import StoredName, WarmFiles
+from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, paths
 
 

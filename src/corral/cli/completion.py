@@ -84,9 +84,9 @@ def _sessions() -> Iterable[tuple[str, str]]:
 
 
 def _names() -> Iterable[tuple[str, str]]:
-    from corral.sessions.warm import client
+    from corral.sessions.warm import names
 
-    return ((each.name, each.cwd) for _, each in client.all_names())
+    return ((each.name, each.cwd) for _, each in names.all_names())
 
 
 def _runs() -> Iterable[tuple[str, str]]:

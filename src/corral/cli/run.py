@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
-from corral.cli import run_result
 from corral.cli.options import (
     DURATION,
     PolicyFlags,
@@ -26,7 +25,6 @@ from corral.cli.options import (
     read_prompt_and_stdin,
 )
 from corral.cli.run_options import ALL, read_options, run_options
-from corral.cli.run_result import read_schema
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
@@ -37,7 +35,7 @@ from corral.cli.ui.turn_output import print_turn
 from corral.errors import ConfigError, PromptError, classes_by_code
 from corral.events import Done
 from corral.options import RunKwargs
-from corral.values import Json, as_object
+from corral.values import Json, JsonObject, as_object
 
 
 class RunFlags(PolicyFlags, RunKwargs):
@@ -112,7 +110,11 @@ def command(
     12 agent not installed · 130 interrupted
     """
     _check_flags(flags)
-    schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
+    schema: JsonObject | None = None
+    if flags["schema"] is not None:
+        from corral.cli.run_result import read_schema
+
+        schema = read_schema(flags["schema"])
     text = read_prompt_and_stdin(prompt, file)
     options = read_options(flags)
     progress = Progress(enabled=not flags["quiet"])
@@ -128,6 +130,8 @@ def command(
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     gc.enable()  # loading is done; the run may be long
     if schema is not None or flags["full_result"]:
+        from corral.cli import run_result
+
         return run_result.run(agent, text, options, schema, progress, full=flags["full_result"])
     return asyncio.run(_run(agent, text, options, printer, progress))
 
@@ -183,6 +187,7 @@ def _run_named(
 ) -> int:
     """Send the prompt to the background process of a named session, which is started if needed."""
     from corral.sessions.warm import client
+    from corral.sessions.warm.names import WarmFiles
 
     for flag in _NOT_WITH_SESSION:
         if flags.get(flag):
@@ -202,7 +207,7 @@ def _run_named(
     )
     gc.enable()  # loading is done; the run may be long
     turn = client.WarmTurn(
-        client.WarmFiles.of(name, cwd),
+        WarmFiles.of(name, cwd),
         request,
         ask=TerminalAsker(progress.paused, cwd) if is_interactive() else None,
         idle=flags["session_idle"] or client.IDLE_SECONDS,

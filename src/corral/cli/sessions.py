@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -20,7 +19,7 @@ from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
 from corral.events import to_json
 from corral.sessions import index, question_files, store, transcript
-from corral.sessions.warm import client as warm
+from corral.sessions.warm import names as warm_names
 
 Format = Literal["md", "json", "ndjson"]
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
@@ -60,7 +59,7 @@ def list_sessions(
         limit=limit,
     )
     found = index.search(query)
-    names = {each.session: each.name for _, each in warm.all_names()}
+    names = {each.session: each.name for _, each in warm_names.all_names()}
     if as_json:
         rows = [
             {**msgspec.to_builtins(each.meta), "name": names.get(each.meta.id)}
@@ -205,7 +204,7 @@ def delete(names: tuple[str, ...]) -> None:
     for record in records:
         record.close(keep=False)
         echo(f"{record.meta.id} deleted")
-    warm.forget({record.meta.id for record in records})
+    warm_names.forget({record.meta.id for record in records})
 
 
 @command.command("stop")
@@ -220,17 +219,21 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
     """
     if everywhere == (name is not None):
         raise ConfigError("give the name of a session, or --all")
-    known = warm.all_names()
+    known = warm_names.all_names()
     if name is not None:
-        files = warm.WarmFiles.of(name, os.path.realpath(cwd))
+        files = warm_names.WarmFiles.of(name, os.path.realpath(cwd))
         known = [each for each in known if each[0].folder == files.folder]
         if not known:
             raise ConfigError(
                 f"no session of this folder is called {name!r}",
                 hint="corral sessions list shows names in brackets.",
             )
+    import asyncio
+
+    from corral.sessions.warm import client
+
     for files, stored in known:
-        stopped = asyncio.run(warm.stop(files))
+        stopped = asyncio.run(client.stop(files))
         if forget:
             files.meta.unlink(missing_ok=True)
         state = "stopped" if stopped else "was not running"

@@ -149,11 +149,18 @@ def _update(db: sqlite3.Connection) -> None:
 def _stamps() -> dict[str, int]:
     """For each session: when its metadata was last written."""
     found: dict[str, int] = {}
-    root = str(paths.sessions())
-    for name in os.listdir(root):
-        if not name.startswith("."):
-            with contextlib.suppress(OSError):
-                found[name] = os.stat(f"{root}/{name}/{store.META}").st_mtime_ns
+    ending = f"/{store.META}"
+    root = os.open(paths.sessions(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(root):
+            if name[0] != ".":
+                try:
+                    # Relative to the open folder: the system does not look up its path each time.
+                    found[name] = os.stat(name + ending, dir_fd=root).st_mtime_ns
+                except OSError:
+                    continue
+    finally:
+        os.close(root)
     return found
 
 

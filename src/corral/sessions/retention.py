@@ -13,7 +13,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.sessions import question_files, store
-from corral.sessions.warm import client as warm
+from corral.sessions.warm import names
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,5 +49,5 @@ def prune_sessions(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
         if not dry_run:
             record.close(keep=False)
     if not dry_run:
-        warm.forget({each.name for each in found})
+        names.forget({each.name for each in found})
     return found

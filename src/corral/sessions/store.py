@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.agents.spec import AgentSpec, Launch, acp_transport, image_name
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.id_lookup import LAST, find_id
@@ -31,6 +30,7 @@ from corral.system.fs import lock_file
 from corral.values import Usage
 
 if TYPE_CHECKING:
+    from corral.agents.spec import AgentSpec, Launch
     from corral.sessions.prepare import PreparedRun
     from corral.system.environment import SecretRedactor
 
@@ -188,6 +188,8 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
     """Write the private home. The real home's credentials are linked, never copied."""
     import shutil
 
+    from corral.agents.spec import image_name
+
     record.make_folders()
     try:
         if launch.report is not None:
@@ -210,6 +212,8 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
 
 def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
     """Rename files so that the agent can load the session's conversation."""
+    from corral.agents.spec import acp_transport
+
     session = record.meta.session_id
     transport = acp_transport(agent)
     if transport.rename_to_load is None or session is None:

@@ -19,8 +19,9 @@ from corral import errors
 from corral.events import Decision, Done, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.result import Result, result_from_events
-from corral.sessions.warm import client
-from corral.sessions.warm.client import Request, WarmFiles, WarmTurn
+from corral.sessions.warm import client, names
+from corral.sessions.warm.client import Request, WarmTurn
+from corral.sessions.warm.names import WarmFiles
 from corral.values import Json
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
@@ -249,6 +250,6 @@ async def test_names_belong_to_folders(tmp_path: Path, named: Named) -> None:
     try:
         first_pid, second_pid = (await named.run("pid")).text, (await second.run("pid")).text
         assert first_pid != second_pid
-        assert [each.name for _, each in client.all_names()] == ["fix", "fix"]
+        assert [each.name for _, each in names.all_names()] == ["fix", "fix"]
     finally:
         await client.stop(second.files)

@@ -6,9 +6,12 @@ import shutil
 import textwrap
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from corral.agents.spec import PolicyRow
 from corral.terminal_text import clean
+
+if TYPE_CHECKING:
+    from corral.agents.spec import PolicyRow
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -53,10 +53,9 @@ from corral.sessions.warm.client import (
     End,
     Question,
     Request,
-    StoredName,
     Waiting,
-    WarmFiles,
 )
+from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs
 from corral.values import Json
 
