@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import signal
+import re
+import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from support.screens import CORRAL, Screen, screen
 
 from corral.testing import Call, ModelServer, Turn, fail, hang, say
 
-CORRAL = str(Path(sys.executable).with_name("corral"))
 MODEL = ("--model", "gemini:gemini-2.5-flash")
 
 
@@ -38,6 +38,12 @@ class ChatSetup:
             text=True,
             timeout=60,
         )
+
+    def screen(
+        self, *words: str, term: str = "xterm", model: tuple[str, ...] = MODEL
+    ) -> AbstractContextManager[Screen]:
+        """The chat at a terminal."""
+        return screen("chat", *model, *words, cwd=self.cwd, env=self.env, term=term)
 
     def heard(self, number: int) -> list[str]:
         """The messages that the model has received."""
@@ -71,7 +77,7 @@ def test_a_conversation_is_resumed_with_its_own_agent_and_model(chat: ChatSetup)
 
 
 @playing(Turn(text="Hello.", usage={"input": 12, "output": 3}))
-def test_a_line_that_starts_with_a_slash_is_a_command(chat: ChatSetup) -> None:
+def test_a_slash_and_a_word_is_a_command(chat: ChatSetup) -> None:
     done = chat.corral("chat", *MODEL, stdin="/help\n\n  \nhi\n/usage\n/exit\nnever sent\n")
     assert "12 tokens in, 3 out" in done.stderr
     assert "/exit" in done.stderr
@@ -116,44 +122,142 @@ def test_an_unknown_vendor_is_an_error_before_anything_is_read(workspace: Path) 
 @playing(hang("Once upon"), say("Hello."))
 def test_ctrl_c_stops_an_answer_and_not_the_chat(chat: ChatSetup) -> None:
     """At a terminal, as a person would."""
-    primary, secondary = pty.openpty()
-    process = subprocess.Popen(
-        [CORRAL, "chat", *MODEL, "--quiet"],
-        cwd=chat.cwd,
-        env={**chat.env, "TERM": "dumb"},
-        stdin=secondary,
-        stdout=secondary,
-        stderr=secondary,
-        start_new_session=True,
+    with chat.screen("--quiet", term="dumb") as shown:
+        shown.until("> ")
+        shown.type("tell me a story\n")
+        shown.until("Once upon")
+        shown.interrupt()
+        shown.until("cancelled")
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("hi\n")
+        shown.until("Hello.")
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("\x04")
+        assert shown.end() == 0
+
+
+@playing(say("Hello."))
+def test_an_unknown_command_is_refused_with_a_suggestion(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="/usgae\n/x y\n//etc/hosts?\n/etc/hosts?\n/undo now\n")
+    assert done.returncode == 2
+    assert "no command is called /usgae" in done.stderr
+    assert "Did you mean /usage?" in done.stderr
+    assert "no command is called /x" in done.stderr
+    assert "/undo takes no argument" in done.stderr
+    assert chat.heard(0) == ["/etc/hosts?"]
+    assert chat.heard(1)[-1] == "/etc/hosts?"
+
+
+@playing(say("One."), say("Two."), say("Three."))
+def test_the_model_and_the_policy_change_within_one_conversation(chat: ChatSetup) -> None:
+    lines = ("a", "/model", "/model gemini:gemini-2.5-pro", "b", "/policy", "/policy all", "c")
+    done = chat.corral("chat", *MODEL, stdin="".join(f"{line}\n" for line in lines))
+    assert done.stdout == "One.\nTwo.\nThree.\n", done.stderr
+    assert "corral · gemini:gemini-2.5-flash" in done.stderr
+    assert "now: corral · gemini:gemini-2.5-pro\n" in done.stderr
+    assert [request.model for request in chat.server.requests] == [
+        "gemini-2.5-flash",
+        "gemini-2.5-pro",
+        "gemini-2.5-pro",
+    ]
+    assert chat.heard(2) == ["a", "One.", "b", "Two.", "c"]
+    before, _, after = done.stderr.rpartition("capability")
+    assert re.search(r"^shell +ask ", before, re.MULTILINE)
+    assert re.search(r"^shell +allow ", after, re.MULTILINE)
+
+
+@playing(say("One."))
+def test_a_wrong_model_agent_or_policy_changes_nothing(chat: ChatSetup) -> None:
+    wrong = "/model gemni:x\n/agent nobody-here\n/policy everything\n"
+    done = chat.corral("chat", *MODEL, stdin=f"{wrong}a\n")
+    assert (done.returncode, done.stdout) == (0, "One.\n"), done.stderr
+    for part in ("Did you mean 'gemini'", "nobody-here", "no policy is called 'everything'"):
+        assert part in done.stderr
+
+
+@playing(say("Blue."), say("You like blue."))
+def test_another_agent_gets_the_conversation_so_far(chat: ChatSetup) -> None:
+    program = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+    lines = f"my color?\n/agent {sys.executable} {program} --acp\ntext I see it\n"
+    done = chat.corral("chat", *MODEL, stdin=lines)
+    assert "the conversation so far is sent with the next prompt" in done.stderr, done.stderr
+    assert done.stdout.startswith("Blue.\n")
+    shown = chat.corral("sessions", "show", "last").stdout
+    assert "<conversation_so_far>" in shown
+    assert "Assistant: Blue." in shown
+
+
+@playing(
+    Turn(text="Hello.", usage={"input": 1_000, "output": 30}),
+    Turn(text="Again.", usage={"input": 2_000, "output": 20}),
+)
+def test_usage_adds_up_the_tokens_and_the_cost(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="a\nb\n/usage\n")
+    assert "2 prompts · 3,000 tokens in, 50 out · $0.0010" in done.stderr
+
+
+def _write(name: str, content: str) -> Turn:
+    return Turn(calls=[Call("write_file", {"file_path": name, "content": content})])
+
+
+@playing(_write("a", "one\n"), say("Done."), _write("a", "two\n"), say("Done."))
+def test_diff_and_undo_work_on_what_each_prompt_changed(chat: ChatSetup) -> None:
+    (chat.cwd / "a").write_text("zero\n")
+    done = chat.corral(
+        "chat", *MODEL, "--approve", "edits", stdin="x\n/diff\ny\n/diff all\n/undo\n/diff\n"
     )
-    os.close(secondary)
-    screen = ""
+    assert done.stderr.count("-zero\n+one") == 2, done.stderr
+    assert done.stderr.count("-zero\n+two") == 1
+    assert "restored a" in done.stderr
+    assert (chat.cwd / "a").read_text() == "one\n"
+    done = chat.corral("chat", "--resume", "last", stdin="/undo\n/undo\n")
+    assert (chat.cwd / "a").read_text() == "zero\n", done.stderr
+    assert "no file was changed" in done.stderr
 
-    def until(text: str) -> None:
-        nonlocal screen
-        ends = time.monotonic() + 40
-        while text not in screen:
-            assert time.monotonic() < ends, screen
-            screen += os.read(primary, 4096).decode()
-        screen = screen.partition(text)[2]
 
-    try:
-        until("> ")
-        os.write(primary, b"tell me a story\n")
-        until("Once upon")
-        process.send_signal(signal.SIGINT)
-        until("cancelled")
-        until("> ")
-        os.write(primary, b"hi\n")
-        until("Hello.")
-        until("> ")
-        os.write(primary, b"\x04")
-        assert process.wait(20) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(primary)
+@playing(say("**Hello.**"))
+def test_save_writes_the_conversation_and_replaces_no_file(chat: ChatSetup) -> None:
+    done = chat.corral("chat", *MODEL, stdin="/save\nhi\n/save out.md\n/save out.md\n/save\n")
+    assert "nothing to save" in done.stderr
+    text = (chat.cwd / "out.md").read_text()
+    assert "hi" in text
+    assert "**Hello.**" in text
+    assert "out.md exists" in done.stderr
+    assert len(list(chat.cwd.glob("chat-*.md"))) == 1
+
+
+@playing(say("Two lines."), say("Again."))
+def test_pasted_lines_are_one_prompt_and_go_into_a_private_history(chat: ChatSetup) -> None:
+    with chat.screen() as shown:
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("\x1b[200~one \\n\ntwo\x1b[201~\n")
+        shown.until_shown("Two lines.")
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("\x04")
+        assert shown.end() == 0
+    assert chat.heard(0) == ["one \\n\ntwo"]
+    history = Path(os.environ["CORRAL_HOME"], "chat_history")
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    with chat.screen() as shown:  # the arrow key brings the prompt back
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("\x1b[A\n")
+        shown.until_shown("Again.")
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        shown.type("/ex\t\n")
+        assert shown.end() == 0
+    assert chat.heard(1) == ["one \\n\ntwo"]
+
+
+@playing(say("First answer."), say("Second answer."))
+def test_a_resumed_chat_shows_where_it_was(chat: ChatSetup) -> None:
+    chat.corral("chat", *MODEL, stdin="first\nsecond\n")
+    with chat.screen("--resume", "last", model=()) as shown:
+        shown.until_true(lambda: shown.lines[-1:] == [">"])
+        assert "continuing after 2 prompts" in shown.shown
+        assert "> second\nSecond answer.\n" in shown.shown
+        assert "first" not in shown.shown
+        shown.type("\x04")
+        assert shown.end() == 0
 
 
 @playing(say("It is small."))

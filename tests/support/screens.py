@@ -30,6 +30,8 @@ _MASKS = (
     (re.compile(r"\b\d+(\.\d+)? s\b"), "N s"),
     (re.compile(r"\b\d+(\.\d+)?/(s|min)\b"), "N/s"),
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{4,6}\b"), "ID"),
+    (re.compile(r"[\d,]+ tokens in, [\d,]+ out"), "N tokens in, N out"),
+    (re.compile(r"\$\d+\.\d+"), "$N"),
     (re.compile(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"), "⠋"),
 )
 
@@ -140,7 +142,8 @@ def screen(
 
 
 def masked(text: str) -> str:
-    """The text without durations, rates, ids of sessions and the frame of the spinner."""
+    """The text without durations, rates, ids, tokens, costs and the frame of the spinner. Tokens
+    depend on the length of the names of folders."""
     for pattern, replacement in _MASKS:
         text = pattern.sub(replacement, text)
     return text

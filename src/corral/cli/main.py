@@ -18,7 +18,7 @@ from corral.version import __version__
 COMMANDS = {
     "demo": ("corral.cli.demo", "Try a real agent with a scripted model: no key, no cost."),
     "run": ("corral.cli.run", "Run an agent with a prompt."),
-    "chat": ("corral.cli.chat", "Chat with an agent or a model."),
+    "chat": ("corral.cli.chat.command", "Chat with an agent or a model."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "pipeline": (

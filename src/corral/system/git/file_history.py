@@ -1,0 +1,165 @@
+"""What the turns of a conversation changed in a folder: show it as a diff, and undo it.
+
+Before and after each turn the files of the folder are stored as a git tree, in a bare repository
+of corral's own, readable by its owner only. The folder need not be in a git repository. If it is,
+the repository's objects are used as an alternate store, so that only files that differ from the
+current commit are stored, and nothing is written to the repository. Ignored files are left out.
+
+``undo`` changes a file only if it still has the content that the turn gave it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import StorageFailed
+from corral.system import paths
+from corral.system.git import checkout, command, repository, scan, settings
+from corral.system.git import tree as git_tree
+from corral.system.git.scan import Scope
+from corral.values import printable_path
+
+LARGEST_STORED = 64 * 1024 * 1024
+"""Bytes of files that are not in the current commit."""
+LARGEST_READ = 512 * 1024 * 1024
+"""Bytes of all files."""
+MOST_FILES = 50_000
+LARGEST_PATCH = 4 * 1024 * 1024
+
+_TURNS = "turns.json"
+_CONFIG = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{more}"
+
+
+class ChangedTurn(msgspec.Struct, frozen=True):
+    """The files before and after a turn that changed some: ids of git trees."""
+
+    before: str
+    after: str
+
+
+class FileHistory:
+    """The changes of a folder, stored in the folder ``own``. All methods block. They raise
+    ``StorageFailed``, also if the folder is too large or git is not installed."""
+
+    def __init__(self, own: Path, folder: Path) -> None:
+        self._own = own
+        self._folder = folder
+        self._cache: git_tree.Cache = {}
+        self._before: str | None = None
+        self._turns: list[ChangedTurn] | None = None
+
+    @property
+    def turns(self) -> list[ChangedTurn]:
+        """The turns that changed files and were not undone, the oldest first."""
+        if self._turns is None:
+            try:
+                data = (self._own / _TURNS).read_bytes()
+                self._turns = msgspec.json.decode(data, type=list[ChangedTurn])
+            except (OSError, msgspec.MsgspecError):
+                self._turns = []
+        return self._turns
+
+    def begin_turn(self) -> None:
+        self._before = None
+        self._before = self._snapshot()
+
+    def end_turn(self) -> None:
+        """Store what the turn changed, if it was begun."""
+        before, self._before = self._before, None
+        if before is not None and (after := self._snapshot()) != before:
+            self._save([*self.turns, ChangedTurn(before, after)])
+
+    def diff(self, *, all_turns: bool = False) -> str:
+        """What the last turn that changed files changed, or all turns: a patch. Empty if nothing
+        was changed."""
+        if not self.turns:
+            return ""
+        first, last = self.turns[0 if all_turns else -1], self.turns[-1]
+        found = repository.patch(self._own, first.before, last.after, LARGEST_PATCH)
+        if not found and first.before != last.after:
+            raise StorageFailed("the changes are too large to show, or are not UTF-8")
+        return found
+
+    def undo(self) -> list[str]:
+        """Undo the last turn that changed files. Returns the names of the files. Nothing is
+        touched if one of them was changed since."""
+        if not self.turns:
+            return []
+        turn = self.turns[-1]
+        changes = repository.differences(self._own, turn.after, turn.before)
+        checkout.update(self._own, self._folder, changes, force=False)
+        self._save(self.turns[:-1])
+        return [printable_path(os.fsdecode(change.path)) for change in changes]
+
+    def _save(self, turns: list[ChangedTurn]) -> None:
+        self._turns = turns
+        try:
+            paths.write_private(self._own / _TURNS, msgspec.json.encode(turns))
+        except OSError as error:
+            raise StorageFailed(f"{self._own} cannot be written: {error.strerror}") from error
+
+    def _snapshot(self) -> str:
+        """The id of a tree with the files of the folder."""
+        command.require("the history of files")
+        try:
+            self._make_repository()
+        except OSError as error:
+            raise StorageFailed(f"{self._own} cannot be written: {error.strerror}") from error
+        base = self._base()
+        scope = scan.scope_of(self._folder) or Scope()
+        self._check_size(base, scope)
+        return git_tree.write_tree(self._own, self._folder, base, self._cache, scope)
+
+    def _make_repository(self) -> None:
+        if (self._own / "HEAD").exists():
+            return
+        paths.make_dir(self._own)
+        found = scan.find_repository(self._folder)
+        kind = settings.object_format(found.common) if found is not None else "sha1"
+        more = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
+        config = _CONFIG.format(version=1 if more else 0, more=more)
+        for name in ("objects/info", "refs/heads"):
+            (self._own / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if found is not None:
+            alternates = os.fsencode(found.common / "objects") + b"\n"
+            paths.write_private(self._own / "objects" / "info" / "alternates", alternates)
+        paths.write_private(self._own / "config", config.encode())
+        paths.write_private(self._own / "HEAD", b"ref: refs/heads/none\n")
+
+    def _base(self) -> str:
+        """The tree of the current commit for the folder; an empty tree if there is none."""
+        found = scan.find_repository(self._folder)
+        if found is not None and found.top is not None and found.head is not None:
+            below = os.path.relpath(os.path.abspath(self._folder), found.top)
+            try:
+                commit = repository.commit_of(self._folder, "HEAD")
+                name = f"{commit}^{{tree}}" if below == "." else f"{commit}:{below}"
+                return repository.run(self._own, "rev-parse", "--verify", "--end-of-options", name)
+            except StorageFailed:  # no commit yet, or none with this folder
+                pass
+        return repository.run(self._own, "mktree")
+
+    def _check_size(self, base: str, scope: Scope) -> None:
+        """Raises ``StorageFailed`` if the folder is too large."""
+        known = repository.entries(self._own, base).keys()
+        top = os.fsencode(self._folder)
+        read = stored = count = 0
+        try:
+            for path in scan.files(self._folder, scope, known):
+                size = _size(os.path.join(top, path))
+                read, count = read + size, count + 1
+                stored += 0 if path in known else size
+                if read > LARGEST_READ or stored > LARGEST_STORED or count > MOST_FILES:
+                    raise StorageFailed("the folder has too many or too large files to be stored")
+        except scan.TooManyFiles as error:
+            raise StorageFailed("the folder has too many files to be stored") from error
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
