@@ -17,8 +17,9 @@ from support.option_docs import with_docstrings, with_tables
 
 import corral
 from corral import durations
-from corral.cli import batch, chat
+from corral.cli import batch
 from corral.cli import run as run_command
+from corral.cli.chat import command as chat_command
 from corral.cli.options import PolicyFlags
 from corral.cli.pipeline import run as pipeline_run
 from corral.cli.run_options import EVERYWHERE, help_text, read_options
@@ -157,7 +158,7 @@ def test_a_flag_sets_the_option_of_its_definition(defined: Definition) -> None:
 
 COMMANDS = {
     "run": run_command.command,
-    "chat": chat.command,
+    "chat": chat_command.command,
     "batch": batch.command,
     "pipeline run": pipeline_run.run,
 }
