@@ -26,6 +26,6 @@ report = [
     {"role": "user", "content": sys.argv[1]},
 ]
 answer = models.generate_object_sync(MODELS, Ticket, messages=report, timeout=60)
-print(answer.object, answer.cost.usd, *answer.warnings)
-for piece in models.stream_sync(MODELS, f"Suggest a test for: {answer.object.title}").text():
+print(answer.output, answer.cost.usd, *answer.warnings)
+for piece in models.stream_sync(MODELS, f"Suggest a test for: {answer.output.title}").text():
     print(piece, end="", flush=True)
