@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -29,6 +29,7 @@ from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.options import RunKwargs
+from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution import memory_runner, preflight
@@ -41,9 +42,10 @@ from corral.pipelines.linter.finding import Rule
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
+from corral.protocol.schema.build import schema_of
 from corral.system import paths
 from corral.system.blocking import sync_twin
-from corral.tracebacks import short_traceback_async
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
@@ -658,6 +660,36 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.status == "success"
+
+    @overload
+    def value(self, key: str) -> Json: ...
+    @overload
+    def value(self, key: str, output: type[T]) -> T: ...
+    @overload
+    def value(self, key: str, output: Mapping[str, object]) -> Json: ...
+    @overload
+    def value(self, key: str, output: object) -> Any: ...
+    @short_traceback
+    def value(self, key: str, output: object = None) -> object:
+        """The value of ``key`` in the context, such as ``review.output`` of a node ``review`` with
+        an ``output_schema``. With ``output``, a type or a JSON Schema, it is a value of that type.
+
+        ::
+
+            result = pipelines.run_sync("review.dot")
+            for problem in result.value("review.output", Review).problems:
+                print(problem)
+
+        Raises ``ConfigError`` if the run has no such value, and ``SchemaNotMet`` if it does not
+        fit.
+        """
+        if key not in self.context:
+            known = sorted(name for name in self.context if not name.startswith("internal."))
+            raise ConfigError(
+                f"the run {self.run} has no value {key!r}", hint=f"It has: {', '.join(known)}."
+            )
+        found = self.context[key]
+        return found if output is None else schema_of(output).validate(found)
 
     @property
     def text(self) -> str:
