@@ -25,7 +25,9 @@ from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import RunOptions
 from corral.policy import PRESETS, Policy
 from corral.sessions import credentials
+from corral.sessions.sandbox import raise_levels
 from corral.system import config, install, programs
+from corral.system.sandbox.sandbox import Support, find_support
 from corral.values import Json, JsonObject, as_texts
 
 if TYPE_CHECKING:
@@ -115,20 +117,21 @@ def install_agent(name: str, quiet: bool) -> None:
 @click.argument("name", default=registry.DEFAULT_AGENT, shell_complete=completing("agents"))
 @click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
+@click.option("--sandbox", is_flag=True, help="With what this machine's sandbox enforces.")
 @JSON
-def policy(name: str, approve: str | None, policy_file: str | None, as_json: bool) -> None:
-    """Show how an agent enforces a policy: native, brokered, advisory or impossible."""
+def policy(
+    name: str, approve: str | None, policy_file: str | None, sandbox: bool, as_json: bool
+) -> None:
+    """Show how an agent enforces a policy: native, brokered, advisory or impossible; with --sandbox
+    also sandboxed, which is enforced by the operating system."""
     agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
         wanted = {approve: wanted[approve]}
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
-    run = msgspec.structs.replace(RunOptions.build(agent.name), interactive=agent.asks)
-    compiled = {
-        label: compile_for(agent, msgspec.structs.replace(run, policy=value))
-        for label, value in wanted.items()
-    }
+    support = find_support() if sandbox else None
+    compiled = {label: _compile(agent, value, support) for label, value in wanted.items()}
     if as_json:
         reports = {label: each.report for label, each in compiled.items()}
         echo_json(json.dumps(msgspec.to_builtins(reports)))
@@ -150,6 +153,20 @@ def _hook_support(agent: AgentSpec, compiled: CompiledPolicy) -> str:
     if agent.tool_call_hook == "none" or not compiled.unhooked:
         return support
     return f"refused with this policy: {'; '.join(compiled.unhooked)}"
+
+
+def _compile(agent: AgentSpec, policy: Policy, support: Support | None) -> CompiledPolicy:
+    run = msgspec.structs.replace(
+        RunOptions.build(agent.name),
+        interactive=agent.asks,
+        policy=policy,
+        in_sandbox=support is not None and support.is_complete,
+    )
+    compiled = compile_for(agent, run)
+    if support is None:
+        return compiled
+    report = raise_levels(compiled.report, policy, support)
+    return msgspec.structs.replace(compiled, report=report)
 
 
 @command.command("doctor")

@@ -24,6 +24,7 @@ from corral.sessions.readiness import Readiness, readiness
 from corral.system import config, paths
 from corral.system.environment import gather
 from corral.system.process.tree import ProcessRegistry
+from corral.system.sandbox.sandbox import describe, find_support
 from corral.testing import Call, ModelServer, Turn
 
 
@@ -47,6 +48,7 @@ class DoctorReport(TypedDict):
     accepts: NotRequired[tuple[str, ...]]
     usable: NotRequired[bool]
     environment: NotRequired[list[str]]
+    sandbox: NotRequired[str]
     policy: NotRequired[tuple[PolicyRow, ...]]
     # If something raised an error:
     problem: NotRequired[str]
@@ -86,6 +88,7 @@ def _add_facts(report: DoctorReport, prepared: PreparedRun, ready: Readiness) ->
     report["accepts"] = ready.accepts
     report["environment"] = sorted(gather(prepared.agent, prepared.run).values)
     report["policy"] = tuple(prepared.compiled.report)
+    report["sandbox"] = describe(find_support())
     report["usable"] = ready.missing is None
     if ready.missing is not None:
         _add_problem(report, ready.missing)
@@ -155,6 +158,7 @@ def format_report(report: DoctorReport) -> str:
         lines.append(f"{'credentials':16}{report.get('credential') or 'none found'}")
         lines.append(f"{'accepted':16}{', '.join(report['accepts']) or 'none needed'}")
         lines.append(f"{'passed on':16}{' '.join(report['environment'])}")
+        lines.append(f"{'sandbox':16}{report.get('sandbox')}")
         lines.append(policy_table(report["policy"]))
     if report["checks"]:
         rows = [

@@ -216,12 +216,7 @@ def prepare(
         hooked=on_tool_call is not None,
         in_sandbox=support is not None and support.is_complete,
     )
-    compiled = compile_for(agent, run)
-    if support is not None:
-        compiled = _raise_levels(compiled, run.policy, support)
-    _check_enforceable(agent, run, compiled.report)
-    if run.hooked:
-        _check_hooked(agent, run, compiled)
+    compiled = _compile(agent, run, support)
     for path in (*run.images, *run.audio, *run.attachments):
         _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":
@@ -264,12 +259,18 @@ def _choose_sandbox(run: RunOptions, cwd: str) -> Support | None:
     return sandbox.choose(run, cwd)
 
 
-def _raise_levels(compiled: CompiledPolicy, policy: Policy, support: Support) -> CompiledPolicy:
-    """With what the operating system enforces in the sandbox."""
-    from corral.sessions import sandbox
+def _compile(agent: AgentSpec, run: RunOptions, support: Support | None) -> CompiledPolicy:
+    """The policy in the agent's controls and in the sandbox's. Raises ``PolicyNotEnforceable``."""
+    compiled = compile_for(agent, run)
+    if support is not None:
+        from corral.sessions import sandbox
 
-    report = sandbox.raise_levels(compiled.report, policy, support)
-    return msgspec.structs.replace(compiled, report=report)
+        report = sandbox.raise_levels(compiled.report, run.policy, support)
+        compiled = msgspec.structs.replace(compiled, report=report)
+    _check_enforceable(agent, run, compiled.report)
+    if run.hooked:
+        _check_hooked(agent, run, compiled)
+    return compiled
 
 
 def for_prompt(

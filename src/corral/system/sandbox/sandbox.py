@@ -78,6 +78,14 @@ def find_support(workspace: str | None = None) -> Support:
     return Support(method=method, program=program or "", reason=reason, hint=hint)
 
 
+def describe(support: Support) -> str:
+    """What this machine offers, for a person."""
+    if support.is_complete:
+        return "; ".join((f"{support.method} ({support.program})", *support.notes))
+    partly = "landlock only, which limits writing: " if support.method else "none: "
+    return f"{partly}{support.reason}. {support.hint}"
+
+
 def _other_system() -> Support:
     from corral.system.sandbox import seatbelt
 

@@ -1,0 +1,286 @@
+"""Real programs in the sandbox, started as agents are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.durable_processes import wait_until
+
+from corral.errors import SandboxFailed
+from corral.system.process.process import Exit, Process, ProcessSpec
+from corral.system.sandbox import bubblewrap, landlock, seatbelt
+from corral.system.sandbox.box import (
+    Box,
+    Endpoint,
+    addresses,
+    hosts_file,
+    interpreter_folders,
+    mounts,
+)
+from corral.system.sandbox.sandbox import Sandbox, Support, find_support
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+def box(workspace: Path, *endpoints: Endpoint) -> Box:
+    return Box(
+        cwd=str(workspace),
+        writable=(str(workspace),),
+        readable=interpreter_folders(),
+        endpoints=endpoints,
+    )
+
+
+async def start(command: str, box: Box, support: Support | None = None) -> Process:
+    sandbox = Sandbox(support=support or find_support(), box=box)
+    spec = ProcessSpec(["sh", "-c", command], cwd=box.cwd, env=dict(os.environ), sandbox=sandbox)
+    return await Process.start(spec)
+
+
+async def run(command: str, box: Box, support: Support | None = None) -> tuple[Exit, str, str]:
+    """How it exited, its output and its stderr."""
+    process = await start(command, box, support)
+    output = b""
+    async with asyncio.timeout(60):
+        while chunk := await process.read():
+            output += chunk
+        exited = await process.wait()
+    await process.end(0.1)
+    return exited, output.decode(), process.stderr
+
+
+@asynccontextmanager
+async def echo_server() -> AsyncGenerator[int]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"echo " + await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+CONNECT = """%s -c "
+import socket
+connection = socket.create_connection(('%s', %d), 5)
+connection.sendall(b'hello\\n')
+print(connection.makefile().readline(), end='')
+"
+"""
+
+
+async def test_it_writes_only_in_its_folders(workspace: Path, tmp_path: Path) -> None:
+    command = f"echo x > inside; echo x > {tmp_path}/outside; echo x > /etc/x; cat inside"
+    exited, output, stderr = await run(command, box(workspace))
+    assert (exited.code, output) == (0, "x\n")
+    assert (workspace / "inside").exists()
+    assert not (tmp_path / "outside").exists()
+    assert "Read-only file system" in stderr
+
+
+async def test_it_does_not_see_the_home_and_other_folders(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    home = os.path.expanduser("~")
+    Path(home, ".ssh").mkdir(parents=True, exist_ok=True)
+    _, output, _ = await run(
+        f"ls -A {home}; cat {tmp_path}/secret; ls -A {tmp_path}", box(workspace)
+    )
+    assert "secret" not in output
+    assert ".ssh" not in output
+    assert "workspace" in output.split()
+
+
+async def test_it_does_not_see_other_processes(workspace: Path) -> None:
+    _, output, _ = await run(
+        f"ls -d /proc/[0-9]*; kill -0 {os.getpid()} && echo alive", box(workspace)
+    )
+    assert len(output.splitlines()) < 8
+    assert "alive" not in output
+
+
+async def test_it_reaches_the_given_endpoint_and_no_other(workspace: Path) -> None:
+    async with echo_server() as given, echo_server() as other:
+        inside = box(workspace, Endpoint("127.0.0.1", given))
+        command = CONNECT % (sys.executable, "127.0.0.1", given)
+        assert (await run(command, inside))[1] == "echo hello\n"
+        exited, output, stderr = await run(CONNECT % (sys.executable, "127.0.0.1", other), inside)
+    assert (exited.code, output) == (1, "")
+    assert "Connection refused" in stderr
+
+
+async def test_it_reaches_a_host_by_its_name(workspace: Path) -> None:
+    async with echo_server() as port:
+        # The name of this machine is not "localhost", so it is served like a host elsewhere.
+        name = socket.gethostname()
+        try:
+            socket.create_connection((name, port), 5).close()
+        except OSError:
+            pytest.skip("this machine's own name does not lead to its loopback address")
+        command = CONNECT % (sys.executable, name, port)
+        assert (await run(command, box(workspace, Endpoint(name, port))))[1] == "echo hello\n"
+
+
+async def test_it_opens_no_unix_socket(workspace: Path) -> None:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(workspace / "socket"))
+    server.listen()
+    command = (
+        f"{sys.executable} -c \"import socket; socket.socket(socket.AF_UNIX).connect('socket')\""
+    )
+    exited, _, stderr = await run(command, box(workspace))
+    server.close()
+    assert exited.code == 1
+    assert "Operation not permitted" in stderr
+
+
+async def test_the_exit_code_is_passed_on(workspace: Path) -> None:
+    assert (await run("exit 7", box(workspace)))[0] == Exit(7, None)
+
+
+async def test_it_can_clean_up_when_it_is_asked_to_end(workspace: Path) -> None:
+    command = "trap 'echo cleaned > log; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    process = await start(command, box(workspace))
+    assert await process.read() == b"ready\n"
+    assert await process.end(30.0) == Exit(3, None)
+    assert (workspace / "log").read_text() == "cleaned\n"
+
+
+async def test_a_daemon_ends_with_it(workspace: Path) -> None:
+    daemon = "setsid sh -c 'while :; do touch alive; sleep 0.05; done' &"
+    await run(f"{daemon} while [ ! -e alive ]; do sleep 0.01; done", box(workspace))
+    (workspace / "alive").unlink(missing_ok=True)
+    await asyncio.sleep(0.3)
+    assert not (workspace / "alive").exists()
+
+
+async def test_a_program_that_ignores_the_request_is_killed(workspace: Path) -> None:
+    process = await start("trap '' TERM; echo ready; while :; do sleep 0.05; done", box(workspace))
+    assert await process.read() == b"ready\n"
+    await process.end(0.2)
+    wait_until(lambda: not os.path.exists(f"/proc/{process.pid}"), "the sandbox to be gone")
+
+
+async def test_a_read_only_part_cannot_be_written_and_a_hidden_one_is_empty(
+    workspace: Path,
+) -> None:
+    for name in (".git", "state"):
+        (workspace / name).mkdir()
+        (workspace / name / "file").write_text("before")
+    shown = workspace / "state" / "shown"
+    shown.mkdir()
+    inside = Box(
+        cwd=str(workspace),
+        writable=(str(workspace),),
+        readable=(*interpreter_folders(), str(shown)),
+        read_only=(str(workspace / ".git"),),
+        hidden=(str(workspace / "state"),),
+    )
+    _, output, _ = await run("echo x > .git/file; echo x > state/file; ls state", inside)
+    assert output.split() == ["file", "shown"]  # the first is in memory only
+    assert (workspace / ".git" / "file").read_text() == "before"
+    assert (workspace / "state" / "file").read_text() == "before"
+
+
+async def test_a_workspace_that_is_reached_by_a_link_works(workspace: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(workspace)
+    inside = Box(cwd=str(link), writable=(str(link),), readable=interpreter_folders())
+    await run("echo x > file", inside)
+    assert (workspace / "file").read_text() == "x\n"
+
+
+async def test_landlock_limits_writing(workspace: Path, tmp_path: Path) -> None:
+    if not landlock.version():
+        pytest.skip("this kernel has no Landlock")
+    command = f"echo x > inside; echo x > {tmp_path}/outside"
+    _, _, stderr = await run(command, box(workspace), Support(method="landlock"))
+    assert (workspace / "inside").exists()
+    assert not (tmp_path / "outside").exists()
+    assert "Permission denied" in stderr
+
+
+def test_the_probe_reports_why_it_cannot_be_built(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    assert "No permissions" in (bubblewrap.probe(str(program)) or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"container": "1", "max_user_namespaces": "0"}, "--security-opt seccomp=unconfined"),
+        ({"max_user_namespaces": "0"}, "sysctl -w user.max_user_namespaces"),
+        ({"unprivileged_userns_clone": "0"}, "kernel.unprivileged_userns_clone=1"),
+        ({"apparmor_restrict_unprivileged_userns": "1"}, "bwrap-userns-restrict"),
+        ({}, "bwrap said: it failed"),
+    ],
+)
+def test_the_advice_names_the_setting(settings: dict[str, str], words: str) -> None:
+    assert words in bubblewrap.advice("it failed", settings)
+
+
+def test_an_error_of_the_sandbox_is_told_from_one_of_the_program() -> None:
+    error = bubblewrap.startup_error("bwrap: Can't find source path /x: No such file\n")
+    assert isinstance(error, SandboxFailed)
+    assert "Can't find source path /x" in error.message
+    assert bubblewrap.startup_error("Error: bwrap: x") is None
+
+
+def test_each_host_has_an_address_of_its_own(workspace: Path) -> None:
+    inside = box(
+        workspace,
+        Endpoint("127.0.0.1", 8080),
+        Endpoint("localhost", 8080),
+        Endpoint("a.example", 443),
+        Endpoint("a.example", 80),
+        Endpoint("b.example", 443),
+    )
+    assert [str(address) for address in addresses(inside)] == [
+        "127.0.0.1:8080",
+        "127.0.1.1:443",
+        "127.0.1.1:80",
+        "127.0.1.2:443",
+    ]
+    assert hosts_file(inside) == ("127.0.0.1 localhost\n127.0.1.1 a.example\n127.0.1.2 b.example\n")
+
+
+def test_folders_of_the_system_stay_read_only_in_any_case(workspace: Path) -> None:
+    inside = Box(cwd=str(workspace), writable=(str(workspace), "/usr/lib"))
+    arguments = mounts(inside, "/home/someone")
+    assert arguments.count("--bind") == 1
+    assert arguments[-2:] == ["--remount-ro", "/"]
+
+
+def test_the_profile_for_macos_names_what_the_box_restricts(workspace: Path) -> None:
+    inside = Box(
+        cwd=str(workspace),
+        writable=(str(workspace),),
+        read_only=(f"{workspace}/.git",),
+        endpoints=(Endpoint("127.0.0.1", 8080),),
+    )
+    lines = seatbelt.profile(inside, "/Users/someone").splitlines()
+    assert lines[:3] == ["(version 1)", "(allow default)", "(deny file-write*)"]
+    order = [
+        f'(allow file-write* (subpath "{workspace}"))',
+        f'(deny file-write* (subpath "{workspace}/.git"))',
+        '(deny file-read* (subpath "/Users/someone"))',
+        "(deny network*)",
+        '(allow network-outbound (remote tcp "localhost:8080"))',
+    ]
+    assert [line for line in lines if line in order] == order
