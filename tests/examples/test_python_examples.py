@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import http.client
-import io
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.example_lines import COUNTS, code_lines
 from support.installed_agents import installed
 from support.real_agents import KEY
 
@@ -25,49 +23,12 @@ from corral.testing import ModelServer, Request, Turn, hang
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 RUN_NOTEBOOK = ROOT / "tests" / "programs" / "run_notebook.py"
-COUNTS = re.compile(r"Lines of code: (\d+); with ([\w-]+): (\d+) \((peers/[\w.]+)\)")
 COMPARED = [
     "web_streaming.py",
     "notebook.ipynb",
     "migrate_claude_agent_sdk.py",
     "migrate_litellm.py",
 ]
-
-
-def source_of(path: Path) -> str:
-    text = path.read_text("utf-8")
-    if path.suffix != ".ipynb":
-        return text
-    cells = json.loads(text)["cells"]
-    return "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "code")
-
-
-def code_lines(path: Path) -> int:
-    """Lines with code: no blank lines, comments and docstrings."""
-    source = source_of(path)
-    tree = compile(
-        source,
-        str(path),
-        "exec",
-        flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-    )
-    docstrings = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    lines = {
-        line
-        for token in tokens
-        if token.type not in (*skipped, tokenize.ENDMARKER)
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-    return len(lines - docstrings)
 
 
 @pytest.mark.parametrize("name", COMPARED)

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Find the newest session with a text, read it, and write a document to share:
+#
+#   sh find_session.sh "the parser"
+#
+# Lines of code: 2; with llm: 3 (peers/find_session_llm.sh)
+corral sessions show --grep "$1"
+corral sessions export --grep "$1" --diff --format md --output session.md
