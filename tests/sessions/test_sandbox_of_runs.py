@@ -10,6 +10,7 @@ import pytest
 from support.scripted_agent import scripted_options
 
 from corral import Policy
+from corral.agents import registry
 from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
 from corral.sessions import sandbox
 from corral.sessions.prepare import PreparedRun, prepare
@@ -132,3 +133,9 @@ def test_a_url_in_another_variable_is_no_endpoint() -> None:
 def test_the_folder_of_a_program_is_shown_and_never_the_home(program: str, folder: str) -> None:
     expand = os.path.expanduser
     assert sandbox.install_folder(expand(program)) == expand(folder)
+
+
+def test_every_agent_that_calls_a_model_names_the_hosts_that_serve_it() -> None:
+    agents = [agent for agent in registry.all_agents() if agent.secret_env and agent.programs]
+    assert len(agents) > 8
+    assert [agent.name for agent in agents if not agent.hosts] == []

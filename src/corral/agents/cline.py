@@ -142,6 +142,13 @@ AGENTS = (
         transport=AcpTransport(quirks=QUIRKS),
         tools=KINDS,
         probe=PROBE,
+        hosts=(
+            "api.cline.bot",
+            "api.anthropic.com",
+            "api.openai.com",
+            "generativelanguage.googleapis.com",
+            "openrouter.ai",
+        ),
         env_names=(KEY, URL),
         compile=compile_policy,
         launch=launch,

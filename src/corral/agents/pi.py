@@ -308,6 +308,12 @@ AGENT = AgentSpec(
     capabilities=("tools", "files", "resume", "usage", "thinking"),
     resumes=True,
     keeps_unfinished="with_tools",  # it writes its file with the first complete message
+    hosts=(
+        "api.anthropic.com",
+        "api.openai.com",
+        "generativelanguage.googleapis.com",
+        "openrouter.ai",
+    ),
     env_names=(*KEYS, "OPENAI_BASE_URL"),
     secret_env=KEYS,
     project_files=(".pi",),

@@ -80,6 +80,7 @@ _HEADLESS = AgentSpec(
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
     model_aliases=launch.MODEL_ALIASES,
+    hosts=("api.anthropic.com", "console.anthropic.com", "platform.claude.com"),
     env_names=launch.ENV_NAMES,
     conditional_env=launch.CONDITIONAL_ENV,
     secret_env=launch.SECRET_ENV,

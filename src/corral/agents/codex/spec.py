@@ -62,6 +62,7 @@ HEADLESS = AgentSpec(
     resumes=True,
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
+    hosts=("api.openai.com", "auth.openai.com", "chatgpt.com"),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     credential_files=launch.CREDENTIAL_FILES,

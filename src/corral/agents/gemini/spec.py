@@ -111,6 +111,12 @@ _HEADLESS = AgentSpec(
     needs_links=True,
     prompt_limit=launch.PROMPT_LIMIT,
     model_aliases=launch.MODEL_ALIASES,
+    hosts=(
+        "generativelanguage.googleapis.com",
+        "cloudcode-pa.googleapis.com",
+        "oauth2.googleapis.com",
+        "aiplatform.googleapis.com",
+    ),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     credential_files=launch.CREDENTIAL_FILES,

@@ -107,6 +107,12 @@ _HEADLESS = AgentSpec(
     runs_git=True,
     cumulative_usage=True,
     prompt_limit=launch.PROMPT_LIMIT,
+    hosts=(
+        "chat.qwen.ai",
+        "portal.qwen.ai",
+        "dashscope.aliyuncs.com",
+        "dashscope-intl.aliyuncs.com",
+    ),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     user_settings=".qwen/settings.json",
