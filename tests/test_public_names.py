@@ -34,6 +34,7 @@ NAMES = [
     "RunKwargs",
     "Section",
     "Session",
+    "SyncSession",
     "Tool",
     "ToolRequest",
     "Tools",
@@ -61,6 +62,7 @@ NAMES = [
     "run",
     "run_sync",
     "session",
+    "session_sync",
     "to_json",
 ]
 

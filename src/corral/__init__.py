@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from corral.policy import Policy
     from corral.prompt import Prompt, Section
     from corral.result import Result, result_from_events
-    from corral.sessions.api import is_installed, pool, run, run_sync, session
+    from corral.sessions.api import is_installed, pool, run, run_sync, session, session_sync
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
+    from corral.sessions.sync_session import SyncSession
     from corral.sessions.tools.hooks import (
         Allow,
         Deny,
@@ -77,12 +78,14 @@ _HOME = {
     "run": "corral.sessions.api",
     "run_sync": "corral.sessions.api",
     "session": "corral.sessions.api",
+    "session_sync": "corral.sessions.api",
     "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
     "Allow": "corral.sessions.tools.hooks",
     "Deny": "corral.sessions.tools.hooks",
     "Edit": "corral.sessions.tools.hooks",
+    "SyncSession": "corral.sessions.sync_session",
     "Hook": "corral.sessions.tools.hooks",
     "ToolRequest": "corral.sessions.tools.hooks",
     "call_budget": "corral.sessions.tools.hooks",
@@ -118,6 +121,7 @@ __all__ = [
     "RunKwargs",
     "Section",
     "Session",
+    "SyncSession",
     "Tool",
     "ToolRequest",
     "Tools",
@@ -145,6 +149,7 @@ __all__ = [
     "run",
     "run_sync",
     "session",
+    "session_sync",
     "to_json",
 ]
 

@@ -19,6 +19,7 @@ from corral.system.blocking import LoopThread, blocking, iterate, sync_twin
 TWINS = [
     (corral, "run"),
     (corral, "batch"),
+    (corral, "session"),
     *((models, name) for name in ("generate", "generate_object", "stream")),
     *((pipelines, name) for name in ("run", "resume", "fork", "answer", "cancel", "runs", "show")),
 ]

@@ -13,6 +13,7 @@ from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.session import Session
+from corral.sessions.sync_session import sync_session_of
 from corral.system import config, programs
 from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback_async
@@ -72,6 +73,18 @@ def session(
     """
     agent = _or_default(agent, options)
     return Session(agent, options, ask, tools, on_tool_call=on_tool_call)
+
+
+session_sync = sync_session_of(session)
+session_sync.__doc__ = """
+    ``session`` for code that is not async, with the same arguments: a ``with`` block.
+
+    ::
+
+        with corral.session_sync("gemini-cli", policy="edits") as session:
+            print(session.run("Fix the failing test").text)
+            print(session.run("What did you change?").text)
+    """
 
 
 def pool(

@@ -20,7 +20,7 @@ import contextvars
 import signal
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -56,26 +56,17 @@ def blocking(work: Coroutine[Any, Any, T], name: str = "") -> T:
     if not _has_running_loop():
         return asyncio.run(work)
     if name:
-        _warn_of_blocking(name, stacklevel=4)
+        warn_of_blocking(name, stacklevel=4)
     with LoopThread() as thread:
         return thread.run(work)
 
 
-def iterate(source: AsyncGenerator[T, None], name: str) -> Generator[T]:
-    """The values of an async generator, for code that is not async. Leaving the iteration closes
-    the generator."""
-    if _has_running_loop():
-        _warn_of_blocking(name, stacklevel=3)
-    with short_traceback, LoopThread() as thread:
-        try:
-            while True:
-                try:
-                    value = thread.run(anext(source))
-                except StopAsyncIteration:
-                    return
-                yield value
-        finally:
-            thread.run(source.aclose())
+def iterate(source: AsyncIterator[T], name: str) -> Generator[T]:
+    """The values of an async iterator, for code that is not async. Leaving the iteration closes an
+    async generator."""
+    warn_of_blocking(name, stacklevel=3)
+    with LoopThread() as thread:
+        yield from thread.iterate(source)
 
 
 class LoopThread:
@@ -140,6 +131,20 @@ class LoopThread:
             raise failure[0]
         return outcome[0]
 
+    def iterate(self, source: AsyncIterator[T]) -> Generator[T]:
+        """The values of an async iterator. Leaving the iteration closes an async generator."""
+        with short_traceback:
+            try:
+                while True:
+                    try:
+                        value = self.run(anext(source))
+                    except StopAsyncIteration:
+                        return
+                    yield value
+            finally:
+                if isinstance(source, AsyncGenerator):
+                    self.run(source.aclose())
+
     def close(self) -> None:
         """Cancel what still runs in the loop, and end its thread."""
         loop = self._loops[0]
@@ -167,9 +172,10 @@ def _has_running_loop() -> bool:
     return True
 
 
-def _warn_of_blocking(name: str, *, stacklevel: int) -> None:
-    """Say how to avoid that the loop waits. A cell of a notebook has nothing else to run."""
-    if hasattr(builtins, "__IPYTHON__"):
+def warn_of_blocking(name: str, *, stacklevel: int) -> None:
+    """Inside a running loop, say how to avoid that it waits. A cell of a notebook has nothing else
+    to run."""
+    if hasattr(builtins, "__IPYTHON__") or not _has_running_loop():
         return
     warnings.warn(
         f"{name}_sync stops the running event loop until it returns."
