@@ -132,6 +132,21 @@ async def test_each_prompt_has_its_own_folder(workspace: Path) -> None:
         assert result.files_complete
 
 
+async def test_the_prompts_of_a_pool_share_the_sandbox_of_its_folder(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "one").mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    options = scripted(workspace, sandbox="require", policy="all")
+    async with corral.pool(agent(), **options) as pool:
+        result = await pool.run("cwd\ntouch mine.txt", cwd=workspace / "one")
+        with pytest.raises(errors.ConfigError, match="the sandbox of this pool shows"):
+            await pool.run("cwd", cwd=other)
+    assert result.ok
+    assert (workspace / "one" / "mine.txt").exists()
+
+
 async def test_relative_folders_belong_to_one_working_directory(workspace: Path) -> None:
     """The process has resolved them in its first one."""
     for name in ("one", "two", "docs"):

@@ -44,6 +44,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 
@@ -275,6 +276,11 @@ class Pool:
                 " starts",
                 hint="Make a pool for each, or give them to the prompts of a session.",
             )
+        if prompt.sandbox is not None and not Path(prompt.cwd).is_relative_to(pool.cwd):
+            raise ConfigError(
+                f"the sandbox of this pool shows {pool.cwd} and not {prompt.cwd}",
+                hint="Give the pool a cwd that contains the folders of all its prompts.",
+            )
 
     async def _prompt(self, given: _PoolPrompt) -> Result:
         """All turns of a prompt, in one session."""
@@ -330,7 +336,9 @@ class Pool:
         """What a process is started for: the pool's own model and policy, not the prompt's."""
         pool = self._prepared or prompt
         run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
-        return replace(prompt, run=run, compiled=compile_for(prompt.agent, run))
+        # All prompts share the sandbox of their process.
+        cwd = prompt.cwd if prompt.sandbox is None else pool.cwd
+        return replace(prompt, run=run, cwd=cwd, compiled=compile_for(prompt.agent, run))
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()
