@@ -161,7 +161,9 @@ def _git_folders(cwd: str) -> Iterator[str]:
 
 def _programs(prepared: PreparedRun, launch: Launch) -> Iterator[str]:
     """Folders with what the agent executes: its own program and its helpers."""
-    named = (prepared.program.path, *prepared.program.argv, *launch.argv[:2])
+    # A persistent agent's arguments are its command. Another agent's may contain the prompt.
+    known = launch.argv if prepared.agent.transport.kind == "acp" else launch.argv[:2]
+    named = (prepared.program.path, *prepared.program.argv, *known)
     for path in (*named, *prepared.helpers.values(), *launch.path_folders):
         if os.path.isabs(path) and os.path.exists(path):
             for name in dict.fromkeys((path, os.path.realpath(path))):
