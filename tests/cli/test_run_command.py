@@ -332,6 +332,19 @@ def test_a_scripted_model_is_served_for_the_given_time(workspace: Path) -> None:
     assert done.stdout.startswith("http://127.0.0.1:")
 
 
+def test_an_example_script_is_written_and_served_and_not_overwritten(workspace: Path) -> None:
+    done = corral("fake", "new", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    done = corral("fake", "serve", "--seconds", "0.3", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:" in done.stderr
+    (workspace / "fake.toml").write_text("mine")
+    done = corral("fake", "new", cwd=workspace)
+    assert done.returncode == 2
+    assert "fake.toml exists already" in done.stderr
+    assert (workspace / "fake.toml").read_text() == "mine"
+
+
 def test_processes_of_a_killed_run_are_ended_by_reap(workspace: Path) -> None:
     running = Running("init\ndaemon\ntext x\nhang", cwd=workspace)
     running.stdout.readline()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import shlex
 import signal
+from pathlib import Path
 
 import click
 
 from corral.cli.options import DURATION
 from corral.cli.ui.terminal import echo
+from corral.errors import ConfigError
 from corral.testing import ModelServer, Request, Script
+
+DEFAULT_SCRIPT = "fake.toml"
 
 
 @click.group("fake")
@@ -19,13 +24,32 @@ def command() -> None:
     """Serve a scripted model, for tests and demos."""
 
 
+@command.command("new")
+@click.argument("script", type=click.Path(path_type=Path), default=DEFAULT_SCRIPT)
+def new(script: Path) -> None:
+    """Write an example script with comments, fake.toml or SCRIPT, that `corral fake serve`
+    serves. A file that exists is not overwritten."""
+    from corral.testing.model_server.example import EXAMPLE
+
+    try:
+        with script.open("x", encoding="utf-8") as file:
+            file.write(EXAMPLE.format(name=script))
+    except FileExistsError as error:
+        hint = "Choose another name: corral fake new NAME."
+        raise ConfigError(f"{script} exists already", hint=hint) from error
+    except OSError as error:
+        raise ConfigError(f"cannot write {script}: {error.strerror}") from error
+    echo(f"wrote {script}; serve it: corral fake serve {shlex.quote(str(script))}")
+
+
 @command.command("serve")
-@click.argument("script", type=click.Path())
+@click.argument("script", type=click.Path(), default=DEFAULT_SCRIPT)
 @click.option("-p", "--port", default=0, show_default=True, help="0 takes a free port.")
 @click.option("--key", help="Reject every other API key.")
 @click.option("--seconds", type=DURATION, help="Stop after this time.")
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
-    """Serve SCRIPT (TOML or JSON) on 127.0.0.1 until Ctrl-C.
+    """Serve SCRIPT (TOML or JSON; fake.toml if it is left out) on 127.0.0.1 until Ctrl-C.
+    `corral fake new` writes an example.
 
     A script is a list of turns, served one after the other:
 
@@ -34,12 +58,12 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
       text = "I will read."
       [[turn.call]]
       name = "read_file"
-      args = { file_path = "a.txt" }
+      args = { path = "a.txt" }
 
     It speaks Gemini, Anthropic's Messages, OpenAI's Responses and chat completions, all
-    from the one script. Point the agent at it: GOOGLE_GEMINI_BASE_URL or
-    ANTHROPIC_BASE_URL is the address printed first, OPENAI_BASE_URL the same with /v1;
-    the API key is any text.
+    from the one script, and translates shell, read_file, write_file and edit_file to the
+    tools of the agent. The address is printed first, then the variables that point an
+    agent to it; the API key is any text.
     """
     gc.enable()  # it may serve for long
     server = ModelServer(Script.load(script), key=key, port=port)
@@ -55,6 +79,8 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
             loop.add_signal_handler(number, stop.set)
     async with server:
         echo(server.url)
+        for name, value in server.env.items():
+            echo(f"export {name}={value}", err=True)
         waiting = asyncio.ensure_future(stop.wait())
         deadline = None if seconds is None else loop.time() + seconds
         printed = 0

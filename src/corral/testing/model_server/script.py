@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     Raw: TypeAlias = str | bytes
 else:
     Raw = Any  # to msgspec, bytes are base64 in a string and clash with text
+
+Restart = Literal["never", "at_end", "per_conversation"]
+"""When a script starts over: never; when all its turns are served; or for each conversation, which
+is a request without an answer of the model in its history."""
 
 USAGE = ("input", "output", "cached", "written", "thoughts", "tool", "total")
 
@@ -146,6 +150,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
                 "a turn with a status answers with an error: it cannot have content unless late"
             )
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the client gets a complete answer."""
+        faults = (self.status, self.cut, self.cut_bytes, self.malformed, self.block_reason)
+        return not self.hang and all(fault is None for fault in faults)
+
     def applies(self, request: Request) -> bool:
         if self.for_method is None and request.aside:
             return False
@@ -217,6 +227,8 @@ class Script(msgspec.Struct, frozen=True):
 
     turns: Sequence[Turn] = ()
     lanes: Mapping[str, Sequence[Turn]] = {}
+    restart: Restart = "never"
+    """When the turns of a lane start over."""
 
     @classmethod
     def load(cls, path: str | Path) -> Script:
@@ -235,7 +247,7 @@ class Script(msgspec.Struct, frozen=True):
         table = _parse_toml(text) if syntax == "toml" else _parse_json(text)
         if not isinstance(table, dict):
             raise ConfigError(": a script is a table with [[turn]] entries")
-        check_names(":", table, ("turn", "lane"))
+        check_names(":", table, ("turn", "lane", "restart"))
         lanes = table.get("lane", {})
         if not isinstance(lanes, dict):
             raise ConfigError(": lane must be a table: [[lane.NAME.turn]]")
@@ -245,20 +257,33 @@ class Script(msgspec.Struct, frozen=True):
                 raise ConfigError(f": lane {name!r} must be a table: [[lane.{name}.turn]]")
             check_names(f": lane {name!r}:", lane, ("turn",))
             lane_turns[name] = _parse_turns(f": lane {name!r}, ", lane.get("turn", []))
-        return cls(_parse_turns(": ", table.get("turn", [])), lane_turns)
+        restart = table.get("restart", "never")
+        if restart not in get_args(Restart):
+            known = ", ".join(get_args(Restart))
+            raise ConfigError(f": restart must be one of {known}, got: {restart!r}")
+        turns = _parse_turns(": ", table.get("turn", []))
+        return cls(turns, lane_turns, msgspec.convert(restart, Restart))
 
 
 Source: TypeAlias = "Script | Sequence[Turn] | Callable[[Request], Turn]"
 
 
 class Cursor:
-    """The position of one lane in its script."""
+    """The position of one lane in its script, or with ``per_conversation`` that of each of its
+    conversations."""
 
-    def __init__(self, source: Iterable[Turn] | Callable[[Request], Turn]) -> None:
+    def __init__(
+        self,
+        source: Iterable[Turn] | Callable[[Request], Turn],
+        restart: Restart = "never",
+    ) -> None:
         self.served = 0
         self._ask = source if callable(source) else None
-        turns = () if callable(source) else source
-        self._left = [(t, float("inf") if t.repeat == "forever" else t.repeat) for t in turns]
+        self._turns = () if callable(source) else tuple(source)
+        self._restart = restart
+        self._position = _Position(self._turns)
+        self._conversations: dict[str, list[_Position]] = {}
+        """The first text of the user → the conversations that began with it."""
 
     def take(self, request: Request) -> Turn | None:
         """The turn for ``request``; ``None`` if no turn applies any more."""
@@ -267,13 +292,45 @@ class Cursor:
                 return None
             self.served += 1
             return self._ask(request)
+        position = self._position_for(request)
+        turn = position.take(request)
+        if turn is None and self._restart == "at_end" and not request.aside:
+            position = self._position = _Position(self._turns)
+            turn = position.take(request)
+        self.served += turn is not None
+        return turn
+
+    def _position_for(self, request: Request) -> _Position:
+        if self._restart != "per_conversation" or request.aside:
+            return self._position
+        first = next((message.texts for message in request.history if message.texts), ())
+        known = self._conversations.setdefault("\n".join(first), [])
+        answers = sum(message.role == "model" for message in request.history)
+        for position in reversed(known):
+            if position.answers == answers:
+                return position
+        if answers and known:  # the client left some answers out of its history
+            return known[-1]
+        known.append(_Position(self._turns))
+        return known[-1]
+
+
+class _Position:
+    """The turns that are left, of one conversation or of all of them."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._left = [(t, float("inf") if t.repeat == "forever" else t.repeat) for t in turns]
+        self.answers = 0
+        """Turns served that are an answer and not a fault."""
+
+    def take(self, request: Request) -> Turn | None:
         for place, (turn, servings) in enumerate(self._left):
             if turn.applies(request):
-                self.served += 1
                 if servings > 1:
                     self._left[place] = (turn, servings - 1)
                 else:
                     del self._left[place]
+                self.answers += turn.is_answer
                 return turn
         return None
 

@@ -12,10 +12,12 @@ A request is handled in these steps, always in the loop that serves:
 2. The first wire (Anthropic, Responses, chat completions, Gemini) that knows the path decodes
    the request. It is recorded in ``requests`` before anything else happens.
 3. The API key is checked. Any key is accepted unless the server was given one.
-4. The cursor takes the first turn that applies. If there is none, or the turn's ``expect`` does
-   not hold, or the script raises, the client gets status 400, which no client retries, and the
-   reason is added to ``failures``.
-5. The wire encodes the turn; ``http`` sends it, with the delays and faults of the turn.
+4. The cursor takes the first turn that applies; with ``restart``, a new conversation or the end of
+   the script starts it over. If there is none, or the turn's ``expect`` does not hold, or the
+   script raises, the client gets status 400, which no client retries, and the reason is added to
+   ``failures``.
+5. Calls by a name of ``common_tools`` get the tool and arguments of the agent that asks.
+6. The wire encodes the turn; ``http`` sends it, with the delays and faults of the turn.
 
 Guarantees: ``requests`` and ``failures`` can be read from any thread at any time. Requests are
 handled one at a time in the order of arrival, so a script needs no locks. Leaving the context
@@ -42,7 +44,7 @@ from corral.errors import ConfigError
 from corral.testing.model_server import anthropic, chat, gemini, responses
 from corral.testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
 from corral.testing.model_server.request import Request
-from corral.testing.model_server.script import Cursor, Script, Source
+from corral.testing.model_server.script import Cursor, Restart, Script, Source, Turn
 from corral.testing.model_server.wire import Wire
 
 END_TIMEOUT = 10.0
@@ -64,10 +66,13 @@ class Lane:
             print(lane.requests)
     """
 
-    def __init__(self, server: ModelServer, name: str, source: Source) -> None:
+    def __init__(
+        self, server: ModelServer, name: str, source: Source, restart: Restart = "never"
+    ) -> None:
         self.name = name
         self._server = server
-        self.cursor = Cursor(source.turns if isinstance(source, Script) else source)
+        turns = source.turns if isinstance(source, Script) else source
+        self.cursor = Cursor(turns, source.restart if isinstance(source, Script) else restart)
 
     @property
     def url(self) -> str:
@@ -154,7 +159,8 @@ class ModelServer:
             source = self._source if script is None else script
             if script is None and isinstance(source, Script) and name in source.lanes:
                 source = source.lanes[name]
-            lane = self._lanes[name] = Lane(self, name, source)
+            restart = self._source.restart if isinstance(self._source, Script) else "never"
+            lane = self._lanes[name] = Lane(self, name, source, restart)
             return lane
 
     async def wait_for_requests(self, count: int, timeout: float = 60.0) -> list[Request]:
@@ -289,7 +295,7 @@ class ModelServer:
                 return self._fail(wire, lane, f"script exhausted after {count} turns", request)
             if turn.expect is not None and (wrong := turn.expect.complaints(request)):
                 return self._fail(wire, lane, f"not as expected: {'; '.join(wrong)}", request)
-            return wire.reply(request, turn)
+            return wire.reply(request, _for_agent(turn, request))
         except Exception as error:  # raised by the test's function or by a turn that is not JSON
             return self._fail(wire, lane, f"the script raised {type(error).__name__}: {error}")
 
@@ -331,6 +337,18 @@ class ModelServer:
         if len(requests) < count:
             raise TimeoutError(f"{len(requests)} of {count} requests arrived within {timeout:g} s")
         return requests
+
+
+def _for_agent(turn: Turn, request: Request) -> Turn:
+    """The turn with the tool names of the agent that sent the request."""
+    if not turn.calls:
+        return turn
+    from corral.testing.model_server.common_tools import COMMON, translated
+
+    if not any(call.name in COMMON for call in turn.calls):
+        return turn
+    calls = [translated(call, request) for call in turn.calls]
+    return msgspec.structs.replace(turn, calls=calls)
 
 
 def _env(url: str, key: str) -> dict[str, str]:
