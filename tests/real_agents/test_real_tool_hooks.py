@@ -140,7 +140,10 @@ async def test_an_edit_is_a_denial_where_the_agent_cannot_edit_a_call(
 async def test_an_agent_that_leaves_the_hook_out_is_ended(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_hooks", lambda _command: {})  # as another version might do
+    def without(_command: str) -> JsonObject:
+        return {}
+
+    monkeypatch.setattr(launch, "_hooks", without)  # as another version might do
     script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
     result = await agent.run(script, on_tool_call=lambda _: None, policy="edits")
     assert result.error is not None

@@ -247,7 +247,7 @@ def prepare(
             run.policy.writable,
             protects=not run.policy.is_unlimited,
         ),
-        hook=None if on_tool_call is None else _hook(on_tool_call, agent, cwd),
+        hook=_hook(on_tool_call, agent, cwd),
     )
 
 
@@ -444,7 +444,9 @@ def _check_hooked(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -
         )
 
 
-def _hook(function: Before, agent: AgentSpec, cwd: str) -> ToolCallHook:
+def _hook(function: Before | None, agent: AgentSpec, cwd: str) -> ToolCallHook | None:
+    if function is None:
+        return None
     from corral.sessions.tools.on_tool_call import ToolCallHook
 
     return ToolCallHook(function, agent=agent.name, cwd=cwd)

@@ -134,7 +134,10 @@ def _unhooked(run: RunOptions) -> tuple[str, ...]:
         report_notes.applying(
             (
                 (run.inherit == "project", "the repository's own hooks may change a call again"),
-                (run.sandbox, "a hook in the CLI's container cannot reach this process"),
+                (
+                    run.in_sandbox or run.sandbox == "agent",
+                    "a hook in a sandbox cannot reach this process",
+                ),
             )
         )
     )

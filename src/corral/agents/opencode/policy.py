@@ -283,7 +283,7 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 
 def _unhooked(policy: Policy, run: RunOptions) -> tuple[str, ...]:
-    """The calls that the persistent agent makes without asking, if it is told to ask about all."""
+    """The calls that the persistent agent makes without asking, even if its rules say ``ask``."""
     if policy.mode == "native":
         return (report_notes.UNASKED_BY_DEFAULT,)
     if _has_free_shell(policy) or policy.shell_rules:

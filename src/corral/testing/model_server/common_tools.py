@@ -111,11 +111,11 @@ def _fits(form: Form, declared: Declared) -> bool:
 
 @cache
 def _agents() -> tuple[Forms, ...]:
-    acts = [act for act, _ in COMMON.values()]
+    acts: list[Act] = [act for act, _ in COMMON.values()]
     probes = (agent.probe for agent in registry.all_agents())
-    found: list[Forms] = [
+    found: tuple[Forms, ...] = tuple(
         {act: probe.forms_of(act) for act in acts} for probe in probes if probe is not None
-    ]
+    )
     return (*found, {**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS})
 
 
