@@ -17,7 +17,7 @@ from support.option_docs import with_docstrings, with_tables
 
 import corral
 from corral import durations
-from corral.cli import batch
+from corral.cli import batch, compare
 from corral.cli import run as run_command
 from corral.cli.chat import command as chat_command
 from corral.cli.options import PolicyFlags
@@ -160,6 +160,7 @@ COMMANDS = {
     "run": run_command.command,
     "chat": chat_command.command,
     "batch": batch.command,
+    "compare": compare.command,
     "pipeline run": pipeline_run.run,
 }
 
@@ -169,7 +170,8 @@ def test_the_same_flag_means_the_same_in_every_command(name: str) -> None:
     """Also the flags that are no options of a run, such as --json and --quiet."""
     of_run, here = parameters(COMMANDS["run"]), parameters(COMMANDS[name])
     policy = {"approve", "yolo", "policy_file", "allow_tool", "deny_tool"}
-    assert {*EVERYWHERE, *policy, "agent"} <= set(here)
+    without = {"program"} if name == "compare" else set[str]()  # it has several agents
+    assert {*EVERYWHERE, *policy, "agent"} - without <= set(here)
     for each in (each for each in here.values() if each.name in of_run):
         other = of_run[each.name]
         if not (isinstance(each, click.Option) and isinstance(other, click.Option)):
@@ -194,7 +196,7 @@ def test_help_has_the_text_of_each_option_below_its_section(name: str) -> None:
         title, _, body = part.partition(":\n")
         sections[title] = body
     assert list(sections) == [each for each in SECTIONS if each in sections]
-    for option in (BY_NAME[each] for each in EVERYWHERE):
+    for option in (BY_NAME[each] for each in EVERYWHERE if each in parameters(command)):
         expected = help_text(
             option.name, TEXTS.get((name, option.name)), DEFAULTS_OF.get((name, option.name))
         )

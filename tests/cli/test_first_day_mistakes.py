@@ -101,7 +101,9 @@ def started(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return mark
 
 
-def check_told(done: subprocess.CompletedProcess[str], code: int, wrong: str, advice: str) -> None:
+def check_report(
+    done: subprocess.CompletedProcess[str], code: int, wrong: str, advice: str
+) -> None:
     """One line about the mistake, and at most one with advice."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -119,7 +121,7 @@ def check_told(done: subprocess.CompletedProcess[str], code: int, wrong: str, ad
 def test_a_mistake_gets_one_line_and_nothing_is_started(
     words: str, code: int, wrong: str, advice: str, workspace: Path, started: Path
 ) -> None:
-    check_told(corral(*shlex.split(words), cwd=workspace), code, wrong, advice)
+    check_report(corral(*shlex.split(words), cwd=workspace), code, wrong, advice)
     assert not started.exists()
     assert not [*paths.sessions().glob("*")]
 
@@ -136,7 +138,7 @@ def test_an_agent_that_is_not_installed(
 ) -> None:
     monkeypatch.setenv("PATH", "/absent")
     done = corral("run", "hi", cwd=workspace)
-    check_told(done, 12, "Gemini CLI was not found", "corral agents install gemini")
+    check_report(done, 12, "Gemini CLI was not found", "corral agents install gemini")
 
 
 def test_no_node(workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_no_node(workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(workspace))
     done = corral("run", "hi", cwd=workspace)
-    check_told(done, 12, "needs Node.js 20 or newer", "Install Node.js")
+    check_report(done, 12, "needs Node.js 20 or newer", "Install Node.js")
 
 
 def test_a_home_that_cannot_be_written_is_no_reason_not_to_answer(
@@ -179,13 +181,13 @@ def run_model(
 def test_a_wrong_key(workspace: Path, started: Path) -> None:
     with ModelServer(key=KEY) as server:
         done = run_model(server, key="wrong-key-0123456789", cwd=workspace)
-    check_told(done, 6, "", "GEMINI_API_KEY")
+    check_report(done, 6, "", "GEMINI_API_KEY")
 
 
 def test_no_network(workspace: Path, started: Path) -> None:
     env = {"GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:9"}
     words = ("run", "-m", "gemini:gemini-2.5-flash", "--retries", "1", "--quiet", "hi")
-    check_told(
+    check_report(
         corral(*words, cwd=workspace, env=env), 1, "127.0.0.1:9 cannot be reached", "network"
     )
 

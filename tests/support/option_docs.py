@@ -34,13 +34,11 @@ def _row(defined: Definition) -> str:
 
 def with_docstrings(source: str) -> str:
     """The source of ``RunKwargs`` with the text of each option below its key."""
-    before, _, after = source.partition("class RunKwargs(TypedDict, total=False):\n")
+    start = source.index("    cwd: ", source.index("class RunKwargs(TypedDict, total=False):"))
     texts = {each.name: each.text for each in DEFINITIONS}
     body: list[str] = []
-    for line in re.sub(r'^    """.*\n', "", after, flags=re.MULTILINE).splitlines():
+    for line in re.sub(r'^    """.*\n', "", source[start:], flags=re.MULTILINE).splitlines():
         body.append(line)
         if found := re.match(r"    (\w+): ", line):
             body.append(f'    """{texts[found[1]]}"""')
-    head = "class RunKwargs(TypedDict, total=False):\n"
-    doc = '    """The keyword options of ``corral.run`` and ``corral.session``."""\n'
-    return before + head + doc + "\n".join(body) + "\n"
+    return source[:start] + "\n".join(body) + "\n"

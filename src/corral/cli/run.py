@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
+from corral.cli.exit_codes import exit_code
 from corral.cli.options import (
     DURATION,
     PolicyFlags,
@@ -32,7 +33,7 @@ from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.cli.ui.turn_output import print_turn
-from corral.errors import ConfigError, PromptError, classes_by_code
+from corral.errors import ConfigError, PromptError
 from corral.events import Done
 from corral.options import RunKwargs
 from corral.values import Json, JsonObject, as_object
@@ -226,16 +227,6 @@ def _json_options(options: Mapping[str, object]) -> dict[str, Json]:
         if isinstance(paths := given.get(key), list):
             given[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
     return as_object(msgspec.to_builtins(given))
-
-
-def exit_code(done: Done) -> int:
-    """The exit code for the end of a run."""
-    if done.status == "success":
-        return 0
-    if done.status == "denied":
-        return 5
-    kind = classes_by_code().get(done.error.code) if done.error else None
-    return kind.cli_exit if kind else 1
 
 
 class _Shown(TypedDict):

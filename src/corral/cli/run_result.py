@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral.cli.exit_codes import exit_code
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import answer
-from corral.errors import ConfigError, SchemaInvalid, classes_by_code
+from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result
 from corral.values import JsonObject, is_object
 
@@ -70,12 +71,9 @@ def run(
         answer(json.dumps(result_table(result), ensure_ascii=False) + "\n")
     elif result.ok:
         answer(json.dumps(result.output, ensure_ascii=False) + "\n")
-    if result.ok:
-        return 0
-    if result.error is not None and not full:
+    if result.error is not None and not result.ok and not full:
         progress.error(result.error)
-    kind = classes_by_code().get(result.error.code) if result.error else None
-    return 5 if result.status == "denied" else kind.cli_exit if kind else 1
+    return exit_code(result)
 
 
 def result_table(result: Result) -> Mapping[str, object]:

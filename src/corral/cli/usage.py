@@ -1,4 +1,4 @@
-"""Mistakes on the command line, told as every other error: one line, and what to do."""
+"""Mistakes on the command line, reported like every other error: one line, and what to do."""
 
 from __future__ import annotations
 

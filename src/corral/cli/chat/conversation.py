@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from corral.cli.run import exit_code
+from corral.cli.exit_codes import exit_code
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.stdout import answer_printer
