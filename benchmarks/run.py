@@ -31,6 +31,7 @@ def main() -> None:
         "long-line": stream.long_line,
         "memory": stream.memory,
         "instant": runs.instant,
+        "sandbox": runs.sandbox,
         "real": runs.real,
         "concurrent": processes.concurrent,
         "trees": processes.trees,

@@ -8,7 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.environment import ACPX, CLAUDE_SDK, MANAGED, PROGRAMS, BenchEnvironment
-from benchmarks.measure import Candidate, Row, at_most, measure_rounds, ms, program_cpu, progress
+from benchmarks.measure import (
+    Bar,
+    Candidate,
+    Row,
+    at_most,
+    measure_rounds,
+    ms,
+    program_cpu,
+    program_wall,
+    progress,
+)
 
 ROUNDS = 25
 PEER_ROUNDS = 8
@@ -57,6 +67,37 @@ def instant(bench: BenchEnvironment) -> list[Row]:
             rows.append(
                 Row(f"{what}, CPU", *cells, ratio, None if bar is None else at_most(bar, ratio))
             )
+    return rows
+
+
+def sandbox(bench: BenchEnvironment) -> list[Row]:
+    """What the sandbox adds to a run of an agent that costs nothing: by the clock, and CPU time."""
+    output = bench.stream(10)
+    env = {**bench.env, "FAKE_OUTPUT": str(output)}
+    run = [str(bench.corral), "run", "--agent", "gemini-cli", "--no-keep", "--quiet"]
+    run += ["--program", str(PROGRAMS / "gemini_agent.sh"), "--env", "FAKE_OUTPUT"]
+    run += ["--approve", "edits", "--add-dir", str(output.parent)]
+    rows: list[Row] = []
+    for what, measured, most in (
+        ("by the clock", program_wall, 0.060),
+        ("CPU", program_cpu, 0.025),
+    ):
+
+        def candidate(mode: str, measured: Callable[..., float] = measured) -> Candidate:
+            argv = [*run, "--sandbox", mode, "go"]
+            return Candidate(lambda: measured(argv, env, bench.project), bench.rounds(ROUNDS) + 1)
+
+        costs = measure_rounds({mode: candidate(mode) for mode in ("off", "require")})
+        added = costs.of("require") - costs.of("off")
+        rows.append(
+            Row(
+                f"corral run in the sandbox, {what}",
+                ms(costs.of("require")),
+                f"without {ms(costs.of('off'))}: {ms(added)} more",
+                costs.ratio("require", "off"),
+                Bar(f"at most {ms(most)} more", added <= most),
+            )
+        )
     return rows
 
 
