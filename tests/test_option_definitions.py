@@ -254,7 +254,12 @@ def test_every_option_is_supported_by_some_agent() -> None:
     assert supported == FIELDS
 
 
-def options_of_node(folder: Path, attributes: dict[str, Value]) -> dict[str, object]:
+def options_of_node(
+    folder: Path,
+    attributes: dict[str, Value],
+    resources: NodeResources | None = None,
+    agent: str = agent_call.BUILT_IN,
+) -> dict[str, object]:
     node = Node("n", attributes)
     context = NodeContext(
         run_id="",
@@ -265,10 +270,22 @@ def options_of_node(folder: Path, attributes: dict[str, Value]) -> dict[str, obj
         folder=folder,
         run_folder=folder,
         workspace=folder,
-        resources=NodeResources(),
+        resources=resources or NodeResources(),
     )
-    options, _notes = agent_call.options_of(context, agent_call.BUILT_IN)
+    options, _notes = agent_call.options_of(context, agent)
     return {**options}
+
+
+def test_attributes_of_a_node_win_over_the_options_of_the_run(tmp_path: Path) -> None:
+    given: RunKwargs = {"timeout": 90.0, "max_turns": 3, "program": "/bin/x", "idle_timeout": 7.0}
+    resources = NodeResources(agent="gemini", options=given)
+    here = options_of_node(tmp_path, {"max_turns": "5"}, resources, "gemini-acp")
+    assert (here["timeout"], here["max_turns"], here["idle_timeout"]) == (90.0, 5, 7.0)
+    assert here["program"] == "/bin/x"
+    other = options_of_node(tmp_path, {"timeout": "2m"}, resources, "gemini-cli")
+    assert (other["timeout"], other["max_turns"]) == (120.0, 3)
+    assert "program" not in other, "the program is that of the default agent"
+    assert options_of_node(tmp_path, {})["timeout"] == agent_call.TIMEOUT
 
 
 def node_value(option: str) -> str:

@@ -34,8 +34,10 @@ FILES = {
     "tasks.jsonl": '{"name": "a"}\n',
     "empty.jsonl": "",
     "syntax.toml": "[defaults\n",
+    "key.toml": "[defaults]\ntimeot = 5\n",
     "value.toml": '[defaults]\ntimeout = "soon"\n',
     "policy.toml": 'shel = "allow"\n',
+    "tiny.dot": "digraph { s [shape=Mdiamond]; a [prompt=x]; e [shape=Msquare]; s -> a -> e }",
     "typo.dot": 'digraph { s [shape=Mdiamond]; a [policy="edit"]; e [shape=Msquare]; s -> a -> e }',
 }
 
@@ -73,12 +75,16 @@ MISTAKES = [
     ("--config absent.toml run hi", 2, "'absent.toml' does not exist", "See: corral --help"),
     ("--config syntax.toml run hi", 2, "syntax.toml: Expected ']'", "line 1"),
     ("--config value.toml run hi", 2, "timeout: 'soon' is not a duration", ""),
+    ("--config key.toml config check", 2, "unknown key 'timeot'", "did you mean 'timeout'?"),
+    ("compare -a gemini hi", 2, "compare needs two or more different agents", "Repeat --agent"),
     ("chat --agent gemni", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
     ("batch absent.jsonl", 2, "absent.jsonl: No such file", ""),
     ("batch empty.jsonl", 2, "empty.jsonl contains no tasks", ""),
     ("batch tasks.jsonl -p '{{nam}}'", 2, "task '1' has no field 'nam'", "Its fields: name"),
     ("batch tasks.jsonl --schema array.json", 2, "not a JSON Schema", ""),
     ("pipeline run absent.dot", 2, "cannot read the pipeline 'absent.dot'", "A pipeline is a file"),
+    ("pipeline run tiny.dot --retries 11", 2, "node 'a': retries must be between 1 and 10", ""),
+    ("pipeline run tiny.dot --policy edits", 2, "no policy file 'edits'", "--approve edits?"),
     ("pipeline show absent", 2, "there is no run 'absent'", "corral pipeline runs"),
     ("sessions show absent", 4, "no session is called 'absent'", "corral sessions list"),
 ]
