@@ -291,6 +291,7 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert (seen["name"], seen["status"], seen["succeeded"]) == ("b", "success", 2)
     shown = corral("batches", "list", cwd=workspace).stdout
     assert re.search(r"^b +success +2/2 +0 ", shown, re.MULTILINE), shown
+    assert "batch      b\n" in corral("batches", "show", "last", cwd=workspace).stdout
     shown = corral("batches", "show", "b", cwd=workspace).stdout
     assert "2: 2 done, 0 failed, 0 left" in shown
     assert str(workspace / "r.jsonl") in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -172,12 +173,14 @@ async def test_a_home_that_cannot_be_written_costs_the_record_and_not_the_run(
 ) -> None:
     (tmp_path / "a-file").write_text("x")
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "a-file"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         events = [event async for event in session.prompt(GOOD)]
         again = await session.run(GOOD)
-        folder = session._require_open()[1].folder
-        assert folder.exists()
-    assert not folder.exists()
+        assert len(list(temporary.glob("corral-session-*"))) == 1
+    assert list(temporary.glob("corral-session-*")) == []
     (warning,) = [event for event in events if isinstance(event, Error)]
     assert (warning.code, warning.recoverable) == ("session_lost", True)
     assert "cannot be written: set CORRAL_HOME" in warning.message

@@ -265,7 +265,8 @@ def create(agent: str, cwd: str) -> SessionRecord:
     import tempfile
 
     try:
-        return SessionRecord(Path(tempfile.mkdtemp(prefix="corral-")), meta, is_temporary=True)
+        folder = Path(tempfile.mkdtemp(prefix="corral-session-"))
+        return SessionRecord(folder, meta, is_temporary=True)
     except OSError as error:
         raise StorageFailed(
             f"neither {paths.sessions()} nor the folder for temporary files can be written:"
