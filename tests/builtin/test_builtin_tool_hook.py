@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
 from support.builtin_agent import BuiltinAgent
 
 import corral
@@ -66,3 +68,40 @@ async def test_an_edit_that_does_not_fit_the_tool_is_an_error_of_the_call(
     assert result.ok
     assert not (workspace / "a.txt").exists()
     assert "do not fit write_file" in str(ours.requests[-1].tool_results)
+
+
+async def test_a_run_that_is_cancelled_while_the_hook_works_makes_no_call(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def waiting(_: ToolRequest) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    script = [call("write_file", file_path="a.txt", content="x"), say("done")]
+    options = ours.options(script, policy="edits")
+    task = asyncio.create_task(corral.run(prompt="do it", on_tool_call=waiting, **options))
+    async with asyncio.timeout(60):
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert ended.is_set()
+    assert not (workspace / "a.txt").exists()
+
+
+async def test_the_turn_does_not_become_idle_while_the_hook_works(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    async def slow(_: ToolRequest) -> None:
+        await asyncio.sleep(0.5)
+
+    script = [call("write_file", file_path="a.txt", content="x"), say("done")]
+    options = ours.options(script, policy="edits", idle_timeout=0.2)
+    result = await corral.run(prompt="do it", on_tool_call=slow, **options)
+    assert result.ok, result.error
+    assert (workspace / "a.txt").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,51 @@ async def test_an_agent_that_leaves_the_hook_out_is_ended(
     assert result.error is not None
     assert result.error.code == "policy_not_loaded"
     assert "without showing it to on_tool_call" in result.error.message
+
+
+@for_agents("gemini-acp", "gemini-cli", "claude-cli")
+async def test_a_run_that_is_cancelled_while_the_hook_works_makes_no_call(
+    agent: RealAgent, workspace: Path
+) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def waiting(_: ToolRequest) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
+    run = agent.run(script, on_tool_call=waiting, policy="edits", grace=1)
+    task = asyncio.create_task(run)
+    async with asyncio.timeout(150):
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert ended.is_set()
+    assert not (workspace / "new.txt").exists()
+
+
+@for_agents("gemini-acp")
+async def test_the_hook_of_a_pool_sees_the_folder_of_each_prompt(
+    agent: RealAgent, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folders = [tmp_path_factory.mktemp("pool").resolve() for _ in range(2)]
+
+    def only_the_first(request: ToolRequest) -> HookVerdict:
+        return None if request.cwd == str(folders[0]) else corral.Deny("not here")
+
+    script = [
+        Turn(calls=[agent.write("new.txt")]),
+        Turn(text="done"),
+        Turn(calls=[agent.write("new.txt")]),
+        Turn(text="done", repeat="forever"),
+    ]
+    options = agent.options(script, policy="edits")
+    options.pop("cwd", None)
+    async with corral.pool(agent.name, on_tool_call=only_the_first, **options) as pool:
+        for folder in folders:
+            await pool.run("do it", cwd=folder)
+    assert [(folder / "new.txt").exists() for folder in folders] == [True, False]
