@@ -139,7 +139,7 @@ AGENTS = (
     replace(
         BASE,
         package=PACKAGE,
-        transport=AcpTransport(quirks=QUIRKS),
+        transport=AcpTransport(quirks=QUIRKS, arguments=("--acp",)),
         tools=KINDS,
         probe=PROBE,
         hosts=(

@@ -22,12 +22,12 @@ def find(name: str) -> AgentSpec:
     with the nearest name."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownAgent(f"an agent name must be a string, got: {name!r}")
-    if names_a_model(name):
+    if names_a_model(full_name(name)):
         return find("corral")
     if len(name.split()) > 1 or "/" in name:
-        from corral.agents.acp_command import agent_for
+        from corral.agents import acp_command, known_command
 
-        return agent_for(name)
+        return known_command.agent_of(name, all_agents(), find) or acp_command.agent_for(name)
     wanted = name.strip().lower().replace("_", "-")
     found = LOOKUP.find(wanted, wanted.split("-")[0])
     if found is not None:
@@ -48,9 +48,19 @@ def names_a_model(name: str) -> bool:
     return is_model_name(name)
 
 
+def full_name(name: str) -> str:
+    """``vendor:model`` for ``vendor/model`` with a known vendor; any other name as it is."""
+    if "/" not in name:
+        return name
+    from corral.models.registry import canonical
+
+    return canonical(name)
+
+
 def default(model: str | None) -> str:
     """The agent if none is named: ours for ``vendor:model``, else the default. Raises
     ``UnknownProvider`` for an unknown vendor."""
+    model = None if model is None else full_name(model)
     if model is None or ":" not in model:
         return DEFAULT_AGENT
     from corral.models.registry import split_model

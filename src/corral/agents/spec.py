@@ -368,6 +368,8 @@ class AcpTransport(msgspec.Struct, frozen=True, kw_only=True):
     kind: ClassVar[Literal["acp"]] = "acp"
     quirks: AcpQuirks = DEFAULT_QUIRKS
     """Where the agent deviates from the protocol."""
+    arguments: tuple[str, ...] = ()
+    """What makes the program speak the protocol, as a person would type it."""
     mode_at_start: bool = False
     """The planning mode is an argument of the program, not a setting of a session."""
     model_at_start: bool = False
@@ -433,6 +435,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     """Names to look for on PATH."""
+    program: str | None = None
+    """The program that the caller's command line names, instead of a search for ``programs``."""
+    vendor: str = ""
+    """The vendor of its models, as ``corral.models`` names it; empty if it has those of several."""
     package: Package = Package(npm="", tested="", minimum="")
     launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch] = _no_launch
     """(options, machine, prompt, vendor's id of the session to resume) → what to start."""

@@ -16,6 +16,7 @@ from corral.errors import (
     QuotaSpent,
 )
 from corral.events import Error
+from corral.models.registry import canonical
 
 _log = logging.getLogger("corral.models")
 
@@ -38,7 +39,8 @@ class ModelChoice:
 
     def __init__(self, given: str | Sequence[str]) -> None:
         """Raises ``ConfigError`` if there is no model."""
-        self.all = (given,) if isinstance(given, str) else tuple(given)
+        names = (given,) if isinstance(given, str) else tuple(given)
+        self.all = tuple(map(canonical, names))
         if not self.all:
             raise ConfigError("the list of models is empty")
         self.failed: tuple[Fallback, ...] = ()

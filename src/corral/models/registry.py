@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.errors import ConfigError, UnknownProvider
+from corral.models.families import vendor_of
 from corral.models.spec import Provider
 from corral.spec_lookup import SpecLookup
 
@@ -27,21 +28,45 @@ def find_provider(name: str) -> Provider:
     return found
 
 
+def canonical(model: str) -> str:
+    """``vendor:name`` for a model that is written as ``vendor/name``, with a known vendor. Any
+    other name is returned as it is."""
+    if not isinstance(model, str) or "/" not in model:  # pyright: ignore[reportUnnecessaryIsInstance]
+        return model
+    prefix, _, name = model.partition("/")
+    if ":" in prefix or not name.strip():
+        return model
+    wanted = prefix.strip().lower()
+    known = LOOKUP.find(wanted, wanted.replace("-", "_")) is not None
+    return f"{wanted}:{name.strip()}" if known else model
+
+
 def split_model(model: str) -> tuple[Provider, str]:
-    """Split ``gemini:gemini-2.5-flash`` into vendor and name. A vendor is never guessed from the
-    name. Raises ``UnknownProvider`` and ``ConfigError``."""
+    """Split ``gemini:gemini-2.5-flash``, or ``gemini/gemini-2.5-flash``, into vendor and name. A
+    vendor is never guessed from the name, only suggested. Raises ``UnknownProvider`` and
+    ``ConfigError``."""
     if not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"a model must be a string, got: {model!r}")
-    prefix, colon, name = model.strip().partition(":")
+    prefix, colon, name = canonical(model.strip()).partition(":")
     if not colon:
-        raise ConfigError(
-            f"the model {model!r} has no vendor prefix",
-            hint=f"Write vendor:model, as in {EXAMPLE} or chat:{model or 'name'}.",
-        )
+        raise ConfigError(f"the model {model!r} has no vendor prefix", hint=_suggestion(model))
     provider = find_provider(prefix)
     if not name.strip():
         raise ConfigError(f"{model!r} has no model name after {provider.title}'s prefix")
     return provider, name.strip()
+
+
+def _suggestion(model: str) -> str:
+    name = model.strip().rpartition("/")[2]
+    vendor = vendor_of(name)
+    if vendor:
+        return f"Did you mean {vendor}:{name}?"
+    from corral.models.catalogue import all_entries
+
+    sold = sorted(each.id for each in all_entries() if each.id.partition(":")[2] == name)
+    if sold:
+        return f"Did you mean {' or '.join(sold)}?"
+    return f"Write vendor:model, as in {EXAMPLE} or chat:{model or 'name'}."
 
 
 def is_model_name(text: str) -> bool:

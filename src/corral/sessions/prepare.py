@@ -49,6 +49,7 @@ from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
 from corral.sessions.credentials import choose_credentials
+from corral.sessions.model_names import with_model_name
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -195,11 +196,10 @@ def prepare(
     ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
     that the agent is given. ``on_tool_call`` decides about each tool call of the agent.
     """
-    agent = config.find_agent(name)
-    if registry.names_a_model(name):
-        options = _with_model(name, options)
+    agent, options = _find_agent(name, options)
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
+    run = with_model_name(agent, run)
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)
@@ -299,7 +299,7 @@ def for_prompt(
         check_narrower(policy, session)
         for other_spelling in ("approval_mode", "allowed_tools"):  # of the session's policy
             merged.pop(other_spelling, None)
-    if registry.names_a_model(name):
+    if registry.names_a_model(registry.full_name(name)):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
     return prepare(
         name,
@@ -359,9 +359,16 @@ def _program(
     return agent, found, env
 
 
+def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:
+    """The agent, and the options with the model if ``name`` is one."""
+    agent = config.find_agent(name)
+    model = registry.full_name(name)
+    return agent, _with_model(model, options) if registry.names_a_model(model) else options
+
+
 def _with_model(model: str, options: Mapping[str, object]) -> Mapping[str, object]:
     other = options.get("model")
-    if other is not None and other != model:
+    if isinstance(other, str) and registry.full_name(other) != model:
         raise ConfigError(f"two models are named: {model} and {other}")
     return {**options, "model": model}
 

@@ -55,7 +55,7 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
     ``VersionTooOld``, each with the command that fixes it."""
     if not agent.programs:
         return FoundProgram("", (), __version__, "built in")
-    path, source = _path(agent, program)
+    path, source = _path(agent, agent.program if program is None else program)
     argv = _start(path, agent)
     if not agent.package.tested:
         return FoundProgram(

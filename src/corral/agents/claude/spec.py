@@ -49,6 +49,7 @@ _HEADLESS = AgentSpec(
     description="Anthropic's Claude Code: one process per prompt, asks for permission",
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("claude",),
+    vendor="anthropic",
     package=Package(
         npm="@anthropic-ai/claude-code",
         tested="2.1.325",

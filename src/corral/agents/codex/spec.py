@@ -31,6 +31,7 @@ HEADLESS = AgentSpec(
     description="OpenAI's Codex: one process per prompt, in its own sandbox",
     transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
     programs=("codex",),
+    vendor="openai",
     package=Package(
         npm="@openai/codex",
         tested="0.166.0",

@@ -103,7 +103,9 @@ _ACP = msgspec.structs.replace(
     keeps_unfinished="with_text",
     aliases=("copilot",),
     description="GitHub's Copilot CLI, persistent (ACP): asks for permission",
-    transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
+    transport=AcpTransport(
+        quirks=QUIRKS, arguments=("--acp",), mode_at_start=True, model_at_start=True
+    ),
     cumulative_usage=False,
     compile=policy.compile_acp,
     launch=launch.launch_acp,

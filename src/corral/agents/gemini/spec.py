@@ -95,6 +95,7 @@ _HEADLESS = AgentSpec(
         ),
     ),
     programs=("gemini",),
+    vendor="gemini",
     package=_PACKAGE,
     compile=policy.compile_headless,
     launch=launch.launch,
@@ -135,6 +136,7 @@ _ACP = msgspec.structs.replace(
     description="Google's Gemini CLI, persistent (ACP): asks for permission, reports thoughts",
     transport=AcpTransport(
         quirks=QUIRKS,
+        arguments=("--acp",),
         mode_at_start=True,
         model_at_start=True,
         drops_media_beside_files=True,

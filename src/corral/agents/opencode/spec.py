@@ -48,7 +48,7 @@ _ACP = AgentSpec(
     aliases=("opencode",),
     title="OpenCode",
     description="OpenCode, persistent (ACP): models of many providers, asks for permission",
-    transport=AcpTransport(quirks=QUIRKS),
+    transport=AcpTransport(quirks=QUIRKS, arguments=("acp",)),
     programs=("opencode",),
     package=Package(
         npm="opencode-ai",

@@ -125,7 +125,9 @@ _ACP = replace(
     name="qwen-acp",
     aliases=("qwen",),
     description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
-    transport=AcpTransport(quirks=QUIRKS, mode_at_start=True, model_at_start=True),
+    transport=AcpTransport(
+        quirks=QUIRKS, arguments=("--acp",), mode_at_start=True, model_at_start=True
+    ),
     launch=launch.launch_acp,
     cumulative_usage=False,
     supports=launch.SUPPORTS_ACP,

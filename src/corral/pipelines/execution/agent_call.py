@@ -90,7 +90,7 @@ def agent_of(work: NodeContext) -> tuple[str, str | None]:
         return named, None
     if not named:
         # A model with its vendor runs on the built-in agent, a bare name on the default agent.
-        if model is not None and ":" in model:
+        if model is not None and ":" in registry.full_name(model):
             return registry.default(model), None
         named = work.resources.agent
     agent = config.find_agent(named)
