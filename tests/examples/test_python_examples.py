@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, proj
 
 
 @contextmanager
-def served(env: dict[str, str], cwd: Path) -> Iterator[tuple[int, http.client.HTTPConnection]]:
+def served(env: dict[str, str], cwd: Path) -> Generator[tuple[int, http.client.HTTPConnection]]:
     """The example behind uvicorn: the id of its process, and a connection to it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "web_streaming:app", "--port", "0"],

@@ -38,5 +38,5 @@ async def main(path: str) -> None:
             await run_cell("".join(cell["source"]), names)
 
 
-vars(builtins)["__IPYTHON__"] = True
+setattr(builtins, "__IPYTHON__", True)  # noqa: B010
 asyncio.run(main(sys.argv[1]))
