@@ -75,6 +75,8 @@ def test_the_result_of_a_failure_is_printed_too(workspace: Path) -> None:
         (("--schema", "{"), "--schema is not JSON"),
         (("--schema", "list.json"), "it must be an object"),
         (("--result", "--json"), "--json prints events"),
+        (("--fail-on", "count=3"), "--fail-on needs --schema"),
+        (("--fail-on", "count", "--schema", "{}"), "it must be FIELD=VALUE"),
     ],
 )
 def test_a_mistake_is_explained_before_anything_runs(
@@ -85,3 +87,33 @@ def test_a_mistake_is_explained_before_anything_runs(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (workspace / "ran").exists()
+
+
+def test_the_last_event_has_text_and_output(workspace: Path) -> None:
+    words = ("--json", "--schema", json.dumps(SCHEMA))
+    done = run(saying('Here: {"count": 3}'), *words, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["type"], last["status"]) == ("done", "success")
+    assert (last["text"], last["output"]) == ('Here: {"count": 3}', {"count": 3})
+
+
+def test_the_last_event_without_a_schema_has_the_text(workspace: Path) -> None:
+    done = run("init\ntext Hello \ntext there\nresult", "--json", cwd=workspace)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["text"] == "Hello there"
+    assert "output" not in last
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [("count=3", 13), ("count=1,3", 13), ("count=4", 0), ("total=3", 0)],
+)
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["output", "events"])
+def test_a_value_of_the_output_can_fail_the_run(
+    workspace: Path, condition: str, code: int, as_json: tuple[str, ...]
+) -> None:
+    words = (*as_json, "--schema", json.dumps(SCHEMA), "--fail-on", condition)
+    done = run(saying('{"count": 3}'), *words, cwd=workspace)
+    assert done.returncode == code, done.stderr
+    assert ("the answer has" in done.stderr) == (code == 13)

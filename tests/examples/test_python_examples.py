@@ -28,6 +28,7 @@ COMPARED = [
     "notebook.ipynb",
     "migrate_claude_agent_sdk.py",
     "migrate_litellm.py",
+    "review_diff.py",
 ]
 
 

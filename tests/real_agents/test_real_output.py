@@ -11,6 +11,7 @@ from support.real_agents import RealAgent, for_agents
 
 import corral
 from corral import errors
+from corral.events import Done, Event
 from corral.testing import Call, Turn, say
 
 pytestmark = pytest.mark.timeout(400)
@@ -60,6 +61,42 @@ async def test_an_answer_that_never_fits_is_an_error(agent: RealAgent) -> None:
         result.raise_for_status()
     if agent.name == "gemini-acp":
         assert caught.value.frame == "I would rather not."
+
+
+@for_agents("gemini-acp")
+async def test_a_pool_repairs_the_answer_in_the_session_of_its_prompt(agent: RealAgent) -> None:
+    script = [
+        Turn(text=GOOD, pattern="expected an integer", repeat="forever"),
+        Turn(text='{"summary": "fine", "problems": "two"}', repeat="forever"),
+    ]
+    ends: list[Done] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Done):
+            ends.append(event)
+
+    async with corral.pool(agent.name, **agent.options(script)) as pool:
+        result = await pool.run("review it", output=Review, on_event=watch)
+        assert result.output == Review("fine", 2)
+        assert [end.output for end in ends] == [None, {"summary": "fine", "problems": 2}]
+        said = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
+        assert said == ['{"summary": "fine", "problems": "two"}']
+        failed = await pool.run("review it", output=list[Review], repairs=0)
+        with pytest.raises(errors.SchemaNotMet):
+            assert failed.output
+
+
+@for_agents("claude-cli")
+async def test_a_prompt_of_a_session_uses_the_agents_own_tool_for_the_value(
+    agent: RealAgent,
+) -> None:
+    handed_in = Turn(calls=[Call("StructuredOutput", {"summary": "fine", "problems": 5})])
+    options = agent.options([say("Hello."), handed_in])
+    async with corral.session(agent.name, **options) as session:
+        assert (await session.run("say hello")).text == "Hello."
+        assert (await session.run("how many?", output=Review)).output == Review("fine", 5)
+    assert "StructuredOutput" not in agent.turns[0].tools
+    assert "StructuredOutput" in agent.turns[-1].tools
 
 
 @for_agents("gemini-cli", "gemini-acp")

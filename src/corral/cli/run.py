@@ -7,7 +7,7 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from typing import TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import click
 import msgspec
@@ -36,7 +36,10 @@ from corral.cli.ui.turn_output import print_turn
 from corral.errors import ConfigError, PromptError
 from corral.events import Done
 from corral.options import RunKwargs
-from corral.values import Json, JsonObject, as_object
+from corral.values import Json, as_object
+
+if TYPE_CHECKING:
+    from corral.cli.run_result import TypedFlags
 
 
 class RunFlags(PolicyFlags, RunKwargs):
@@ -45,6 +48,7 @@ class RunFlags(PolicyFlags, RunKwargs):
     session: str | None
     session_idle: float | None
     schema: str | None
+    fail_on: tuple[str, ...]
     full_result: bool
     as_json: bool
     quiet: bool
@@ -87,6 +91,14 @@ class RunFlags(PolicyFlags, RunKwargs):
 )
 @option(
     "Output",
+    "--fail-on",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Exit with 13 if a field of the --schema answer, at any depth, has this value (or one of"
+    " VALUE,VALUE; repeatable).",
+)
+@option(
+    "Output",
     "--result",
     "full_result",
     is_flag=True,
@@ -108,14 +120,14 @@ def command(
     Exit codes: 0 ok · 1 error · 2 usage · 3 timeout · 4 no such session ·
     5 permission denied · 6 authentication · 7 rate or usage limit · 8 turn or
     budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
-    12 agent not installed · 130 interrupted
+    12 agent not installed · 13 a value of --fail-on · 130 interrupted
     """
     _check_flags(flags)
-    schema: JsonObject | None = None
-    if flags["schema"] is not None:
-        from corral.cli.run_result import read_schema
+    typed: TypedFlags | None = None
+    if flags["schema"] is not None or flags["full_result"]:
+        from corral.cli.run_result import read_flags
 
-        schema = read_schema(flags["schema"])
+        typed = read_flags(flags["schema"], flags["fail_on"], full=flags["full_result"])
     text = read_prompt_and_stdin(prompt, file)
     options = read_options(flags)
     progress = Progress(enabled=not flags["quiet"])
@@ -130,19 +142,19 @@ def command(
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     gc.enable()  # loading is done; the run may be long
-    if schema is not None or flags["full_result"]:
-        from corral.cli import run_result
-
-        return run_result.run(agent, text, options, schema, progress, full=flags["full_result"])
-    return asyncio.run(_run(agent, text, options, printer, progress))
+    if typed is not None and not flags["as_json"]:
+        return typed.run(agent, text, options, progress)
+    return asyncio.run(_run(agent, text, options, printer, progress, typed))
 
 
 def _check_flags(flags: RunFlags) -> None:
     """Raise ``ConfigError`` for flags that do not go together."""
     if flags["as_json"] and flags["quiet"]:
         raise ConfigError("--json and --quiet are both given")
-    if flags["as_json"] and (flags["schema"] is not None or flags["full_result"]):
-        raise ConfigError("--json prints events: leave out --schema and --result")
+    if flags["as_json"] and flags["full_result"]:
+        raise ConfigError("--json prints events: leave out --result")
+    if flags["fail_on"] and flags["schema"] is None:
+        raise ConfigError("--fail-on needs --schema: the schema defines the field")
     if flags["session_idle"] is not None and flags["session"] is None:
         raise ConfigError("--session-idle is for --session")
 
@@ -153,6 +165,7 @@ async def _run(
     options: RunKwargs,
     printer: Printer,
     progress: Progress,
+    typed: TypedFlags | None,
 ) -> int:
     from corral.sessions.credentials import check_model_key
     from corral.sessions.session import Session
@@ -162,8 +175,10 @@ async def _run(
         check_model_key(session.prepared.agent, session.prepared.run)
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
-        done = await print_turn(session.prompt(text), printer, progress)
-    return _report(done, progress)
+        if typed is None:
+            return _report(await print_turn(session.prompt(text), printer, progress), progress)
+        done = await typed.print_turns(session, text, lambda t: print_turn(t, printer, progress))
+    return _report(done, progress) or typed.exit_code(None if done is None else done.output)
 
 
 def _report(done: Done | None, progress: Progress) -> int:
@@ -174,7 +189,8 @@ def _report(done: Done | None, progress: Progress) -> int:
 
 
 _NOT_WITH_SESSION = (
-    *("schema", "full_result", "resume", "fork", "replay", "record_to", "dry_run", "via"),
+    *("schema", "fail_on", "full_result", "resume", "fork"),
+    *("replay", "record_to", "dry_run", "via"),
 )
 
 

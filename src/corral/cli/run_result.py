@@ -1,29 +1,34 @@
-"""``corral run --schema`` and ``--result``: one JSON value at the end of the run."""
+"""``corral run --schema``, ``--fail-on`` and ``--result``: one JSON value at the end of the run."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from corral.cli.exit_codes import exit_code
 from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
-from corral.cli.ui.terminal import answer
+from corral.cli.ui.terminal import answer, echo_err
 from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result
-from corral.values import JsonObject, is_object
+from corral.values import Json, JsonObject, is_object
 
 if TYPE_CHECKING:
     from corral.cli.ui.progress import Progress
+    from corral.events import Done
     from corral.options import RunKwargs
+    from corral.sessions.session import Session
+    from corral.sessions.turn import Turn
 
 INTERRUPTED = 130
+FAILED_ON = 13
+"""Exit code if the answer has a value of ``--fail-on``."""
 ALWAYS = ("status", "text", "output", "files", "usage", "cost", "error", "session")
 """Keys of ``--result`` that are there in any case."""
 
@@ -54,26 +59,91 @@ def read_schema(given: str) -> JsonObject:
     return schema
 
 
-def run(
-    agent: str,
-    text: str | None,
-    options: RunKwargs,
-    schema: JsonObject | None,
-    progress: Progress,
-    *,
-    full: bool,
-) -> int:
-    """Run to the end, then print the output, or with ``full`` the result, as JSON."""
-    result = asyncio.run(_run(agent, text, options, schema, progress))
-    if result is None:
-        return INTERRUPTED
-    if full:
-        answer(json.dumps(result_table(result), ensure_ascii=False) + "\n")
-    elif result.ok:
-        answer(json.dumps(result.output, ensure_ascii=False) + "\n")
-    if result.error is not None and not result.ok and not full:
-        progress.error(result.error)
-    return exit_code(result)
+class FailOn(NamedTuple):
+    """``--fail-on FIELD=VALUE,VALUE``."""
+
+    field: str
+    values: tuple[str, ...]
+
+    def count(self, output: Json) -> int:
+        """How many fields of the output, at any depth, have one of the values."""
+        if isinstance(output, list):
+            return sum(map(self.count, output))
+        if not isinstance(output, dict):
+            return 0
+        value = output.get(self.field)
+        shown = value if isinstance(value, str) else json.dumps(value)
+        hit = self.field in output and shown in self.values
+        return hit + sum(map(self.count, output.values()))
+
+
+def read_flags(schema: str | None, fail_on: Sequence[str], *, full: bool) -> TypedFlags:
+    """The values of ``--schema``, ``--fail-on`` and ``--result``. Raises ``ConfigError`` and
+    ``SchemaInvalid``."""
+    conditions: list[FailOn] = []
+    for given in fail_on:
+        field, _, values = given.partition("=")
+        if not field or not values:
+            raise ConfigError(
+                f"--fail-on {given}: it must be FIELD=VALUE", hint="For example: severity=high."
+            )
+        conditions.append(FailOn(field, tuple(values.split(","))))
+    found = None if schema is None else read_schema(schema)
+    return TypedFlags(found, tuple(conditions), is_full=full)
+
+
+class TypedFlags(NamedTuple):
+    """What a run prints as JSON, and when it fails."""
+
+    schema: JsonObject | None
+    fail_on: tuple[FailOn, ...]
+    is_full: bool
+    """Print the complete result, not only the output."""
+
+    def run(self, agent: str, text: str | None, options: RunKwargs, progress: Progress) -> int:
+        """Run to the end, then print the output or the result as JSON."""
+        result = asyncio.run(_run(agent, text, options, self.schema, progress))
+        if result is None:
+            return INTERRUPTED
+        if self.is_full:
+            answer(json.dumps(result_table(result), ensure_ascii=False) + "\n")
+        elif result.ok:
+            answer(json.dumps(result.output, ensure_ascii=False) + "\n")
+        if result.ok:
+            return self.exit_code(result.output)
+        if result.error is not None and not self.is_full:
+            progress.error(result.error)
+        return exit_code(result)
+
+    async def print_turns(
+        self,
+        session: Session,
+        text: str | None,
+        print_turn: Callable[[Turn], Awaitable[Done | None]],
+    ) -> Done | None:
+        """Run all turns with the events printed; return the last event, which has the output."""
+        from corral.sessions.multi_turn import Goal, run_goal
+
+        ends: list[Done | None] = []
+
+        async def collect(turn: Turn) -> Result:
+            ends.append(await print_turn(turn))
+            return await turn.collect()
+
+        goal = Goal(output=self.schema)
+        goal.check()
+        await run_goal(goal, session, text, collect)
+        return ends[-1]
+
+    def exit_code(self, output: Json) -> int:
+        """The exit code of a success."""
+        for condition in self.fail_on:
+            if found := condition.count(output):
+                times = "once" if found == 1 else f"{found} times"
+                shown = f"{condition.field}={','.join(condition.values)}"
+                echo_err(f"corral: the answer has {shown} {times}")
+                return FAILED_ON
+        return 0
 
 
 def result_table(result: Result) -> Mapping[str, object]:

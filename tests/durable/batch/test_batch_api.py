@@ -14,7 +14,7 @@ from support.batches import MODEL, CountingModel, results_of
 
 import corral
 from corral.durable.worker import executor
-from corral.errors import ConfigError
+from corral.errors import ConfigError, SchemaNotMet
 from corral.testing import Call, ModelServer, Request, Turn, fail, hang, say
 
 TASKS = [{"id": f"t{n}", "n": n} for n in range(6)]
@@ -90,8 +90,11 @@ async def test_each_output_fits_the_type_or_the_task_fails(
 
     model.special = lambda task, _request: say('{"number": 7}' if task != "t3" else "no JSON")
     report = await begin(workspace, durable=durable, output=Found)
-    values = {each.id: each.output for each in report.results}
-    assert values.pop("t3") is None
+    failed = next(each for each in report.results if each.id == "t3")
+    with pytest.raises(SchemaNotMet, match="task t3"):
+        assert failed.output
+    values = {each.id: each.output for each in report.results if each.ok}
+    assert len(values) == len(report.results) - 1
     assert set(map(type, values.values())) == {Found}
     assert [(each.code, each.tasks) for each in report.failures] == [("schema_not_met", ("t3",))]
 
