@@ -235,14 +235,14 @@ def test_the_advice_names_the_setting(settings: dict[str, str], words: str) -> N
     assert words in bubblewrap.advice("it failed", settings)
 
 
-def test_an_error_of_the_sandbox_is_told_from_one_of_the_program() -> None:
+def test_an_error_of_the_sandbox_is_distinguished_from_one_of_the_program() -> None:
     error = bubblewrap.startup_error("bwrap: Can't find source path /x: No such file\n")
     assert isinstance(error, SandboxFailed)
     assert "Can't find source path /x" in error.message
     assert bubblewrap.startup_error("Error: bwrap: x") is None
 
 
-def test_each_host_has_an_address_of_its_own(workspace: Path) -> None:
+def test_each_host_has_its_own_address(workspace: Path) -> None:
     inside = box(
         workspace,
         Endpoint("127.0.0.1", 8080),

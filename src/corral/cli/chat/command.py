@@ -8,7 +8,9 @@ from typing import Unpack
 
 import click
 
-from corral.cli.chat.commands import (
+from corral.cli.chat.conversation import Conversation
+from corral.cli.chat.prompt_reader import PromptReader
+from corral.cli.chat.slash_commands import (
     EndChat,
     completions,
     is_command,
@@ -16,8 +18,6 @@ from corral.cli.chat.commands import (
     recap,
     run_command,
 )
-from corral.cli.chat.conversation import Conversation
-from corral.cli.chat.prompt_reader import PromptReader
 from corral.cli.options import PolicyFlags, agent_option, choose_agent, policy_options
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option

@@ -67,7 +67,7 @@ class FileHistory:
         self._before = self._snapshot()
 
     def end_turn(self) -> None:
-        """Store what the turn changed, if it was begun."""
+        """Store what the turn changed, if it was started."""
         before, self._before = self._before, None
         if before is not None and (after := self._snapshot()) != before:
             self._save([*self.turns, ChangedTurn(before, after)])

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``wrap`` returns the command that is put before a program's own. ``bwrap`` creates new namespaces,
-mounts what ``box.mounts`` names and executes the program as a child of its own first process,
+mounts what ``box.mounts`` names and executes the program as a child of its first process,
 which has pid 1 in the sandbox. The kernel ends everything in the sandbox when that process or
 ``bwrap`` itself ends (``--die-with-parent``), daemons included.
 

@@ -1,6 +1,6 @@
 """Connections from inside the sandbox to the endpoints that it may reach.
 
-The sandbox has a network of its own, with nothing in it but a loopback interface. The program
+The sandbox has its own network, which consists of a loopback interface. The program
 ``inner`` listens there and sends the listening sockets to corral. ``Gateway`` accepts connections
 from them in corral's event loop, connects each to its endpoint outside and copies bytes both ways.
 No process is needed for this, and no other program of the machine can connect.
