@@ -49,7 +49,7 @@ def test_check_accepts_a_valid_file(workspace: Path) -> None:
         ("[defaults", "corral.toml"),
         ("[default]\n", "Did you mean [defaults]?"),
         ("[defaults]\ntimeuot = 3\n", "did you mean 'timeout'?"),
-        ('[defaults]\ntimeout = "soon"\n', "timeout must be a number"),
+        ('[defaults]\ntimeout = "soon"\n', "timeout: 'soon' is not a duration"),
         ('[defaults]\npolicy = "all"\n', "may not set policy"),
         ("[agents.gemni]\nmodel = 'x'\n", "gemni"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_a_file_gets_everything_and_only_its_owner_can_read_it(
 
 def test_a_file_may_have_a_level(tmp_path: Path) -> None:
     logs.follow_variable(f"info:{tmp_path}/corral.log")
+    log()
+    assert len((tmp_path / "corral.log").read_text().splitlines()) == 2
+
+
+def test_background_processes_get_the_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CORRAL_LOG", "info:corral.log")
+    logs.follow_environment()
+    assert os.environ["CORRAL_LOG"] == f"info:{tmp_path}/corral.log"
     log()
     assert len((tmp_path / "corral.log").read_text().splitlines()) == 2
 

@@ -53,10 +53,10 @@ def command(config: str | None) -> None:
     result."""
     if config is not None:
         os.environ["CORRAL_CONFIG"] = config
-    if wanted := os.environ.get("CORRAL_LOG"):
+    if os.environ.get("CORRAL_LOG"):
         from corral.system import logs
 
-        logs.follow_variable(wanted)
+        logs.follow_environment()
 
 
 command.table = COMMANDS

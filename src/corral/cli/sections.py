@@ -70,7 +70,7 @@ class SectionedCommand(click.Command):
                 section = each.section if isinstance(each, SectionOption) else SECTIONS[-1]
                 rows[section].append(shown)
         lengths = [len(flag) for shown in rows.values() for flag, _ in shown]
-        width = max((each for each in lengths if each <= WIDEST), default=0)
+        width = min(WIDEST, max(lengths))
         for name, shown_rows in rows.items():
             if shown_rows:
                 with formatter.section(name):

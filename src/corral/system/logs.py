@@ -30,6 +30,16 @@ def log_to_stderr(level: int) -> None:
     _add(handler, level)
 
 
+def follow_environment() -> None:
+    """Log as ``CORRAL_LOG`` says, if it is set. Raises ``ConfigError``."""
+    if wanted := os.environ.get("CORRAL_LOG"):
+        follow_variable(wanted)
+        level, path = _parse(wanted)
+        if path:  # corral's background processes have another directory, and log to the same file
+            name = logging.getLevelName(level).lower()
+            os.environ["CORRAL_LOG"] = f"{name}:{os.path.abspath(path)}"
+
+
 def follow_variable(wanted: str) -> None:
     """Log as ``CORRAL_LOG`` says: a level logs to stderr, a file gets everything, and with
     ``LEVEL:FILE`` the file gets the messages of this level and above. Raises ``ConfigError``."""

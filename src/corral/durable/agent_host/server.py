@@ -49,9 +49,10 @@ import msgspec
 from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome
 from corral.durable.payloads import RunInput
 from corral.durable.worker import executor, node_workflow
+from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import fs, paths
+from corral.system import fs, logs, paths
 from corral.system.process.tree import ProcessRegistry
 
 LINGER = 30.0
@@ -67,6 +68,8 @@ def main(folder: str, isolated: str = "") -> None:
         files = files.isolated(isolated)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the worker
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with contextlib.suppress(ConfigError):  # a log that cannot be written stops nothing
+        logs.follow_environment()
     with contextlib.suppress(OSError):  # for people only: what counts is the lock
         (files.folder / "pid").write_text(f"{os.getpid()}\n")
     asyncio.run(_Host(files).serve())

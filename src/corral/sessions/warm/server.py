@@ -56,7 +56,7 @@ from corral.sessions.warm.client import (
     Waiting,
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
-from corral.system import fs
+from corral.system import fs, logs
 from corral.values import Json
 
 
@@ -75,6 +75,8 @@ _incoming: msgspec.json.Decoder[Answer | Cancel] = msgspec.json.Decoder(Answer |
 def main(folder: str, idle: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the caller
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with contextlib.suppress(ConfigError):  # a log that cannot be written stops nothing
+        logs.follow_environment()
     os.umask(0o077)
     asyncio.run(_Server(WarmFiles(Path(folder)), float(idle)).serve())
 
