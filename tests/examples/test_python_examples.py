@@ -18,7 +18,7 @@ from support.example_lines import COUNTS, code_lines
 from support.installed_agents import installed
 from support.real_agents import KEY
 
-from corral.testing import ModelServer, Request, Turn, hang
+from corral.testing import Call, ModelServer, Request, Turn, fail, hang
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -29,6 +29,8 @@ COMPARED = [
     "migrate_claude_agent_sdk.py",
     "migrate_litellm.py",
     "review_diff.py",
+    "python_tool.py",
+    "budget_and_limit.py",
 ]
 
 
@@ -119,6 +121,52 @@ def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, proj
     assert "OUT <div><b>Result success</b>" in shown
     assert shown.count("It is a small project.") == 2
     assert "OUT Review(summary='small', problems=['a typo'])" in shown
+
+
+@pytest.mark.gemini_cli
+def test_the_gemini_cli_calls_the_python_function(model_server: ModelServer, project: Path) -> None:
+    env = environment(model_server, project, "gemini-cli")
+    ask = Call("mcp_corral_service_status", {"name": "queue"})
+
+    def model(request: Request) -> Turn:
+        results = [str(result) for message in request.history for result in message.results]
+        if not any("degraded since 09:40" in result for result in results):
+            return Turn(calls=[ask])
+        return Turn(text="The queue.", usage={"input": 10, "output": 5})
+
+    env["GOOGLE_GEMINI_BASE_URL"] = model_server.lane(f"tool-{project.parent.name}", model).url
+    shown = run(env, project, str(EXAMPLES / "python_tool.py"), "Which service is not healthy?")
+    assert re.fullmatch(r"The queue\.\n\d+ tokens\n", shown)
+
+
+def budget_script(
+    server: ModelServer, project: Path, script: list[Turn]
+) -> subprocess.CompletedProcess[str]:
+    env = environment(server, project)
+    env["GOOGLE_GEMINI_BASE_URL"] = server.lane(f"budget-{project.parent.name}", script).url
+    argv = [sys.executable, str(EXAMPLES / "budget_and_limit.py"), "first", "second"]
+    return subprocess.run(
+        argv, cwd=project, env=env, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+def test_the_budget_example_waits_at_a_limit_and_continues(
+    model_server: ModelServer, project: Path
+) -> None:
+    busy = fail(429, "Too many requests", retry_after=0.1)
+    script = [*[busy] * 3, Turn(text="one", usage={"input": 10, "output": 5}), Turn(text="two")]
+    done = budget_script(model_server, project, script)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"first: one\nsecond: two\n\$0\.000\d spent, 0 prompts left\n", done.stdout)
+    assert done.stderr.count("waiting: ") == 1
+
+
+def test_the_budget_example_stops_at_the_budget(model_server: ModelServer, project: Path) -> None:
+    expensive = Turn(calls=[Call("list_dir")], usage={"input": 10, "output": 30_000})
+    done = budget_script(model_server, project, [expensive, Turn(text="never")])
+    assert done.returncode == 1
+    assert "max_budget_usd=0.05" in done.stderr
+    assert re.search(r"corral run --resume \S+ continues", done.stderr)
 
 
 @contextmanager
