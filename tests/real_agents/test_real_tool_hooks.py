@@ -198,3 +198,38 @@ async def test_the_hook_of_a_pool_sees_the_folder_of_each_prompt(
         for folder in folders:
             await pool.run("do it", cwd=folder)
     assert [(folder / "new.txt").exists() for folder in folders] == [True, False]
+
+
+_WITHOUT_SHELL = ("codex-acp", "opencode-acp")
+"""With a shell they would make calls without asking, so they are refused."""
+
+
+@for_agents(
+    lambda record: _is_hooked(record) and record.name not in _WITHOUT_SHELL,
+    every_day=("gemini-acp", "gemini-cli", "codex-cli"),
+)
+async def test_a_command_runs_if_the_hook_allows_it_and_not_if_it_denies_it(
+    agent: RealAgent, workspace: Path
+) -> None:
+    seen: list[str | None] = []
+
+    def decide(request: ToolRequest) -> HookVerdict:
+        seen.append(request.command)
+        return corral.Deny("no") if "refused" in str(request.command) else corral.Allow()
+
+    commands = ["touch allowed.txt", "touch refused.txt"]
+    script = [*(Turn(calls=[agent.shell(command)]) for command in commands)]
+    await agent.run(
+        [*script, Turn(text="done", repeat="forever")],
+        on_tool_call=decide,
+        policy=corral.Policy(write="allow", shell="allow"),
+    )
+    assert seen == commands
+    assert (workspace / "allowed.txt").exists()
+    assert not (workspace / "refused.txt").exists()
+
+
+@for_agents(*_WITHOUT_SHELL)
+async def test_a_policy_under_which_an_agent_does_not_ask_is_refused(agent: RealAgent) -> None:
+    with pytest.raises(corral.errors.PolicyNotEnforceable, match="would not show every call"):
+        await agent.run([], on_tool_call=lambda _: None, policy="all")

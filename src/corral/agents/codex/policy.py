@@ -53,8 +53,10 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 
 
-_HOOK_SECONDS = 600
+_HOOK_SECONDS = 86_400
 """A hook that takes longer counts as permission, so it gets longer than it can need."""
+PATH_HOOK = "path_hook"
+"""The key of the folder rules that holds the hook for paths."""
 READS_ALL = "include_directories changes nothing: Codex reads the whole disk"
 
 
@@ -160,11 +162,17 @@ def _path_hook(
         program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
         # Codex takes any exit code but 2 as permission.
         command = f"{shlex.join(program)} || exit 2"
-        hook = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
-        matcher = toml(f"^({'|'.join(tools)})$")
-        return {"hooks.PreToolUse": f"[{{matcher={matcher},hooks=[{hook}]}}]"}
+        return {PATH_HOOK: hook(command, tools)}
 
     return setting
+
+
+def hook(command: str, tools: tuple[str, ...] = ()) -> str:
+    """The setting of a command that Codex runs before each call of these tools; without any, before
+    each call of a tool."""
+    matcher = f"matcher={toml('^(' + '|'.join(tools) + ')$')}," if tools else ""
+    run = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
+    return f"{{{matcher}hooks=[{run}]}}"
 
 
 def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -176,7 +184,7 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     check_names(policy, TOOLS, "Codex", _is_mcp, strict=run.strict)
     tools = guarded_tools(policy)
     # No hook is configured but ours.
-    trust = ("--dangerously-bypass-hook-trust",) if tools else ()
+    trust = ("--dangerously-bypass-hook-trust",) if tools or run.hooked else ()
     reads_all = run.include_directories and allows(policy, "shell")
     return CompiledPolicy(
         tuple(_row(policy, run, capability) for capability in CAPABILITIES),
@@ -184,6 +192,20 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
         for_folders=_path_hook(policy, run, tools, one_folder=True),
         servers=_servers(policy, run),
         notes=(READS_ALL,) if reads_all else (),
+        unhooked=_unhooked_headless(policy, run),
+    )
+
+
+def _unhooked_headless(policy: Policy, run: RunOptions) -> tuple[str, ...]:
+    """What codex-cli does without asking the hook of ``on_tool_call``."""
+    return tuple(
+        report_notes.applying(
+            (
+                (allows(policy, "network"), "it searches the web without asking"),
+                (run.inherit == "project", "the repository's own hooks may change a call again"),
+                (run.in_sandbox, "a hook in a sandbox cannot reach this process"),
+            )
+        )
     )
 
 

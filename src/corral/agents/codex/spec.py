@@ -18,8 +18,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.codex import errors, launch, policy, stream
-from corral.agents.spec import ACP_OPTIONS, AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.agents.spec import (
+    ACP_OPTIONS,
+    AcpTransport,
+    AgentSpec,
+    CommandHook,
+    Package,
+    Probe,
+    StreamTransport,
+)
 from corral.models.openai.schema import is_strict
+from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
 _LIBC = "unknown-linux-musl"
@@ -29,7 +38,18 @@ HEADLESS = AgentSpec(
     aliases=("codex",),
     title="Codex",
     description="OpenAI's Codex: one process per prompt, in its own sandbox",
-    transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
+    transport=StreamTransport(
+        frames=stream.Frames,
+        translator=stream.translator,
+        command_hook=CommandHook(
+            kind_of=stream.kind_of,
+            own_prefix=f"mcp__{OWN_SERVER}__",
+            deny=stream.hook_denial,
+            edit=stream.hook_edit,
+            names={"Bash": "exec_command"},
+        ),
+    ),
+    tool_call_hook="edit",
     programs=("codex",),
     vendor="openai",
     package=Package(

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.agents.codex.policy import is_agent_tool
+from corral.agents.codex.policy import TOOLS, is_agent_tool
 from corral.events import (
     Error,
     FileChange,
@@ -17,6 +17,7 @@ from corral.events import (
     PlanEntry,
     Text,
     Thinking,
+    ToolKind,
     ToolResult,
     ToolUse,
     Unknown,
@@ -252,3 +253,20 @@ def read_stderr(line: str) -> RawEvent | None:
         name = why.removeprefix("unsupported call: ").strip()
         denied = is_agent_tool(name)
     return ToolResult(f"call-{when}", "denied" if denied else "error", name=name, error=why)
+
+
+def kind_of(name: str) -> ToolKind:
+    """The kind of a tool, as a hook names it."""
+    return "mcp" if name.startswith("mcp__") else TOOLS.get(name, "other")
+
+
+def hook_denial(reason: str) -> JsonObject:
+    """The answer of a hook that denies a call."""
+    said: JsonObject = {"permissionDecision": "deny", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **said}}
+
+
+def hook_edit(arguments: JsonObject) -> JsonObject:
+    """The answer of a hook that changes the input of a call."""
+    said: JsonObject = {"permissionDecision": "allow", "updatedInput": arguments}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **said}}

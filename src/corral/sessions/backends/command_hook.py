@@ -99,7 +99,7 @@ class HookedCalls:
                     answered.set_result((answer, arguments))
 
             use = build_tool_use("", name, arguments, kind=kind)
-            command = arguments.get("command")
+            command = None if kind == "edit" else arguments.get("command")  # a patch is none
             request = PermissionRequest(request_id, kind=kind, title=use.title, input=arguments)
             action = Action(
                 name,
