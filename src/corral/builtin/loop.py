@@ -413,16 +413,24 @@ class Loop:
             )
 
     def _warn_retry(self, error: CorralError, wait: float) -> None:
-        self._warn(error.code, f"{error.message}; tried again in {wait:.0f} s")
+        self._warn(error.code, f"{error.message}; tried again in {wait:.0f} s", retryable=True)
 
     def _warn_once(self, code: str, message: str) -> None:
         if message not in self._sent_warnings:
             self._sent_warnings.add(message)
             self._warn(code, message)
 
-    def _warn(self, code: str, message: str) -> None:
-        text = self._clean(message)
-        self._emit(Error(code, text, recoverable=True, level="warning", phase="request"))
+    def _warn(self, code: str, message: str, *, retryable: bool = False) -> None:
+        self._emit(
+            Error(
+                code,
+                self._clean(message),
+                recoverable=True,
+                retryable=retryable,
+                level="warning",
+                phase="request",
+            )
+        )
 
 
 def _limit_error(which: str) -> TurnLimit:

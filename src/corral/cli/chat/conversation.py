@@ -67,7 +67,7 @@ class Conversation:
         self, runner: asyncio.Runner, agent: str, options: RunKwargs, *, quiet: bool
     ) -> None:
         self._runner = runner
-        self._agent = agent
+        self._agent: str = agent
         self._options = options
         self._quiet = quiet
         self._progress = Progress(enabled=False)
@@ -116,7 +116,7 @@ class Conversation:
     def close(self) -> None:
         self._runner.run(self._session.__aexit__(None, None, None))
 
-    def change(self, agent: str | None = None, **changes: object) -> None:
+    def change(self, agent: str = "", **changes: object) -> None:
         """Continue with another agent, or with other options; None removes an option. Raises
         ``CorralError``: then nothing was changed."""
         options = cast("RunKwargs", {**self._options, **changes})
@@ -124,7 +124,7 @@ class Conversation:
             del options[name]  # type: ignore[misc]
         options.pop("resume", None)
         options.pop("fork", None)
-        is_same = agent is None or config.find_agent(agent).name == self.agent
+        is_same = not agent or config.find_agent(agent).name == self.agent
         if is_same and self.resume_token is not None:
             options["resume"] = self.resume_token
         new = Session(agent or self._agent, {**options}, self._asker)

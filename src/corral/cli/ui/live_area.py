@@ -69,8 +69,8 @@ class LiveArea:
         self._render = render
         self._color = color
         self._lock = threading.RLock()
-        self._widths: list[int] = []
-        """Of the lines that are on the screen."""
+        self._rows = 0
+        """Lines of the area that are on the screen."""
         self._at_line_start = True
         self._pauses = 0
         self._ended = threading.Event()
@@ -147,16 +147,15 @@ class LiveArea:
         # A line as wide as the terminal would leave the cursor in an unclear place.
         lines = [spans.cut(line, columns - 1) for line in self._render(columns, rows)]
         lines = lines[-max(1, rows - 1) :]
-        self._widths = [spans.width(line) for line in lines]
+        self._rows = len(lines)
         return "\n".join(spans.ansi(line, color=self._color) for line in lines)
 
     def _erase(self) -> str:
-        if not self._widths:
+        if not self._rows:
             return ""
-        # A terminal that became narrower has wrapped the lines.
-        columns = size(self._stream)[0]
-        rows = sum(max(1, -(-each // columns)) for each in self._widths)
-        self._widths = []
+        # If the terminal became narrower, it may have wrapped these lines, or cut them. Then a rest
+        # of them may stay: to erase more could erase a text.
+        rows, self._rows = self._rows, 0
         up = f"\x1b[{rows - 1}A" if rows > 1 else ""
         return f"\r{up}\x1b[J"
 

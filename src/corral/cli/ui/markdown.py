@@ -21,6 +21,8 @@ LONGEST_PARSED = 4_000
 for hostile input."""
 LARGEST_TABLE = 200
 """Rows. A longer table is printed in parts."""
+DEEPEST_QUOTE = 4
+"""Bars before a quote."""
 MIN_COLUMN = 6
 """Columns of the screen for a column of a table, at least."""
 
@@ -109,7 +111,7 @@ def block(source: str, columns: int) -> list[Line]:
         style = "bold underline" if len(heading[1]) == 1 else "bold"
         return spans.wrap(inline(heading[2] or "", style), room)
     if quote := _QUOTE.match(source):
-        bar = [Span("│ " * quote[1].count(">"), "dim")]
+        bar = [Span("│ " * min(quote[1].count(">"), DEEPEST_QUOTE), "dim")]
         return spans.wrap([*bar, *inline(quote[2], "italic")], room, bar)
     if item := _ITEM.match(source):
         return _item(item, room)

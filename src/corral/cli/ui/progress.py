@@ -130,7 +130,7 @@ class Progress(LiveProgress):
 
     def _show_warning(self, event: Error) -> None:
         """A retry or a wait of the agent is also what it does now."""
-        if event.retryable or event.code in ("rate_limited", "overloaded"):
+        if event.retryable:
             self._activity = f"waiting: {event.message}"
         if event.message != self._repeated:
             self.print_line(f"! {event.message}")
