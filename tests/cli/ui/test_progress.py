@@ -125,9 +125,7 @@ def test_a_narrow_terminal_and_one_that_becomes_narrower_keep_all_text(
 def test_what_a_pipe_prints_on_the_same_terminal_is_not_erased(workspace: Path) -> None:
     """As in ``corral run … | tee FILE``."""
     script = [
-        Turn(
-            text=["One", " and", " two."], calls=[Call("list_dir", {"path": "."})], chunk_delay=0.3
-        ),
+        Turn(text=["One", " two."], calls=[Call("list_dir", {"path": "."})], chunk_delay=0.3),
         Turn(text=["Three", " and four."], chunk_delay=0.3),
     ]
     with ModelServer(script) as server:
