@@ -31,3 +31,24 @@ async def test_run_sync_works_inside_a_running_event_loop(tmp_path: Path, durabl
 
 def test_run_sync_works_without_an_event_loop(tmp_path: Path) -> None:
     assert run(tmp_path, durable=False).status == "success"
+
+
+GATE = """digraph gate {
+    start [shape=Mdiamond]; exit [shape=Msquare]; ask [shape=hexagon, label="Ship it?"]
+    start -> ask; ask -> ship [label="[Y] Yes"]; ask -> exit [label="[N] No"]; ship -> exit
+}"""
+
+
+def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Path) -> None:
+    db = str(tmp_path / "runs.db")
+    waiting = pipelines.run_sync(GATE, simulate=True, db=db, workspace=tmp_path)
+    assert waiting.status == "waiting"
+    pipelines.answer_sync(waiting.run, "Y", db=db)
+    done = pipelines.resume_sync(waiting.run, db=db)
+    assert (done.status, done.completed) == ("success", ["start", "ask", "ship", "exit"])
+    again = pipelines.fork_sync(waiting.run, "ask", db=db)
+    assert again.status == "waiting"
+    pipelines.cancel_sync(again.run, reason="enough", db=db)
+    assert {each.id for each in pipelines.runs_sync(db=db)} == {waiting.run, again.run}
+    shown = pipelines.show_sync(waiting.run, db=db)
+    assert shown.state.completed == ["start", "ask", "ship", "exit"]
