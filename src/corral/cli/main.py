@@ -92,14 +92,14 @@ def main() -> None:
     except BrokenPipeError:
         code = _discard_stdout()
     except Exception as error:
-        code = _report_error(error)
+        code = report_error(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _discard_stdout()
     except OSError as error:
         _discard_stdout()
-        code = _report_error(error)
+        code = report_error(error)
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -122,7 +122,8 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     echo(f"corral: {message}", err=True)
 
 
-def _report_error(error: Exception) -> int:
+def report_error(error: Exception) -> int:
+    """Print an error that ends the command; returns the exit code."""
     from corral.errors import CorralError
     from corral.system.threads import is_thread_limit, no_thread_error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from corral.errors import ConfigError, StorageFailed
 from corral.system import fs
+from corral.system.state_folder import state_folder
 
 
 def user_home() -> Path:
@@ -22,17 +23,9 @@ def user_home() -> Path:
 
 
 def home() -> Path:
-    """``CORRAL_HOME``, or the platform's folder for state."""
-    given = os.environ.get("CORRAL_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return (Path(base) if base else user_home() / "AppData" / "Local") / "corral"
-    if sys.platform == "darwin":
-        return user_home() / "Library" / "Application Support" / "corral"
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else user_home() / ".local" / "state") / "corral"
+    """``CORRAL_HOME``, or the platform's folder for state. Raises ``ConfigError`` if there is no
+    home folder."""
+    return Path(state_folder() or user_home())
 
 
 def managed() -> Path:

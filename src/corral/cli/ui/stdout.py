@@ -17,6 +17,7 @@ from typing import Protocol
 from corral.cli.ui import terminal
 from corral.cli.ui.live_area import size
 from corral.cli.ui.markdown import MarkdownStream
+from corral.cli.ui.message_text import MessageText
 from corral.cli.ui.spans import Line
 from corral.events import Event, Text, to_json
 from corral.terminal_text import Cleaner, json_line
@@ -51,33 +52,22 @@ class AnswerPrinter:
     """The answer's text as it comes, a blank line between messages."""
 
     def __init__(self) -> None:
-        self._open = False
-        self._separator = ""
-        """Written before the next message."""
-        self._ends_line = True
+        self._message = MessageText()
         self._cleaner = Cleaner() if sys.stdout.isatty() else None
 
     def text(self, event: Event) -> str:
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
-            separator = "" if self._open else self._separator
-            self._open = True
-            self._ends_line = event.delta.endswith("\n")
             delta = self._cleaner.add(event.delta) if self._cleaner else event.delta
-            return separator + delta
-        if self._open and getattr(event, "call_id", None) is not None:
-            self._open = False
-            self._separator = "\n"
-            return self.end()  # a line of progress may follow on the same screen
-        return ""
+            return self._message.before(event.delta) + delta
+        return self._message.end_message() if getattr(event, "call_id", None) is not None else ""
 
     def tail(self, columns: int) -> Sequence[Line]:
         return ()
 
     def end(self) -> str:
-        ended, self._ends_line = self._ends_line, True
-        return "" if ended else "\n"
+        return self._message.end()
 
 
 class RenderedAnswer:

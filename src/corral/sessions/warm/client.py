@@ -109,6 +109,14 @@ CONTROL_PREFIX = b'{"type":"corral.'
 control_decoder: msgspec.json.Decoder[Control] = msgspec.json.Decoder(Control)
 
 
+def process_ended(files: WarmFiles) -> ProcessFailed:
+    """The error if the background process ended after it had accepted a prompt."""
+    return ProcessFailed(
+        "the background process of the session ended unexpectedly",
+        hint=f"See {files.log}. The next prompt starts another process.",
+    )
+
+
 class WarmTurn:
     """One prompt to a named session. Iterate it for the events; ``cancel`` ends it early."""
 
@@ -159,10 +167,7 @@ class WarmTurn:
                 # Not accepted: the process was about to end. Another one is started.
                 if self.accepted is not None:
                     break
-        raise ProcessFailed(
-            "the background process of the session ended unexpectedly",
-            hint=f"See {self._files.log}. The next prompt starts another process.",
-        )
+        raise process_ended(self._files)
 
     async def _attempt(self) -> AsyncIterator[bytes]:
         reader, self._writer = await open_connection(self._files, self._idle)
