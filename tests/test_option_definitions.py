@@ -292,7 +292,7 @@ def node_value(option: str) -> str:
     """A valid value for a node attribute, from the type of the option with that name."""
     hint = normalized(typing.get_type_hints(RunKwargs)[option])
     if isinstance(hint, frozenset) and hint not in NODE_VALUES:
-        return "reads" if Policy in hint else "high"
+        return "reads" if Policy in hint else "auto" if "auto" in hint else "high"
     return NODE_VALUES.get(hint, "x")
 
 

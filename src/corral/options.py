@@ -27,6 +27,7 @@ Values: TypeAlias = dict[str, object]
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
 SandboxMode = Literal["off", "auto", "require", "agent"]
+SANDBOX_MODES: tuple[SandboxMode, ...] = ("off", "auto", "require", "agent")
 
 APPROVAL_MODES: dict[str, Policy] = {
     "default": Policy.read_only(),

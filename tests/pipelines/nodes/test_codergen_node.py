@@ -151,13 +151,14 @@ async def test_only_allowed_tools_can_be_used(
     ("attrs", "expected"),
     [
         ({"policy": "anything"}, "policy must be one of reads, edits, all"),
+        ({"sandbox": "yes"}, "sandbox must be one of off, auto, require, agent"),
         ({"reasoning_effort": "immense"}, "reasoning_effort must be one of"),
         ({"max_turns": "many"}, "max_turns must be a number"),
         ({"output_schema": "no-such.json"}, "cannot be read"),
         ({"output_schema": "{nonsense"}, "is not JSON"),
         ({"agent": "gemini-aqp"}, "Did you mean"),
         ({"model": "nobody:thing"}, "unknown model vendor 'nobody'"),
-        ({"max_budget_usd": 1.5}, "corral has no option 'max_budget_usd'"),
+        ({"session_mode": "x"}, "corral has no option 'session_mode'"),
     ],
 )
 async def test_invalid_attributes_fail_before_the_agent_is_called(

@@ -22,7 +22,7 @@ from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import Event
 from corral.nesting import decode_json
-from corral.options import RunKwargs, RunOptions
+from corral.options import SANDBOX_MODES, RunKwargs, RunOptions, SandboxMode
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
@@ -59,7 +59,7 @@ LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachm
 NODE_OPTIONS = frozenset(
     (
         *(*TEXT_OPTIONS, *COUNT_OPTIONS, *AMOUNT_OPTIONS, *LIST_OPTIONS),
-        *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort"),
+        *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"),
     )
 )
 """Attributes of a node that set the option of ``corral.run`` with the same name."""
@@ -144,6 +144,15 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     return options, _set_effort(node, spec, options)
 
 
+def _sandbox_mode(node: Node, text: str) -> SandboxMode:
+    for mode in SANDBOX_MODES:
+        if mode == text:
+            return mode
+    raise ConfigError(
+        f"{node.id}: sandbox must be one of {', '.join(SANDBOX_MODES)}, got: {text!r}"
+    )
+
+
 def _set_attributes(node: Node, options: RunKwargs) -> None:
     """Set the options that are attributes of the node. Raises ``ConfigError``."""
     for text_name in TEXT_OPTIONS:
@@ -158,6 +167,8 @@ def _set_attributes(node: Node, options: RunKwargs) -> None:
     for list_name in LIST_OPTIONS:
         if names := node.names(list_name):
             options[list_name] = names
+    if text := node.text("sandbox"):
+        options["sandbox"] = _sandbox_mode(node, text)
 
 
 def effort_of(node: Node) -> Effort | None:

@@ -1,10 +1,10 @@
 """``codergen``: a prompt to the node's agent, or to the built-in agent with the node's model.
 
 Attributes: ``prompt`` (else the label), ``agent``, ``model`` or ``llm_model`` and
-``llm_provider``, ``policy`` (reads, edits, all), ``allowed_tools``, ``system_prompt``,
-``reasoning_effort``, ``max_turns``, ``max_budget_usd``, ``timeout``, ``output_schema`` (its
-value in ``<node>.output``), ``until`` (a command; ``rounds``, ``max_total_tokens``), ``images``,
-``attachments``, ``output_key`` (a key for the answer's text).
+``llm_provider``, ``policy`` (reads, edits, all), ``allowed_tools``, ``sandbox``,
+``system_prompt``, ``reasoning_effort``, ``max_turns``, ``max_budget_usd``, ``timeout``,
+``output_schema`` (its value in ``<node>.output``), ``until`` (a command; ``rounds``,
+``max_total_tokens``), ``images``, ``attachments``, ``output_key`` (a key for the answer's text).
 """
 
 from __future__ import annotations
