@@ -130,3 +130,20 @@ def annotated(result: corral.Result, typed: corral.Result[Review]) -> None:
     assert_type(result.output, Any)
     assert_type(typed.output, Review)
     annotated(typed, corral.run_sync("gemini", "Go", output=Review))
+
+
+def sessions_of_code_that_is_not_async() -> None:
+    with corral.session_sync("gemini-cli", policy="edits") as session:
+        reveal_type(session.run("Review", output=Review))  # Result[Review]
+        assert_type(session.run("Go").output, None)
+        for event in session.prompt("Go"):
+            assert_type(event, corral.Event)
+
+
+def events(event: corral.Event, piece: models.StreamEvent) -> None:
+    if event.type == "text":
+        assert_type(event, corral.events.Text)
+    elif event.type == "done":
+        assert_type(event, corral.events.Done)
+    if piece.type == "text_delta":
+        assert_type(piece, models.TextDelta)
