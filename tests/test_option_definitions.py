@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 import click
 import pytest
 from support.goldens import check_golden
-from support.option_docs import with_docstrings, with_tables
+from support.option_docs import with_docstrings, with_flags, with_tables
 
 import corral
 from corral import durations
@@ -206,6 +206,11 @@ def test_help_has_the_text_of_each_option_below_its_section(name: str) -> None:
 def test_the_tables_of_options_have_the_text_of_each_option() -> None:
     page = ROOT / "docs/configuration.md"
     check_golden(page, with_tables(page.read_text("utf-8")))
+
+
+def test_the_page_about_the_command_line_has_the_help_of_each_flag() -> None:
+    page = ROOT / "docs/command-line.md"
+    check_golden(page, with_flags(page.read_text("utf-8"), run_command.command))
 
 
 def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
