@@ -64,13 +64,13 @@ class BenchEnvironment:
         if self.quick and not _ready("corral"):
             progress("corral is measured in this environment, with all its other packages\n")
             return Path(sys.executable).with_name("corral")
-        if _python_peer("corral", folder):
-            packages = next(folder.glob("lib/python*/site-packages"))
-            (packages / "corral.pth").write_text(f"{HERE.parent / 'src'}\n")
-            command = folder / "bin" / "corral"
-            command.write_text(f"#!{folder / 'bin' / 'python'}\n{LAUNCHER}")
-            command.chmod(0o755)
-        return folder / "bin" / "corral"
+        _python_peer("corral", folder)
+        packages = next(folder.glob("lib/python*/site-packages"))
+        (packages / "corral.pth").write_text(f"{HERE.parent / 'src'}\n")
+        command = folder / "bin" / "corral"
+        command.write_text(f"#!{folder / 'bin' / 'python'}\n{LAUNCHER}")
+        command.chmod(0o755)
+        return command
 
     def peer(self, name: str) -> Path | None:
         """The folder of a peer's programs; None if it is not available."""

@@ -38,6 +38,7 @@ def warm(bench: BenchEnvironment) -> list[Row]:
     folder = bench.peer(ACPX)
     acpx = [str(folder / "acpx") if folder else "", "--format", "quiet", "--agent", agent]
     prompt = [*acpx, "prompt", "-s", "bench", "go"]
+    shutil.rmtree(Path(bench.env["CORRAL_HOME"]) / "warm", ignore_errors=True)
     _call(bench, [*corral, "--agent", agent, "go"])
     try:
         names = {"corral": _wall(bench, [*corral, "go"])}
@@ -47,7 +48,7 @@ def warm(bench: BenchEnvironment) -> list[Row]:
             names[ACPX] = _wall(bench, prompt)
         costs = measure_rounds(names)
     finally:
-        _call(bench, [str(bench.corral), "sessions", "stop", "bench"])
+        _call(bench, [str(bench.corral), "sessions", "stop", "--forget", "bench"])
         if folder:
             _call(bench, [*acpx, "sessions", "close", "bench"])
     if not folder:

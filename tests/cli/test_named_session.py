@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.pipeline_command import corral
 
+from corral.sessions import store
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
 
@@ -44,6 +46,17 @@ def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None
     assert again.stdout != first
     listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
     assert [each["turns"] for each in listed] == [2]
+
+
+def test_a_name_whose_session_is_gone_is_an_error_that_says_what_to_do(session: Path) -> None:
+    assert run("text hi", cwd=session).returncode == 0
+    corral("sessions", "stop", "fix", cwd=session)
+    store.find("last").close(keep=False)
+    gone = run("text hi", cwd=session)
+    assert gone.returncode == 4
+    assert "corral sessions stop --forget fix" in gone.stderr
+    assert corral("sessions", "stop", "--forget", "fix", cwd=session).returncode == 0
+    assert run("text hi", cwd=session).stdout == "hi\n"
 
 
 def test_what_is_denied_because_nobody_can_be_asked_is_printed(session: Path) -> None:

@@ -39,9 +39,10 @@ from typing import TypedDict
 import msgspec
 
 from corral.agents import registry
-from corral.errors import ConfigError, CorralError, Interrupted
+from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost
 from corral.events import Decision, PermissionRequest, to_json
 from corral.policy import Policy
+from corral.sessions import store
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
 from corral.sessions.warm.client import (
@@ -56,7 +57,7 @@ from corral.sessions.warm.client import (
     Waiting,
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
-from corral.system import fs, logs
+from corral.system import fs, logs, paths
 from corral.values import Json
 
 
@@ -273,6 +274,7 @@ class _Server:
             return self._session, _check_options(self._stored, request)
         try:
             before = self._files.stored()
+            _check_stored(before)
             agent = _agent(before, request)
             options = {**(before.options if before is not None else {}), **request.options}
             stored = StoredName(
@@ -299,6 +301,17 @@ class _Server:
 
     async def _ask(self, request: PermissionRequest) -> Decision:
         return await self._current.ask(request) if self._current is not None else "deny"
+
+
+def _check_stored(before: StoredName | None) -> None:
+    """Raises ``ResumeLost`` if the stored session of the name is gone: a new conversation must not
+    start silently."""
+    if before is None or store.open_folder(paths.sessions() / before.session) is not None:
+        return
+    raise ResumeLost(
+        f"the stored session of {before.name!r} is gone: {before.session}",
+        hint=f"Start a new one: corral sessions stop --forget {before.name}",
+    )
 
 
 def _agent(before: StoredName | None, request: Request) -> str:
