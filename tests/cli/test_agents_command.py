@@ -56,12 +56,12 @@ def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
     agents = listed(env)
     gemini = agents["gemini-acp"]
     assert (gemini["installed"], gemini["code"]) == (False, "not_installed")
-    assert (gemini["persistent"], gemini["sandbox"]) == (True, "--sandbox")
+    assert (gemini["persistent"], gemini["sandbox"]) == (True, "agent")
     assert agents["gemini-cli"]["persistent"] is False
-    assert agents["codex-cli"]["sandbox"] == "its own"
+    assert agents["codex-cli"]["sandbox"] == "always"
     assert agents["corral"]["installed"] is True
     row = columns(env, "gemini-acp")
-    assert row == ["gemini-acp", "–", str(gemini["tested_version"]), "none", "yes", "--sandbox",
+    assert row == ["gemini-acp", "–", str(gemini["tested_version"]), "none", "yes", "agent",
                    "gemini"]  # fmt: skip
     assert columns(env, "manual")[3] == "–"
 

@@ -339,9 +339,10 @@ def _state(agent: AgentSpec) -> JsonObject:
 
 
 def _sandbox(agent: AgentSpec) -> str | None:
+    """The agent's own sandbox: always used, or with ``--sandbox agent``. Corral's is for all."""
     if agent.own_sandbox:
-        return "its own"
-    return "--sandbox" if "sandbox" in agent.supports else None
+        return "always"
+    return "agent" if "sandbox" in agent.supports else None
 
 
 def _format_value(value: Json) -> str:

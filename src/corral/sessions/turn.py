@@ -261,7 +261,7 @@ class Turn(Generic[T_co]):
             return
         # Another way to the service than that of this process is possible: nothing is claimed.
         wrapped = run.program is not None and not self._prepared.program.packaged
-        elsewhere = run.replay is not None or run.sandbox or wrapped
+        elsewhere = run.replay is not None or run.sandbox == "agent" or wrapped
         if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
             self._network = NetworkWatch(backend.service_url, run.retries, backend.emit, self._fail)
 
