@@ -7,6 +7,7 @@ import gc
 import json
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -23,7 +24,8 @@ from corral.cli.options import (
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.run_result import read_schema, result_table
 from corral.cli.sections import SectionedCommand, option
-from corral.cli.ui.terminal import answer, echo_err, echo_json
+from corral.cli.ui.compare_progress import Progress
+from corral.cli.ui.terminal import answer_markdown, echo_err, echo_json
 from corral.errors import ConfigError, CorralError, PromptError, StorageFailed
 from corral.options import RunKwargs
 from corral.result import Result
@@ -140,6 +142,7 @@ class Comparison:
         self._cwd = Path(options.get("cwd") or ".").absolute()
         self._name = f"compare-{secrets.token_hex(3)}"
         self._answers: list[Answer] = []
+        self._progress = Progress(agents, enabled=not flags["quiet"])
 
     def check(self) -> None:
         """Make every check of a real run, for each agent. Nothing is started. Raises
@@ -170,7 +173,7 @@ class Comparison:
         def cancel() -> None:
             work.cancel()
 
-        with signals(cancel):
+        with signals(cancel), self._progress:
             try:
                 await work
             except asyncio.CancelledError:
@@ -195,7 +198,8 @@ class Comparison:
         options = self._options.copy()
         options["cwd"] = str(cwd)
         try:
-            return await api.run(agent, self._text, output=self._schema, **options)
+            show = partial(self._progress.show, agent)
+            return await api.run(agent, self._text, output=self._schema, on_event=show, **options)
         except CorralError as error:  # the others continue
             return Result(status=error.status, agent=agent, error=error.event())
 
@@ -229,7 +233,7 @@ class Comparison:
         if self._schema is not None and result.ok:
             shown = json.dumps(result.output, ensure_ascii=False)
         model = f" ({result.model})" if result.model else ""
-        answer(f"## {found.agent}{model}\n\n{shown.rstrip() or f'({result.status})'}\n\n")
+        answer_markdown(f"## {found.agent}{model}\n\n{shown.rstrip() or f'({result.status})'}\n\n")
         if result.error is not None:
             echo_err(f"corral: {found.agent}: {result.error.message}")
 

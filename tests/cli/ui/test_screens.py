@@ -12,7 +12,7 @@ from support.goldens import check_golden
 from support.pipeline_command import GATE
 from support.screens import Screen, masked, screen
 
-from corral.testing import Call, ModelServer, Turn, hang, say
+from corral.testing import Call, ModelServer, Request, Turn, hang, say
 
 GOLDENS = Path(__file__).parent / "screens"
 MODEL = ("--model", "gemini:gemini-2.5-flash")
@@ -174,3 +174,21 @@ def test_a_batch_prints_failures_above_its_bar(workspace: Path, columns: int) ->
         shown.interrupt()
         assert shown.end() == 130
     check("batch-interrupted", columns, shown)
+
+
+@SIZES
+def test_a_comparison_shows_each_agent_until_it_has_answered(workspace: Path, columns: int) -> None:
+    agents = ("gemini:gemini-2.5-flash", "gemini:gemini-2.5-pro")
+
+    def answer(request: Request) -> Turn:
+        return say("It is **small**.") if request.model == "gemini-2.5-flash" else hang("It")
+
+    words = ("compare", "-a", agents[0], "-a", agents[1], "What is it?")
+    with (
+        ModelServer(answer) as server,
+        corral(*words, cwd=workspace, env=server.env, columns=columns) as shown,
+    ):
+        shown.until_true(lambda: "small" in shown.shown and "answering" in shown.lines[-1])
+        check("compare-running", columns, shown)
+        shown.interrupt()
+        assert shown.end() == 130
