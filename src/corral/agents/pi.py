@@ -265,13 +265,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         flags += [flag, value] if value is not None else []
     env = {"PI_CODING_AGENT_DIR": os.path.join(place.home, _HOME), "PI_OFFLINE": "1",
            "PI_TELEMETRY": "0", "TMPDIR": place.tmp, "NO_COLOR": "1"}  # fmt: skip
-    argv, notes = (
-        (*place.program, "--print", "--mode", "json", *flags),
-        (f"authentication: {found}",),
-    )
-    return Launch(
-        argv=argv, env=env, stdin=prompt.encode(), files=files, notes=notes, service_url=url
-    )
+    argv = (*place.program, "--print", "--mode", "json", *flags)
+    stdin, notes = prompt.encode(), (f"authentication: {found}",)
+    return Launch(argv=argv, env=env, stdin=stdin, files=files, notes=notes, service_url=url)
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {
