@@ -196,8 +196,8 @@ def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
 
 def urls(text: str) -> Iterator[Endpoint]:
     """The hosts and ports of all URLs in a text."""
-    for found in _URL.findall(text):
-        parts = urlsplit(found)
+    for found in _URL.finditer(text):
+        parts = urlsplit(found[0])
         try:
             port = parts.port or _PORTS[parts.scheme]
         except ValueError:
