@@ -18,7 +18,7 @@ import corral
 from corral import errors, events
 from corral.options import RunKwargs
 from corral.result import result_from_events
-from corral.testing import ModelServer, Request, Turn, say
+from corral.testing import ModelServer, Request, Turn, call, say
 
 
 class Model(BaseModel):
@@ -78,6 +78,8 @@ class Answers:
     def _answer(self, request: Request) -> Turn:
         self.requests.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Turn):
+            return answer
         return say(f"Here:\n```json\n{json.dumps(answer)}\n```")
 
 
@@ -180,3 +182,60 @@ async def test_each_turn_of_a_repaired_run_ends_and_only_the_last_has_the_output
     ends = [event for event in seen if isinstance(event, events.Done)]
     assert [end.output for end in ends] == [None, GOOD]
     assert seen[-1] is ends[-1]
+
+
+def helper() -> str:
+    """Helps."""
+    return "so"
+
+
+async def test_a_session_with_tools_returns_values_too(model: Answers) -> None:
+    model.answers = [call("helper"), BAD, GOOD]
+    async with corral.session(tools=[helper], **model.options) as session:
+        assert (await session.run("go", output=Data)).output == Data("a", 3)
+    assert len(model.requests) == 3
+
+
+async def test_a_prompt_file_is_sent_once_and_then_the_correction(
+    model: Answers, workspace: Path
+) -> None:
+    (workspace / "prompt.md").write_text("Rate this project")
+    model.answers = [BAD, GOOD]
+    result = await corral.run(output=Data, prompt_file="prompt.md", **model.options)
+    assert result.output == Data("a", 3)
+    first, second = (request.last_text for request in model.requests)
+    assert first.startswith("Rate this project")
+    assert "does not fit" in second
+    assert "Rate this project" not in second
+
+
+async def test_a_secret_in_a_submitted_value_is_redacted_in_the_last_event(
+    model: Answers,
+) -> None:
+    model.answers = [call("submit_result", title=KEY, score=3), say("done")]
+    seen: list[events.Event] = []
+    result = await corral.run(
+        prompt="go", output=Data, tools=[helper], on_event=seen.append, **model.options
+    )
+    done = seen[-1]
+    assert isinstance(done, events.Done)
+    assert isinstance(done.output, dict)
+    assert (done.output["score"], KEY in str(done.output)) == (3, False)
+    assert result.output == Data(KEY, 3)
+
+
+async def test_the_text_of_a_long_answer_is_cut_in_the_last_event_only_if_it_is_not_collected(
+    model: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.sessions.turn.MAX_TEXT", 10)
+    model.answers = [say("12345", "67890", "more")]
+    async with corral.session(**model.options) as session:
+        *_, done = [event async for event in session.prompt("go")]
+        assert isinstance(done, events.Done)
+        assert (done.text, done.text_complete) == ("1234567890", False)
+        collected: list[events.Event] = []
+        result = await session.prompt("go").collect(collected.append)
+        last = collected[-1]
+        assert isinstance(last, events.Done)
+        assert (last.text, last.text_complete) == (result.text, True)
+        assert result.text == "1234567890more"
