@@ -1,7 +1,7 @@
 """A demonstration: the real Gemini CLI fixes a bug in a small project, with a scripted model.
 
 It reads the project, fixes the bug, is denied a shell command by the policy, and returns one typed
-result. There is no API key and no cost, because the model's answers are in ``script``.
+result. There is no API key and no cost, because the model's answers are in ``SCRIPT``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def demonstrate(
         folder = Path(name)
         for file, content in PROJECT.items():
             (folder / file).write_text(content, encoding="utf-8")
-        async with ModelServer(script(folder)) as model:
+        async with ModelServer(SCRIPT) as model:
             result = await run(
                 AGENT,
                 PROMPT,
@@ -76,38 +76,24 @@ async def demonstrate(
         )
 
 
-def script(folder: Path) -> list[Turn]:
-    """The model's answers, turn by turn."""
-    folder = folder.resolve()  # the agent compares paths without links
-    return [
-        Turn(
-            thoughts="Let me look at the project first.",
-            text="I will look at the project.",
-            calls=[
-                Call("list_directory", {"dir_path": "."}),
-                Call("read_file", {"file_path": "greet.py"}),
-            ],
-        ),
-        Turn(
-            text="`nane` is a typo for `name`. I will fix it.",
-            calls=[
-                Call(
-                    "replace",
-                    {
-                        "file_path": str(folder / "greet.py"),
-                        "instruction": "Fix the misspelled variable.",
-                        "old_string": '"Hello " + nane',
-                        "new_string": 'f"Hello, {name}!"',
-                    },
-                )
-            ],
-        ),
-        Turn(
-            text="Now I will test it.",
-            calls=[Call("run_shell_command", {"command": "python -c 'import greet' > ran.txt"})],
-        ),
-        Turn(
-            text="I fixed greet.py. I was not allowed to run it, so it is untested.",
-            usage={"input": 2400, "output": 60, "cached": 1200, "thoughts": 12},
-        ),
-    ]
+FIX = {"path": "greet.py", "old": '"Hello " + nane', "new": 'f"Hello, {name}!"'}
+SCRIPT = (
+    Turn(
+        thoughts="Let me look at the project first.",
+        text="I will look at the project.",
+        calls=[Call("list_files", {"path": "."}), Call("read_file", {"path": "greet.py"})],
+    ),
+    Turn(
+        text="`nane` is a typo for `name`. I will fix it.",
+        calls=[Call("edit_file", FIX)],
+    ),
+    Turn(
+        text="Now I will test it.",
+        calls=[Call("shell", {"command": "python -c 'import greet' > ran.txt"})],
+    ),
+    Turn(
+        text="I fixed greet.py. I was not allowed to run it, so it is untested.",
+        usage={"input": 2400, "output": 60, "cached": 1200, "thoughts": 12},
+    ),
+)
+"""The model's answers, turn by turn."""
