@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -22,6 +24,7 @@ from corral.events import ToolKind
 from corral.options import KNOWN, RunOptions
 from corral.policy import Policy
 
+ROOT = Path(__file__).parents[2]
 EVERY = list(registry.all_agents())
 
 
@@ -147,3 +150,18 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
     assert (edits.races == "open", RACES in edits.note) == (is_open, is_open)
     others = [row for rows in told.values() for row in rows.values() if row is not edits]
     assert [row for row in others if row.races == "open" or RACES in row.note] == []
+
+
+PROGRAMS = [each for each in EVERY if each.programs and each.probe is not None]
+
+
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_the_base_url_of_an_agent_reaches_it_and_is_documented(agent: AgentSpec) -> None:
+    assert agent.probe is not None
+    variable = agent.probe.url_env
+    assert any(fnmatchcase(variable, pattern) for pattern in agent.env_names)
+    page = (ROOT / "docs" / "agents.md").read_text("utf-8")
+    table = page.partition("## Base URLs")[2].partition("## Notes")[0]
+    rows = [row for row in table.splitlines() if re.search(rf"\b{agent.title}\b", row)]
+    assert len(rows) == 1, agent.title
+    assert f"`{variable}`" in rows[0]

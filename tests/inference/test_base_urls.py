@@ -1,0 +1,52 @@
+"""The base-URL variables of the vendors, as docs/models.md names them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from corral import models
+from corral.models.registry import find_provider
+from corral.testing import ModelServer, Turn
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+CASES = [
+    ("gemini:gemini-2.5-flash", "GOOGLE_GEMINI_BASE_URL", ""),
+    ("gemini:gemini-2.5-flash", "GEMINI_BASE_URL", ""),
+    ("anthropic:claude-sonnet-5", "ANTHROPIC_BASE_URL", ""),
+    ("openai:gpt-5.5", "OPENAI_BASE_URL", "/v1"),
+    ("openai-chat:gpt-5.5", "OPENAI_BASE_URL", "/v1"),
+    ("chat:any", "CHAT_BASE_URL", "/v1"),
+    ("groq:any", "GROQ_BASE_URL", "/v1"),
+]
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+@pytest.mark.parametrize(("model", "variable", "path"), CASES)
+async def test_the_variable_directs_the_calls(
+    model: str,
+    variable: str,
+    path: str,
+    end: str,
+    model_server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vendor = model.partition(":")[0]
+    provider = find_provider(vendor)
+    lane = model_server.lane(f"base-url-{vendor}-{variable}-{bool(end)}", [Turn(text="reached")])
+    for name in provider.base_url_env:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"{lane.url}{path}{end}")
+    monkeypatch.setenv(provider.key_env[0], "no-real-key")
+    async with models.Client() as client:
+        answer = await models.generate(model, "hi", client=client)
+    assert answer.text == "reached"
+
+
+@pytest.mark.parametrize("variable", sorted({case[1] for case in CASES}))
+def test_the_variable_is_documented(variable: str) -> None:
+    text = PAGE.read_text("utf-8")
+    named = rf"`{variable}`|`NAME_BASE_URL`"
+    assert re.search(rf"`{variable}`", text) or ("GROQ" in variable and re.search(named, text))
