@@ -99,7 +99,7 @@ class HookedCalls:
                     answered.set_result((answer, arguments))
 
             use = build_tool_use("", name, arguments, kind=kind)
-            command = None if kind == "edit" else arguments.get("command")  # a patch is none
+            command = None if kind == "edit" else arguments.get("command")  # it may be a patch
             request = PermissionRequest(request_id, kind=kind, title=use.title, input=arguments)
             action = Action(
                 name,
