@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from corral.cli.ui import spans
 from corral.cli.ui.markdown import MarkdownStream
-from corral.cli.ui.spans import Span, ansi, plain, width
+from corral.cli.ui.spans import Line, Span, ansi, plain, width
 
 
 def render(text: str, columns: int = 40, size: int = 1_000_000) -> list[str]:
     """The lines of a text that arrives in pieces."""
     stream = MarkdownStream()
-    lines = []
+    lines: list[Line] = []
     for at in range(0, len(text), size):
         lines += stream.add(text[at : at + size], columns)
     return [plain(line) for line in [*lines, *stream.end(columns)]]
