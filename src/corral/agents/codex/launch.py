@@ -10,7 +10,7 @@ import json
 import os
 import tomllib
 
-from corral.agents.codex.policy import MODE_ACP, hook, toml, toml_list
+from corral.agents.codex.policy import HOOKS, MODE_ACP, hook, toml, toml_list
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, image_name
@@ -231,10 +231,11 @@ def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
 def _hooks(place: LaunchContext) -> list[str]:
     """The setting of the hooks: the one that judges paths, where the policy needs one, and the one
     that shows each call to ``on_tool_call``."""
-    found = [str(value) for value in place.compiled.folder_rules(place).values()]
+    rules = {name: str(value) for name, value in place.compiled.folder_rules(place).items()}
     if place.hook_command:
-        found.append(hook(place.hook_command))
-    return [f"hooks.PreToolUse=[{','.join(found)}]"] if found else []
+        others = rules.get(HOOKS, "[]")[1:-1]
+        rules[HOOKS] = f"[{hook(place.hook_command)}{',' if others else ''}{others}]"
+    return [f"{name}={value}" for name, value in rules.items()]
 
 
 def _servers(run: RunOptions, place: LaunchContext) -> list[str]:

@@ -55,8 +55,8 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 
 _HOOK_SECONDS = 86_400
 """A hook that takes longer counts as permission, so it gets longer than it can need."""
-PATH_HOOK = "path_hook"
-"""The key of the folder rules that holds the hook for paths."""
+HOOKS = "hooks.PreToolUse"
+"""The setting that lists the commands that Codex runs before tool calls."""
 READS_ALL = "include_directories changes nothing: Codex reads the whole disk"
 
 
@@ -162,7 +162,7 @@ def _path_hook(
         program = (sys.executable, "-I", "-m", "corral.system.hook_guard", json.dumps(guarded))
         # Codex takes any exit code but 2 as permission.
         command = f"{shlex.join(program)} || exit 2"
-        return {PATH_HOOK: hook(command, tools)}
+        return {HOOKS: f"[{hook(command, tools)}]"}
 
     return setting
 
