@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import pytest
 from pydantic import BaseModel, Field
@@ -50,7 +50,7 @@ SCHEMA = {
 GOOD = {"title": "a", "score": 3}
 BAD = {"title": "a", "score": "many"}
 
-KINDS: dict[str, tuple[Any, object, object]] = {
+KINDS: dict[str, tuple[object, object, object]] = {
     "pydantic": (Model, GOOD, Model(title="a", score=3)),
     "dataclass": (Data, GOOD, Data("a", 3)),
     "TypedDict": (Table, GOOD, GOOD),
@@ -201,7 +201,8 @@ async def test_a_prompt_file_is_sent_once_and_then_the_correction(
 ) -> None:
     (workspace / "prompt.md").write_text("Rate this project")
     model.answers = [BAD, GOOD]
-    result = await corral.run(output=Data, prompt_file="prompt.md", **model.options)
+    options: RunKwargs = {**model.options, "prompt_file": "prompt.md"}
+    result = await corral.run(output=Data, **options)
     assert result.output == Data("a", 3)
     first, second = (request.last_text for request in model.requests)
     assert first.startswith("Rate this project")

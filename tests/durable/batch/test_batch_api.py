@@ -34,7 +34,8 @@ def model(
 
 def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: Any) -> corral.Batch:
     options: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
-    return corral.batch(tasks, prompt, **options)
+    begun: corral.Batch = corral.batch(tasks, prompt, **options)
+    return begun
 
 
 @BOTH

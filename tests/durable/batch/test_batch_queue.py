@@ -79,7 +79,7 @@ async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) ->
     def on_result(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
         seen.append(len(set(child_pids()) - set(before)))
 
-    report = await corral.batch(
+    report: corral.BatchReport = await corral.batch(
         [{"id": f"t{n}"} for n in range(6)],
         "question {{id}}",
         agent="gemini-acp",
