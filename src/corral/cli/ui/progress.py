@@ -86,6 +86,14 @@ class Progress(LiveProgress):
         end = f" · {self.elapsed} s{tokens}"
         return shorten(clean(self._activity), max(10, room - len(end) - 1)) + end
 
+    def before_output(self) -> None:
+        """Something is about to be written to stdout. If it is a pipe, what reads it may print on
+        this terminal, at any time: from now on there is no status line that could erase it."""
+        if not self._hides_status and _is_pipe(sys.stdout.fileno()):
+            self._hides_status = True
+            if self._area is not None:
+                self._area.refresh()
+
     def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
         match event:
             case Init():
@@ -99,9 +107,6 @@ class Progress(LiveProgress):
                 self._show_result(event)
             case Text():
                 self._activity = "answering"
-                # What reads the pipe may print on this terminal, at any time: a status line would
-                # erase it.
-                self._hides_status = self._hides_status or _is_pipe(sys.stdout.fileno())
             case UsageReport():
                 self._tokens = event.usage.total
             case Error() if event.recoverable:

@@ -20,7 +20,9 @@ async def print_turn(turn: Turn | WarmTurn, printer: Printer, progress: Progress
     progress.tail = printer.tail
     with signals(turn.cancel), progress, Stdout(lambda: turn.failed) as out:
         async for event in turn:
-            await out.write(printer.text(event))
+            if text := printer.text(event):
+                progress.before_output()
+                await out.write(text)
             progress.show(event, turn.notes)
             if isinstance(event, Done):
                 last = event
