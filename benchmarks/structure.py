@@ -79,8 +79,8 @@ def durable_node(folder: Path) -> list[str]:
 
     def run() -> None:
         database = f"sqlite:///{folder / 'runs.db'}"
-        result = pipelines.run_sync(
-            PIPELINE, simulate=True, durable=True, db=database, workspace=folder
+        result = asyncio.run(
+            pipelines.run(PIPELINE, simulate=True, durable=True, db=database, workspace=folder)
         )
         assert result.status == "success", result
 

@@ -13,10 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from corral.errors import PolicyError
+from corral.errors import PolicyError, short_traceback
 from corral.events import ToolKind
 from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
-from corral.tracebacks import short_traceback
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]

@@ -8,10 +8,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from corral.display import Card, Displayed, count, spent
-from corral.errors import CorralError, from_event
+from corral.errors import CorralError, from_event, short_traceback
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.output_types import T_co
-from corral.tracebacks import short_traceback
 from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
 
 Value = TypeVar("Value")

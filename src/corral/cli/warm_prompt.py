@@ -23,7 +23,7 @@ import stat
 
 from corral.cli.ui.message_text import MessageText
 from corral.sessions.warm.address import socket_in, warm_folder
-from corral.system.state_folder import state_folder
+from corral.system.paths import state_folder
 
 CONTROL = b'{"type":"corral.'
 """How a line starts that is not an event."""

@@ -14,7 +14,7 @@ from typing import TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from corral.errors import CorralError, TotalTimeout
+from corral.errors import CorralError, TotalTimeout, short_traceback, short_traceback_async
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.fallback import ModelChoice
 from corral.inference.request import (
@@ -29,7 +29,6 @@ from corral.inference.tools import Toolbox
 from corral.messages import Message, ToolResult
 from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
 from corral.system.blocking import iterate, sync_twin
-from corral.tracebacks import short_traceback, short_traceback_async
 
 Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""

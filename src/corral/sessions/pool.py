@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import acp_transport, compile_for
-from corral.errors import ConfigError
+from corral.errors import ConfigError, short_traceback_async
 from corral.events import Event
 from corral.options import check_prompt
 from corral.output_types import T
@@ -74,7 +74,6 @@ from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnChecks
 from corral.system import platform
 from corral.system.environment import SecretRedactor
-from corral.tracebacks import short_traceback_async
 
 if TYPE_CHECKING:
     from corral.policy import Policy, Preset

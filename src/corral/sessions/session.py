@@ -23,7 +23,14 @@ from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
 from corral.display import count
-from corral.errors import ConfigError, CorralError, ResumeLost, ToolFailed
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    ResumeLost,
+    ToolFailed,
+    short_traceback,
+    short_traceback_async,
+)
 from corral.options import PromptKwargs, check_prompt
 from corral.output_types import T
 from corral.policy import Policy, Preset
@@ -36,7 +43,6 @@ from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_pr
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks
 from corral.system.environment import SecretRedactor
-from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from corral.errors import short_traceback
 from corral.sessions.session import Session
 from corral.system.blocking import LoopThread, warn_of_blocking
-from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.events import Event

@@ -35,6 +35,8 @@ from corral.errors import (
     StartupTimeout,
     StreamBroken,
     TotalTimeout,
+    short_traceback,
+    short_traceback_async,
 )
 from corral.events import Done, Error, Event, Init, Vendor, to_json
 from corral.nesting import decode_json
@@ -52,7 +54,6 @@ from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
-from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from corral.errors import short_traceback
 from corral.system import threads
-from corral.tracebacks import short_traceback
 
 P = ParamSpec("P")
 T = TypeVar("T")

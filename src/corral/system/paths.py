@@ -1,22 +1,51 @@
-"""The folders that corral uses, and the files it reads settings from."""
+"""The folders that corral uses, and the files it reads settings from.
+
+This module loads nothing when it is imported, for the fast start of the command line.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from corral.errors import ConfigError, StorageFailed
-from corral.system import fs
-from corral.system.state_folder import state_folder
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def state_folder() -> str | None:
+    """``CORRAL_HOME``, or ``corral`` in the platform's folder for state. None if the user has no
+    home folder."""
+    given = os.environ.get("CORRAL_HOME")
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    if sys.platform == "win32":
+        return _below("LOCALAPPDATA", "AppData", "Local")
+    if sys.platform == "darwin":
+        return _below("", "Library", "Application Support")
+    return _below("XDG_STATE_HOME", ".local", "state")
+
+
+def _below(variable: str, *parts: str) -> str | None:
+    base = os.environ.get(variable) if variable else None
+    if not base:
+        user = os.path.expanduser("~")
+        if user == "~":
+            return None
+        base = os.path.join(user, *parts)
+    return os.path.join(base, "corral")
 
 
 def user_home() -> Path:
     """The user's home folder. Raises ``ConfigError`` if there is none."""
+    from pathlib import Path
+
     try:
         return Path.home()
     except RuntimeError as error:
+        from corral.errors import ConfigError
+
         raise ConfigError(
             "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
         ) from error
@@ -25,6 +54,8 @@ def user_home() -> Path:
 def home() -> Path:
     """``CORRAL_HOME``, or the platform's folder for state. Raises ``ConfigError`` if there is no
     home folder."""
+    from pathlib import Path
+
     return Path(state_folder() or user_home())
 
 
@@ -46,6 +77,9 @@ def process_registry() -> Path:
 def temporary() -> Path:
     """A folder for temporary files that only this user can use. Raises ``StorageFailed``."""
     import tempfile
+    from pathlib import Path
+
+    from corral.errors import StorageFailed
 
     folder = Path(tempfile.gettempdir()) / f"corral-{os.getuid()}"
     try:
@@ -71,6 +105,8 @@ def cache() -> Path:
 
 def user_config() -> Path:
     """The user's ``corral.toml``."""
+    from pathlib import Path
+
     if sys.platform == "win32":
         base = os.environ.get("APPDATA")
         return (Path(base) if base else user_home()) / "corral" / "corral.toml"
@@ -107,5 +143,7 @@ def _make_private(folder: Path) -> None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a file atomically, readable by its owner only. Missing folders are created."""
+    from corral.system import fs
+
     make_dir(path.parent)
     fs.write_atomically(path, data)
