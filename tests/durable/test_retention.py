@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: P
     assert list(place.iterdir()) == []
     assert len(results_of(file)) == 4
     # The same command continues from the results.
-    report = corral.batch_sync(["one", "two", "three", "four"], **given)
+    batch: Callable[..., corral.BatchReport] = corral.batch_sync
+    report = batch(["one", "two", "three", "four"], **given)
     assert (report.earlier, report.succeeded) == (4, 4)
 
 

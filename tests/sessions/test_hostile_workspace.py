@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ async def test_batches_with_worktrees_keep_embedded_repositories_and_odd_names(
         {"id": "good", "orders": sabotage(embedded, hostile)},
         {"id": "bad", "orders": "init\nsh mkdir .GIT; echo x > .GIT/x\ntext done\nresult"},
     ]
-    report = await corral.batch(
+    batch: Callable[..., corral.Batch] = corral.batch
+    report = await batch(
         *(tasks, "{{orders}}"),
         agent="gemini-cli",
         name="b",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def model(
 
 def begin(workspace: Path, tasks: Any = TASKS, prompt: str = PROMPT, **given: Any) -> corral.Batch:
     options: dict[str, Any] = {"model": MODEL, "cwd": workspace, **given}
-    begun: corral.Batch = corral.batch(tasks, prompt, **options)
-    return begun
+    batch: Callable[..., corral.Batch] = corral.batch
+    return batch(tasks, prompt, **options)
 
 
 @BOTH

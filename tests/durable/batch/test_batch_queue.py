@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) ->
     def on_result(_result: corral.BatchResult, _report: corral.BatchReport) -> None:
         seen.append(len(set(child_pids()) - set(before)))
 
-    report: corral.BatchReport = await corral.batch(
+    batch: Callable[..., corral.Batch] = corral.batch
+    report = await batch(
         [{"id": f"t{n}"} for n in range(6)],
         "question {{id}}",
         agent="gemini-acp",
