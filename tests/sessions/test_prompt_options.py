@@ -17,6 +17,7 @@ import corral
 from corral import Policy, errors
 from corral.agents import acp_command
 from corral.agents.spec import AcpTransport, AgentSpec
+from corral.policy import Preset
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
@@ -30,6 +31,9 @@ ASKS = Policy(
     read="allow", write="allow", shell="allow", network="allow", mcp="allow", own_mcp="ask"
 )
 """All but unlimited."""
+
+POLICIES: list[tuple[str, Preset | None]] = [("a.txt", None), ("b.txt", "reads"), ("c.txt", None)]
+"""What each prompt writes, and its policy."""
 
 
 def agent(*arguments: str) -> str:
@@ -109,8 +113,8 @@ async def test_the_builtin_agent_applies_the_narrower_policy_to_one_prompt(
     ours: BuiltinAgent,
 ) -> None:
     async with ours.session(steps("a.txt", "b.txt", "c.txt"), policy="edits") as session:
-        for name, policy in (("a.txt", None), ("b.txt", "reads"), ("c.txt", None)):
-            result = await session.run(f"write {name}", policy=policy)  # type: ignore[arg-type]
+        for name, policy in POLICIES:
+            result = await session.run(f"write {name}", policy=policy)
             assert result.text == f"tried {name}"
     assert sorted(path.name for path in ours.workspace.iterdir()) == ["a.txt", "c.txt"]
     # One conversation all the time.
@@ -185,8 +189,8 @@ async def test_gemini_applies_the_narrower_policy_to_one_prompt(
     "all" asks nobody."""
     options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="all")
     async with corral.session(name, **options) as session:
-        for file, policy in (("a.txt", None), ("b.txt", "reads"), ("c.txt", None)):
-            result = await session.run(f"write {file}", policy=policy)  # type: ignore[arg-type]
+        for file, policy in POLICIES:
+            result = await session.run(f"write {file}", policy=policy)
             assert (result.status, result.text) == ("success", f"tried {file}")
     assert sorted(p.name for p in gemini.workspace.glob("*.txt")) == ["a.txt", "c.txt"]
     assert "write a.txt" in str(gemini.requests[-1].body)
