@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import acp_transport, compile_for
-from corral.errors import ConfigError, short_traceback_async
+from corral.errors import ConfigError, short_traceback, short_traceback_async
 from corral.events import Event
 from corral.options import check_prompt
 from corral.output_types import T
@@ -170,8 +170,12 @@ class Pool:
         self.started = 0
         """Processes started so far."""
 
-    @short_traceback_async
     async def __aenter__(self) -> Pool:
+        with short_traceback:
+            self._set_up()
+        return self
+
+    def _set_up(self) -> None:
         prepared = self._prepare(self._options)
         if prepared.agent.transport.kind != "acp":
             raise ConfigError(
@@ -180,7 +184,6 @@ class Pool:
             )
         self._prepared = prepared
         self._open = True
-        return self
 
     async def __aexit__(
         self,

@@ -125,10 +125,14 @@ class Session:
         not a program."""
         return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
 
-    @short_traceback_async
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
+        with short_traceback:
+            await self._set_up()
+        return self
+
+    async def _set_up(self) -> None:
         prepared = self._prepare(self._options)
         if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
@@ -141,7 +145,6 @@ class Session:
             raise
         self._prepared = prepared
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
-        return self
 
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
