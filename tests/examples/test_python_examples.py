@@ -203,6 +203,13 @@ def children(pid: int) -> list[str]:
 
 
 @pytest.mark.gemini_cli
+def wait_for_no_children(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while children(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children(pid) == []
+
+
 def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leaves(
     model_server: ModelServer, project: Path
 ) -> None:
@@ -215,7 +222,7 @@ def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leave
         assert (kinds[0], kinds[-1]) == ("init", "done")
         done = json.loads(body.strip().rpartition("data: ")[2])
         assert (done["type"], done["status"]) == ("done", "success")
-        assert children(pid) == []
+        wait_for_no_children(pid)
 
         response = ask(connection, "Never+answer")
         while b"event: text" not in response.readline():
@@ -223,7 +230,4 @@ def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leave
         assert children(pid)
         response.close()
         connection.close()
-        deadline = time.monotonic() + 60
-        while children(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert children(pid) == []
+        wait_for_no_children(pid)
