@@ -129,7 +129,7 @@ async def test_results_reach_the_model_in_the_order_of_the_calls(ours: BuiltinAg
 async def test_an_invalid_call_is_an_error_result(ours: BuiltinAgent) -> None:
     wrong = [
         Call("no_such_tool", {"a": 1}),
-        Call("read_file", {"path": "a.txt"}),
+        Call("read_file", {"name": "a.txt"}),
         Call("read_file", {"file_path": 7}),
         Call("read_file", {}),
         Call("add", {"a": "x"}),

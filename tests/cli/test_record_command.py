@@ -69,8 +69,8 @@ def test_the_recording_starts_with_a_header(workspace: Path) -> None:
     ("words", "code", "message"),
     [
         (("record", "-o", "t", "--", "/no/such/program"), 12, "/no/such/program was not found"),
-        (("record", "--", "true"), 2, "Missing option '-o'"),
-        (("record", "-o", "t"), 2, "Missing argument"),
+        (("record", "--", "true"), 2, "missing option '-o'"),
+        (("record", "-o", "t"), 2, "missing argument"),
         (("replay", "no-such-file"), 90, "the recording cannot be read: no-such-file"),
         (("run", "--replay", "no-such-file", "x"), 2, "the recording cannot be read"),
     ],

@@ -202,7 +202,6 @@ def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-@pytest.mark.gemini_cli
 def wait_for_no_children(pid: int) -> None:
     deadline = time.monotonic() + 60
     while children(pid) and time.monotonic() < deadline:
@@ -210,6 +209,7 @@ def wait_for_no_children(pid: int) -> None:
     assert children(pid) == []
 
 
+@pytest.mark.gemini_cli
 def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leaves(
     model_server: ModelServer, project: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from corral.cli import worker
 from corral.cli.lazy_group import LazyGroup
 from corral.cli.pipeline import group as pipeline_group
+from corral.option_definitions import DEFINITIONS
 from corral.pipelines import node_kinds
 from corral.pipelines.linter.engine import lint
 from corral.pipelines.loader import load
@@ -63,6 +64,9 @@ def test_every_command_is_on_the_page_and_loads() -> None:
 @pytest.mark.parametrize("name", ["run", "resume", "fork"])
 def test_every_option_that_matters_is_on_the_page(name: str) -> None:
     documented = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
+    assert "see [the command line](command-line.md)" in PAGE
+    documented |= {"--policy", "--allow-tool", "--deny-tool"}
+    documented |= {flag for option in DEFINITIONS for flag in option.flags}
     for option in commands()[name].params:
         if isinstance(option, click.Option):
             assert documented & {*option.opts}, option.name

@@ -347,7 +347,7 @@ async def test_prompts_in_a_pool_share_a_process_and_nothing_else(
     places = [workspace / f"part-{number}" for number in range(PROMPTS)]
     for place in places:
         place.mkdir()
-    options = agent.options(answer, policy="edits", timeout=300)
+    options = agent.options(answer, policy="edits", timeout=300, record=False)
     async with corral.pool(agent.name, prompts_at_once=4, **options) as pool:
         prompts = (pool.run(f"question {n}", cwd=place) for n, place in enumerate(places))
         async with asyncio.timeout(330):

@@ -132,6 +132,7 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     options.pop("allowed_tools", None)
     options.pop("model", None)
     options["cwd"] = str(work.workspace)
+    options.setdefault("record", False)  # the folder of the run has what its nodes did
     options["timeout"] = node.seconds("timeout") or options.get("timeout") or TIMEOUT
     if (policy := policy_of(work)) is not None:
         options["policy"] = policy
