@@ -15,7 +15,7 @@ NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
 	@echo "make test       run all tests, with the real agents"
-	@echo "make test-fast  run the tests without real agents, Postgres and worker processes: 3 minutes"
+	@echo "make test-fast  run the tests without real agents, Postgres and worker processes"
 	@echo "make check      run formatter, linter and both type checkers"
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"

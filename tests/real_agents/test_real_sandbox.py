@@ -23,7 +23,6 @@ cat /proc/1/root{secret} > stolen2.txt
 cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep CANARY_OF_THE_CALLER > environ.txt
 (setsid sh -c 'sleep 2; echo x > {outside}/by_daemon.txt; echo x > late.txt' >/dev/null 2>&1 &)
 python3 -c "
-import socket
 for address in (('127.0.0.1', {port}), ('1.1.1.1', 53)):
     try:
         socket.create_connection(address, 2).close(); open('connected.txt', 'w').close()
@@ -42,16 +41,17 @@ async def listening(folder: Path) -> AsyncGenerator[tuple[int, str, list[str]]]:
     """A TCP port and a Unix socket of this machine, and who connected to them."""
     seen: list[str] = []
 
-    def count(name: str) -> object:
-        async def served(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            seen.append(name)
-            writer.close()
+    async def serve_tcp(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append("tcp")
+        writer.close()
 
-        return served
+    async def serve_unix(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append("unix")
+        writer.close()
 
     path = str(folder / "socket")
-    tcp = await asyncio.start_server(count("tcp"), "127.0.0.1", 0)  # type: ignore[arg-type]
-    unix = await asyncio.start_unix_server(count("unix"), path)  # type: ignore[arg-type]
+    tcp = await asyncio.start_server(serve_tcp, "127.0.0.1", 0)
+    unix = await asyncio.start_unix_server(serve_unix, path)
     async with tcp, unix:
         yield tcp.sockets[0].getsockname()[1], path, seen
 
@@ -76,9 +76,7 @@ async def test_nothing_gets_out_of_the_sandbox(agent: RealAgent, tmp_path: Path)
     here = {path.name for path in agent.workspace.iterdir()}
     assert "inside.txt" in here
     assert not here & {"connected.txt", "unix.txt", "killed.txt"}
-    assert [path.name for path in outside.iterdir()] == ["secret.txt"] or sorted(
-        path.name for path in outside.iterdir()
-    ) == ["secret.txt", "socket"]
+    assert {path.name for path in outside.iterdir()} - {"socket"} == {"secret.txt"}
     for name in ("stolen.txt", "stolen2.txt", "environ.txt"):
         assert (agent.workspace / name).read_text() == ""
     assert seen == []

@@ -11,7 +11,7 @@ of the answer:
 - A write is denied without asking if it is outside the workspace and the writable folders, of a
   protected name (``corral.protected_paths``), or of files that the request does not name. No policy
   allows it.
-- A read outside follows the policy for commands: whoever may run commands can read anything.
+- A read outside follows the policy for commands: an agent that may run commands can read anything.
 - An unlimited policy has no workspace. In ``native`` mode a person may allow what is outside.
 
 A person is asked one question at a time, so that one answer cannot approve two things. The protocol

@@ -193,7 +193,7 @@ def finish(frame: ResultFrame, complaint: str | None, *, searched: bool = False)
 
 def usage(stats: Tokens, *, searched: bool = False) -> Usage:
     """All counts are zero if they are unknown. Thinking is only in the total. So are the prompts of
-    the service's own web tools (``searched``): then the two cannot be told apart, and neither is
+    the service's own web tools (``searched``): then the two cannot be distinguished, and neither is
     counted."""
     if not stats.total_tokens:
         return Usage()

@@ -39,7 +39,7 @@ Guarantees:
 - Whatever the agent writes, no exception is raised: what cannot be understood becomes a ``Log``,
   ``Error`` or ``Unknown`` event.
 - Every request of the agent gets exactly one reply. A method that was not offered is rejected. An
-  id that is already in use is rejected, as the two replies could not be told apart.
+  id that is already in use is rejected, as the two replies could not be distinguished.
 - Commands keep the order in which the agent sent what caused them.
 - Each of our calls gets exactly one ``CallFinished``.
 
@@ -399,7 +399,7 @@ class AcpClient:
 
     def _handle_call(self, call: Call, out: list[Command]) -> None:
         if call.id in self._permission_requests or call.id in self._file_requests:
-            # The reply could not be told apart from the reply to the first request.
+            # The reply could not be distinguished from the reply to the first request.
             message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
             _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))

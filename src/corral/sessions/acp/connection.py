@@ -11,7 +11,7 @@ serve a file, finish a call.
 Callers: ``PrivateConnection`` (one per ``Session``) and the pool's workers open connections;
 ``AcpBackend`` sends the prompts of one turn. All calls come from one event loop.
 
-There is no reader task. Whoever waits for something (a reply, the next items of a session) calls
+There is no reader task. A task that waits for something (a reply, items of a session) calls
 ``_pump`` with a condition. The first waiter reads the process and executes the commands for all;
 the others wait on futures. When the reader has what it waited for, or is cancelled, it wakes the
 others and one of them reads on. So a session that nobody reads costs nothing, a slow reader slows
