@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.builtin_agent import BuiltinAgent
+from support.sandbox import needs_sandbox
 
 import corral
 from corral.testing import Call, Turn
+
+pytestmark = needs_sandbox
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 

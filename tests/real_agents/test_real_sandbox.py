@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from support.real_agents import RealAgent, for_agents
+from support.sandbox import needs_sandbox
 
 import corral
 from corral.testing import Turn
+
+pytestmark = needs_sandbox
 
 ESCAPES = """
 echo inside > inside.txt

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_agent import PROGRAM as STREAM_PROGRAM
 from support.scripted_agent import child_pids, open_descriptors
 from support.stream_checks import check_stream
@@ -132,6 +133,7 @@ async def test_each_prompt_has_its_own_folder(workspace: Path) -> None:
         assert result.files_complete
 
 
+@needs_sandbox
 async def test_the_prompts_of_a_pool_share_the_sandbox_of_its_folder(
     workspace: Path, tmp_path: Path
 ) -> None:

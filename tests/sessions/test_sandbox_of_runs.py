@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
 from corral import Policy
@@ -16,6 +17,8 @@ from corral.sessions import sandbox
 from corral.sessions.prepare import PreparedRun, prepare
 from corral.system import paths
 from corral.system.sandbox.box import Endpoint
+
+pytestmark = needs_sandbox
 
 NO_NETWORK = Policy(read="allow", write="allow", shell="allow", network="deny")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.durable_processes import wait_until
+from support.sandbox import needs_sandbox
 
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
@@ -25,6 +26,8 @@ from corral.system.sandbox.box import (
     mounts,
 )
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
+
+pytestmark = needs_sandbox
 
 
 @pytest.fixture
