@@ -80,7 +80,7 @@ def durable_node(folder: Path) -> list[str]:
     def run() -> None:
         database = f"sqlite:///{folder / 'runs.db'}"
         result = asyncio.run(
-            pipelines.run(PIPELINE, simulate=True, durable=True, db=database, workspace=folder)
+            pipelines.run(PIPELINE, simulate=True, durable=True, db=database, cwd=folder)
         )
         assert result.status == "success", result
 

@@ -18,7 +18,7 @@ def run(tmp_path: Path, *, durable: bool) -> pipelines.PipelineResult:
         durable=durable,
         db=str(tmp_path / "runs.db") if durable else None,
         run_dir=tmp_path / "run",
-        workspace=tmp_path,
+        cwd=tmp_path,
     )
 
 
@@ -41,7 +41,7 @@ GATE = """digraph gate {
 
 def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Path) -> None:
     db = str(tmp_path / "runs.db")
-    waiting = pipelines.run_sync(GATE, simulate=True, db=db, workspace=tmp_path)
+    waiting = pipelines.run_sync(GATE, simulate=True, db=db, cwd=tmp_path)
     assert waiting.status == "waiting"
     pipelines.answer_sync(waiting.run, "Y", db=db)
     done = pipelines.resume_sync(waiting.run, db=db)

@@ -101,7 +101,7 @@ def test_a_prompt_is_read_from_a_file_beside_the_pipeline_else_in_the_workspace(
         f'digraph g {{ goal="x"; {ENDS} a [prompt="@plan.md"]; b [prompt="@build.md"];'
         " start -> a -> b -> done }"
     )
-    graph = loader.load(file, workspace=workspace)
+    graph = loader.load(file, cwd=workspace)
     assert graph.nodes["a"].attrs["prompt"] == "Plan x.\n"
     assert graph.nodes["b"].attrs["prompt"] == "Build it."
 
@@ -115,7 +115,7 @@ def test_a_missing_or_outside_prompt_file_is_an_error(tmp_path: Path, name: str)
     file = place / "p.dot"
     file.write_text(f'digraph g {{ {ENDS} a [prompt="@{name}"]; start -> a -> done }}')
     with pytest.raises(LintError, match="prompt_file"):
-        loader.load(file, workspace=place)
+        loader.load(file, cwd=place)
 
 
 def test_text_that_only_begins_with_an_at_sign_is_a_prompt() -> None:

@@ -86,8 +86,8 @@ def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path)
         GATE,
         durable=durable,
         simulate=True,
-        workspace=workspace,
-        people=interviewers.Queued(["yes"]),
+        cwd=workspace,
+        interviewer=interviewers.Queued(["yes"]),
         on_event=received.append,
         on_start=lambda name, folder: begun.append((name, folder)),
     )
@@ -101,7 +101,7 @@ def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path)
 
 async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) -> None:
     db = str(workspace / "runs.db")
-    result = await pipelines.run(GATE, simulate=True, workspace=workspace, db=db)
+    result = await pipelines.run(GATE, simulate=True, cwd=workspace, db=db)
     assert result.status == "waiting"
     assert [question.node for question in result.questions] == ["ask"]
     with pytest.raises(ConfigError, match="not a choice of ask"):
@@ -109,7 +109,7 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
     await pipelines.answer(result.run, "n", db=db)
     result = await pipelines.resume(result.run, db=db)
     assert result.completed == ["start", "ask", "done"]
-    again = await pipelines.fork(result.run, "ask", db=db, people=interviewers.AutoApprove())
+    again = await pipelines.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
     assert again.completed == ["start", "ask", "ship", "done"]
     assert {run.id for run in await pipelines.runs(db=db)} == {result.run, again.run}
     assert (await pipelines.show(again.run, db=db)).status == "success"
@@ -121,10 +121,10 @@ def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) 
 
     async def both() -> list[str]:
         one = pipelines.run(
-            GATE, simulate=True, workspace=workspace, people=interviewers.AutoApprove()
+            GATE, simulate=True, cwd=workspace, interviewer=interviewers.AutoApprove()
         )
         two = pipelines.run(
-            GATE, simulate=True, workspace=workspace, people=interviewers.AutoApprove()
+            GATE, simulate=True, cwd=workspace, interviewer=interviewers.AutoApprove()
         )
         return [result.status for result in await asyncio.gather(one, two)]
 
@@ -134,7 +134,7 @@ def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) 
 def test_check_raises_if_the_run_fails(workspace: Path) -> None:
     text = GATE.replace('prompt="ship"', 'shape=parallelogram, tool_command="exit 3"')
     text = text.replace("ship -> done", 'ship -> done [condition="outcome=success"]')
-    given = {"durable": False, "workspace": workspace, "people": interviewers.AutoApprove()}
+    given = {"durable": False, "cwd": workspace, "interviewer": interviewers.AutoApprove()}
     assert pipelines.run_sync(text, **given).status == "fail"  # type: ignore[arg-type]
     with pytest.raises(ProcessFailed, match="exited with 3"):
         pipelines.run_sync(text, check=True, **given)  # type: ignore[arg-type]
@@ -142,11 +142,9 @@ def test_check_raises_if_the_run_fails(workspace: Path) -> None:
 
 def test_a_durable_run_rejects_options_that_it_cannot_store(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="cannot store"):
-        pipelines.run_sync(
-            GATE, simulate=True, workspace=workspace, options={"config": {"x": object()}}
-        )
+        pipelines.run_sync(GATE, simulate=True, cwd=workspace, options={"config": {"x": object()}})
     with pytest.raises(ConfigError, match="in memory"):
-        pipelines.run_sync(GATE, simulate=True, workspace=workspace, ask=lambda _: "deny")
+        pipelines.run_sync(GATE, simulate=True, cwd=workspace, ask=lambda _: "deny")
 
 
 NO_JSON: list[tuple[Any, str]] = [
@@ -166,14 +164,12 @@ def test_values_that_are_not_json_are_rejected_before_the_run(
 ) -> None:
     value, wrong = NO_JSON[number]
     with pytest.raises(ConfigError, match=f"'k'.*{wrong}"):
-        pipelines.run_sync(
-            GATE, durable=durable, simulate=True, workspace=workspace, values={"k": value}
-        )
+        pipelines.run_sync(GATE, durable=durable, simulate=True, cwd=workspace, values={"k": value})
 
 
 def test_a_goal_that_is_not_text_is_rejected(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="lone surrogate"):
-        pipelines.run_sync(GATE, simulate=True, workspace=workspace, goal="\udcff")
+        pipelines.run_sync(GATE, simulate=True, cwd=workspace, goal="\udcff")
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -188,7 +184,7 @@ def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
                 GATE,
                 durable=durable,
                 simulate=True,
-                workspace=workspace,
+                cwd=workspace,
                 run_dir=place,
                 on_start=lambda name, _: begun.append(name),
             )

@@ -70,13 +70,13 @@ async def run(  # noqa: PLR0913
     values: Mapping[str, Json] | None = None,
     agent: str | None = None,
     model: str | None = None,
-    workspace: str | os.PathLike[str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
     repository: str | os.PathLike[str] | None = None,
     commit: str | None = None,
     artifacts: str = "",
     run_dir: str | os.PathLike[str] | None = None,
     simulate: bool = False,
-    people: Interviewer | None = None,
+    interviewer: Interviewer | None = None,
     ask: Asker | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
@@ -93,11 +93,11 @@ async def run(  # noqa: PLR0913
     """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
 
     ``goal``, ``values``: the goal and the values of the pipeline. ``agent``, ``model``: defaults of
-    its nodes. ``workspace``: where agents and commands work. ``repository`` (a directory, a bare
+    its nodes. ``cwd``: where agents and commands work. ``repository`` (a directory, a bare
     repository or a URL): the run works in its own worktree, at ``commit``, and its changes
     become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
     which the run's ``artifacts/`` are uploaded. ``run_dir``: the run directory. ``simulate``: no
-    agent is started. ``people`` answers human gates; without it a durable run that reaches one
+    agent is started. ``interviewer`` answers human gates; without it a durable run that reaches one
     returns as ``waiting``. ``ask`` answers permission requests of agents, only in memory.
     ``on_event`` is called with each event, ``on_start`` with the run's id and directory.
     ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
@@ -113,9 +113,9 @@ async def run(  # noqa: PLR0913
         result = await pipelines.run("review.dot", goal="Review this project")
         print(result.status, result.text)
     """
-    _check_workspace_options(workspace, repository, commit)
+    _check_workspace_options(cwd, repository, commit)
     _check_durable_options(repository, artifacts, ask, durable=durable)
-    place = workspace_path(workspace)
+    place = workspace_path(cwd)
     given = dict(values or {})
     graph = prepare(
         pipeline,
@@ -153,12 +153,12 @@ async def run(  # noqa: PLR0913
         request = replace(request, options=as_json(options))
         async with engine():
             await _start(graph, request, resources, db=db, queue=queue)
-            follower = service.RunFollower(name, db=db, people=people, on_event=on_event)
+            follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
             result = await _follow_to_end(follower, request.folder, on_start)
     else:
         if on_start is not None:
             on_start(name, request.folder)
-        result = await _run_in_memory(graph, request, resources, people, on_event)
+        result = await _run_in_memory(graph, request, resources, interviewer, on_event)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
@@ -188,14 +188,14 @@ async def _run_in_memory(
     graph: Graph,
     request: service.RunRequest,
     resources: NodeResources,
-    people: Interviewer | None,
+    interviewer: Interviewer | None,
     on_event: OnEvent | None,
 ) -> PipelineResult:
     async with resources:
         output = await memory_runner.run(
             graph,
             resources=resources,
-            interviewer=people,
+            interviewer=interviewer,
             folder=request.folder,
             workspace=request.workspace,
             values=request.values,
@@ -205,13 +205,13 @@ async def _run_in_memory(
     return result_from_output(request.run_id, output, request.folder)
 
 
-def _check_workspace_options(workspace: object, repository: object, commit: object) -> None:
+def _check_workspace_options(cwd: object, repository: object, commit: object) -> None:
     if commit is not None and repository is None:
         raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
-    if repository is not None and workspace is not None:
+    if repository is not None and cwd is not None:
         raise ConfigError(
-            "workspace and repository cannot be combined",
-            hint="A run works in the workspace itself, or in a worktree of the repository.",
+            "cwd and repository cannot be combined",
+            hint="A run works in the folder cwd itself, or in a worktree of the repository.",
         )
 
 
@@ -235,7 +235,7 @@ async def resume(
     *,
     accept_changed_graph: bool = False,
     db: str | None = None,
-    people: Interviewer | None = None,
+    interviewer: Interviewer | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
@@ -273,7 +273,7 @@ async def resume(
                     run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
         watched = service.RunFollower(
-            name, db=db, people=people, on_event=on_event, reported=reported
+            name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
         )
         return await _follow_to_end(watched, folder, on_start)
 
@@ -287,7 +287,7 @@ async def fork(  # noqa: PLR0913
     run_dir: str | os.PathLike[str] | None = None,
     db: str | None = None,
     queue: str | None = None,
-    people: Interviewer | None = None,
+    interviewer: Interviewer | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
@@ -309,7 +309,7 @@ async def fork(  # noqa: PLR0913
             await durable_fork.fork(
                 run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
             )
-        watched = service.RunFollower(name, db=db, people=people, on_event=on_event)
+        watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
         return await _follow_to_end(watched, folder, on_start)
 
 
@@ -525,9 +525,9 @@ Pipeline: TypeAlias = str | os.PathLike[str] | Graph
 """A file, its text, or a loaded graph."""
 
 
-def workspace_path(workspace: str | os.PathLike[str] | None) -> Path:
+def workspace_path(cwd: str | os.PathLike[str] | None) -> Path:
     """The directory in which agents and commands work. Raises ``ConfigError``."""
-    place = Path(workspace or ".").absolute()
+    place = Path(cwd or ".").absolute()
     if not place.is_dir():
         raise ConfigError(f"the workspace {str(place)!r} is not a directory")
     return place
@@ -558,7 +558,7 @@ def prepare(
             model=model,
             transforms=transforms,
             rules=rules,
-            workspace=workspace,
+            cwd=workspace,
         )
         if not (isinstance(pipeline, str) and "{" in pipeline):
             graph = loader.with_absolute_children(graph, Path(pipeline).parent)

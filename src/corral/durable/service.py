@@ -231,19 +231,19 @@ def _is_busy(name: str) -> bool:
 
 
 class RunFollower:
-    """Follows a run to its end: reports its events, and asks people its questions. ``people`` None:
-    nobody can be asked. ``reported``: the number of the last event that the caller knows."""
+    """Follows a run to its end: reports its events, and asks ``interviewer`` its questions; None:
+    there is no one to ask. ``reported``: the number of the last event that the caller knows."""
 
     def __init__(
         self,
         run: str,
         *,
         db: str | None = None,
-        people: Interviewer | None = None,
+        interviewer: Interviewer | None = None,
         on_event: Callable[[events.RunEvent], None] | None = None,
         reported: int = 0,
     ) -> None:
-        self.run, self.db, self.people = run, db, people
+        self.run, self.db, self.interviewer = run, db, interviewer
         self._on_event, self._reported, self._is_new = on_event, reported, reported == 0
         self._open: set[str] = set()
         """Open questions of the run itself. Those of nested runs are read from the database."""
@@ -254,13 +254,13 @@ class RunFollower:
         self._quiet = 0
 
     async def run_to_end(self) -> RunOutput | None:
-        """The output of the run; None if it waits only for people and nobody can be asked."""
+        """The output of the run; None if it waits only for people and has no interviewer."""
         stream = query.follow(self.run, db=self.db)
         coming = _next_event(stream)
         try:
             while True:
                 looks = bool(self._open or self._within)
-                pause = QUIET if self.people is None else QUESTION_POLL
+                pause = QUIET if self.interviewer is None else QUESTION_POLL
                 ready, _ = await asyncio.wait(
                     {coming, *self._asking},
                     timeout=pause if looks else None,
@@ -274,8 +274,8 @@ class RunFollower:
                         return await wait(self.run, db=self.db)
                     coming = _next_event(stream)
                     self._on_event_received(event)
-                elif looks and self.people is not None:
-                    await self._ask(self.people)
+                elif looks and self.interviewer is not None:
+                    await self._ask(self.interviewer)
                 elif looks and await self._waits_for_people():
                     return None
         finally:
@@ -305,7 +305,7 @@ class RunFollower:
             case _:
                 pass
 
-    async def _ask(self, people: Interviewer) -> None:
+    async def _ask(self, interviewer: Interviewer) -> None:
         """Ask questions that are open, and stop asking those that no longer are."""
         found = await open_questions.questions(self.run, db=self.db)
         asked = {each.id: each for each in found if not each.answered}
@@ -315,7 +315,7 @@ class RunFollower:
                 task.cancel()
         for each in asked.values():
             if each.id not in known:
-                self._asking[asyncio.create_task(_ask_one(people, each))] = each
+                self._asking[asyncio.create_task(_ask_one(interviewer, each))] = each
 
     async def _answered(self, task: asyncio.Task[Answer]) -> None:
         asked = self._asking.pop(task)
@@ -342,8 +342,8 @@ class RunFollower:
         return self._quiet > 1
 
 
-async def _ask_one(people: Interviewer, asked: OpenQuestion) -> Answer:
-    return await people.ask(asked.question)
+async def _ask_one(interviewer: Interviewer, asked: OpenQuestion) -> Answer:
+    return await interviewer.ask(asked.question)
 
 
 def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.RunEvent | None]:

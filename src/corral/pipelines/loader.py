@@ -38,10 +38,10 @@ def load(
     model: str | None = None,
     transforms: Iterable[transforms.Transform] = (),
     rules: Iterable[Rule] = (),
-    workspace: Path | None = None,
+    cwd: Path | None = None,
 ) -> Graph:
     """Load a pipeline from a file, or from a text that contains a ``{``. A prompt ``@file`` is read
-    from the directory of the pipeline's file, else from the workspace (by default the current
+    from the directory of the pipeline's file, else from ``cwd`` (by default the current
     directory). Raises ``DotError`` if the text cannot be parsed, ``LintError`` with the findings if
     the pipeline has errors, and ``ConfigError`` if there is no such file.
 
@@ -49,7 +49,7 @@ def load(
 
         graph = pipelines.load("review.dot", goal="Review this project")
     """
-    folders = [Path(workspace or ".")]
+    folders = [Path(cwd or ".")]
     if not _is_text(path_or_text):
         folders.insert(0, Path(path_or_text).parent)
     graph = with_prompt_files(read(path_or_text), folders)
@@ -138,7 +138,7 @@ def check(graph: Graph, workspace: Path, depth: int = 1) -> None:
         if depth > MAX_DEPTH:
             raise ConfigError(f"{node.id}: {file} includes itself again and again")
         try:
-            child = with_absolute_children(load(path, workspace=workspace), path.parent)
+            child = with_absolute_children(load(path, cwd=workspace), path.parent)
         except ConfigError as error:
             raise ConfigError(
                 f"the pipeline of node {node.id!r}: {error.message}", hint=error.hint

@@ -32,8 +32,8 @@ def refused(tmp_path: Path, **given: Any) -> str:
 
 
 def test_options_that_exclude_each_other_are_an_error(repository: Path, tmp_path: Path) -> None:
-    message = refused(tmp_path, repository=repository, workspace=tmp_path)
-    assert "workspace and repository cannot be combined" in message
+    message = refused(tmp_path, repository=repository, cwd=tmp_path)
+    assert "cwd and repository cannot be combined" in message
     assert "commit needs a repository" in refused(tmp_path, commit="main")
     for given in ({"repository": repository}, {"artifacts": f"file://{tmp_path}/left"}):
         assert "durable" in refused(tmp_path, durable=False, **given)

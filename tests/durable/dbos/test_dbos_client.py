@@ -71,7 +71,7 @@ def test_more_runs_leave_no_more_open_files_and_threads(
     def run(number: int) -> None:
         folder = tmp_path / str(number)
         graph = loader.load(GRAPH)
-        assert api.run_sync(graph, db=new_postgres, workspace=tmp_path, run_dir=folder).ok
+        assert api.run_sync(graph, db=new_postgres, cwd=tmp_path, run_dir=folder).ok
         connections.wait_for_none()
 
     with no_garbage():

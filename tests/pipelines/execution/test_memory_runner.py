@@ -246,11 +246,11 @@ class Broken:
         raise TimeoutError("the line is dead")
 
 
-@pytest.mark.parametrize("people", [Silent(), None])
-def test_a_gate_takes_its_default_at_the_timeout(stage: Stage, people: Silent | None) -> None:
+@pytest.mark.parametrize("interviewer", [Silent(), None])
+def test_a_gate_takes_its_default_at_the_timeout(stage: Stage, interviewer: Silent | None) -> None:
     body = "g [type=human, human.timeout=20ms, human.default_choice=No]; s -> g;"
     body += "g -> a [label=Yes]; g -> b [label=No]; a -> e; b -> e"
-    assert run(body, interviewer=people).completed == ["s", "g", "b", "e"]
+    assert run(body, interviewer=interviewer).completed == ["s", "g", "b", "e"]
 
 
 def test_an_interviewer_that_raises_fails_the_gate(stage: Stage) -> None:

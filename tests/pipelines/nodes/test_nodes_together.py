@@ -59,12 +59,12 @@ async def test_nodes_of_every_kind_pass_values_to_the_next(
         return say("one" if "Say one" in text else "two")
 
     graph = loader.load(PIPELINE)
-    people = Recording(Queued(["f", "y"]))
+    interviewer = Recording(Queued(["f", "y"]))
     async with scripted_model.resources(answer, named=None) as resources, asyncio.timeout(60):
         result = await memory_runner.run(
             graph,
             resources=resources,
-            interviewer=people,
+            interviewer=interviewer,
             folder=tmp_path / "run",
             workspace=workspace,
         )
@@ -74,7 +74,7 @@ async def test_nodes_of_every_kind_pass_values_to_the_next(
     assert result.context["parallel.fan_in.best_id"] == "two"
     assert result.context["two.output"] == "two"
     assert result.context["fixed"] is True
-    assert [question.text for question, _ in people.asked] == ["Ship two?"] * 2
+    assert [question.text for question, _ in interviewer.asked] == ["Ship two?"] * 2
     assert (tmp_path / "run/each/items/1/tool_output.txt").read_text() == "hi $(Tom)"
     assert (tmp_path / "run/names/response.md").read_text() == '{"cats": ["Kit", "$(Tom)"]}'
     assert result.tokens

@@ -146,14 +146,14 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     durable = not flags["no_durable"]
     values = _values(flags["given"])
     options = read_options(flags)
-    model, workspace = options.pop("model", None), options.pop("cwd", None)
+    model, cwd = options.pop("model", None), options.pop("cwd", None)
     repository = flags["repository"]
     graph = api.prepare(
         Path(file),
         values=values,
         goal=flags["goal"],
         model=model,
-        workspace=Path(workspace or ".") if repository is None else None,
+        workspace=Path(cwd or ".") if repository is None else None,
     )
     if not flags["quiet"]:
         _warn(file, graph)
@@ -172,20 +172,20 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     if repository is not None and run_worktree.uncommitted(repository):
         show.progress.print_line("! uncommitted changes in the repository are not part of this run")
 
-    async def execute(people: Interviewer | None) -> PipelineResult:
+    async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.run(
             graph,
             goal=flags["goal"],
             values=values,
             agent=flags["agent"],
             model=model,
-            workspace=workspace,
+            cwd=cwd,
             repository=repository,
             commit=flags["commit"],
             artifacts=flags["artifacts"] or "",
             run_dir=flags["run_dir"],
             simulate=flags["simulate"],
-            people=people,
+            interviewer=interviewer,
             on_event=show.event,
             on_start=show.started,
             durable=durable,
@@ -240,12 +240,12 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
     show.name = name
 
-    async def execute(people: Interviewer | None) -> PipelineResult:
+    async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.resume(
             name,
             accept_changed_graph=flags["accept"],
             db=flags["db"],
-            people=people,
+            interviewer=interviewer,
             on_event=show.event,
             on_start=show.started,
         )
@@ -282,14 +282,14 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     graph = api.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
 
-    async def execute(people: Interviewer | None) -> PipelineResult:
+    async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.fork(
             name,
             node,
             graph=graph,
             run_dir=flags["run_dir"],
             db=flags["db"],
-            people=people,
+            interviewer=interviewer,
             on_event=show.event,
             on_start=show.started,
         )

@@ -393,7 +393,7 @@ async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
     try:
         async with run_worktree.used(config):
             graph = await asyncio.to_thread(
-                loader.load, path, values=command.context, workspace=Path(config.workspace)
+                loader.load, path, values=command.context, cwd=Path(config.workspace)
             )
     except (CorralError, OSError) as error:
         return f"{command.dotfile}: {error}"

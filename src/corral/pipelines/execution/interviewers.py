@@ -66,7 +66,7 @@ class AutoApprove:
 
     ::
 
-        pipelines.run_sync("review.dot", people=pipelines.AutoApprove())
+        pipelines.run_sync("review.dot", interviewer=pipelines.AutoApprove())
     """
 
     async def ask(self, question: Question) -> Answer:
@@ -80,7 +80,7 @@ class Queued:
 
     ::
 
-        pipelines.run_sync("review.dot", people=pipelines.Queued(["approve", "reject"]))
+        pipelines.run_sync("review.dot", interviewer=pipelines.Queued(["approve", "reject"]))
     """
 
     def __init__(self, answers: Iterable[Answer | str]) -> None:
@@ -95,8 +95,8 @@ class Callback:
 
     ::
 
-        people = pipelines.Callback(lambda question: question.choices[0].key)
-        pipelines.run_sync("review.dot", people=people)
+        interviewer = pipelines.Callback(lambda question: question.choices[0].key)
+        pipelines.run_sync("review.dot", interviewer=interviewer)
     """
 
     def __init__(self, function: Callable[[Question], AnswerLike | Awaitable[AnswerLike]]) -> None:
@@ -113,8 +113,8 @@ class Recording:
 
     ::
 
-        people = pipelines.Recording(pipelines.AutoApprove())
-        pipelines.run_sync("review.dot", people=people)
+        interviewer = pipelines.Recording(pipelines.AutoApprove())
+        pipelines.run_sync("review.dot", interviewer=interviewer)
     """
 
     def __init__(self, inner: Interviewer) -> None:
@@ -135,7 +135,7 @@ class Console:
 
     ::
 
-        pipelines.run_sync("review.dot", people=pipelines.Console())
+        pipelines.run_sync("review.dot", interviewer=pipelines.Console())
     """
 
     def __init__(self, fd: int | None = None, say: Callable[[str], None] | None = None) -> None:

@@ -474,7 +474,7 @@ class MemoryRun:
             reason = f"pipelines are nested more than {loader.MAX_DEPTH} deep"
             return Ended(id=command.id, outcome=failed(reason, retryable=False))
         path = self._workspace / command.dotfile
-        loaded = loader.load(path, values=command.context, workspace=self._workspace)
+        loaded = loader.load(path, values=command.context, cwd=self._workspace)
         graph = loader.with_absolute_children(loaded, path.parent)
         folder = None
         if self._checkpoints is not None:
