@@ -37,11 +37,11 @@ from corral.cli.main import command
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.options import RunKwargs
 from corral.pipelines.linter.rules import attributes
 from corral.policy import policy_from_table
 from corral.protected_paths import GROUPS
 from corral.result import Result
+from corral.run_kwargs import RunKwargs
 from corral.testing import Call, ModelServer, Request, Script, Turn
 
 ROOT = Path(__file__).parents[1]

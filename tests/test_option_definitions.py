@@ -25,20 +25,13 @@ from corral.cli.pipeline import run as pipeline_run
 from corral.cli.run_options import EVERYWHERE, help_text, read_options
 from corral.cli.sections import SECTIONS
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition
-from corral.options import (
-    COMPUTED,
-    DURATIONS,
-    KNOWN,
-    SPELLINGS,
-    PromptKwargs,
-    RunKwargs,
-    RunOptions,
-)
+from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
 from corral.policy import Policy
+from corral.run_kwargs import PromptKwargs, RunKwargs
 from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
 from corral.sessions.prepare import COMMON, PER_PROMPT
 from corral.system import config
@@ -214,7 +207,7 @@ def test_the_page_about_the_command_line_has_the_help_of_each_flag() -> None:
 
 
 def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
-    source = ROOT / "src/corral/options.py"
+    source = ROOT / "src/corral/run_kwargs.py"
     check_golden(source, with_docstrings(source.read_text("utf-8")))
 
 

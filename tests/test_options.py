@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral.errors import CallerError, ConfigError, PromptError
-from corral.options import KNOWN, RunKwargs, RunOptions, check_prompt
+from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy
+from corral.run_kwargs import RunKwargs
 from corral.values import McpServer
 
 

@@ -20,7 +20,7 @@ from statistics import median
 
 import corral
 from corral.events import Event, Text
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 
 COUNT = int(sys.argv[2])
 OPTIONS: RunKwargs = {"program": sys.argv[3], "model": "gemini-2.5-flash", "keep": False}

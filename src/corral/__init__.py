@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from corral.durable.batch.files import file_tasks
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
-    from corral.options import RunKwargs
     from corral.policy import Policy
     from corral.prompt import Prompt, Section
     from corral.result import Result, result_from_events
+    from corral.run_kwargs import RunKwargs
     from corral.sessions.api import is_installed, pool, run, run_sync, session, session_sync
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
@@ -67,7 +67,7 @@ _HOME = {
     "Event": "corral.events",
     "from_json": "corral.events",
     "to_json": "corral.events",
-    "RunKwargs": "corral.options",
+    "RunKwargs": "corral.run_kwargs",
     "Policy": "corral.policy",
     "Prompt": "corral.prompt",
     "Section": "corral.prompt",

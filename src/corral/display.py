@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from corral.values import Cost, Usage
 
@@ -17,7 +18,7 @@ SHORT = 60
 """Characters of a text in a ``repr``."""
 
 
-class Card(NamedTuple):
+class Card(msgspec.Struct, frozen=True, gc=False):
     """What is shown of a result."""
 
     title: str

@@ -42,7 +42,8 @@ A rule such as ``allow find *`` trusts ``find`` with ``-exec``.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 MAX_LENGTH = 16 * 1024
 """Characters of a command. A longer one is never accepted by a rule."""
@@ -91,7 +92,7 @@ BUILTINS = _PLAIN_BUILTINS | _names(
 """Every builtin of bash and dash, and those of zsh and ksh that evaluate something."""
 
 
-class SimpleCommand(NamedTuple):
+class SimpleCommand(msgspec.Struct, frozen=True, gc=False):
     """One program or builtin with its literal arguments."""
 
     text: str

@@ -9,9 +9,9 @@ both ends, with the closing quote of the JSON string behind it.
 
 from __future__ import annotations
 
-import json
 import re
 
+from corral.quoting import json_pattern
 from corral.shell_patterns import BUILTINS, RESERVED_WORDS
 
 PLAIN = r"[A-Za-z0-9_@%+:,.\/= -]{0,2000}"
@@ -44,7 +44,7 @@ def allow_regex(pattern: str) -> str | None:
     a program's name with ``*`` in it, a builtin that evaluates its arguments, quotes beside a
     ``*``, or more than ``MOST_STARS`` of them."""
     if "*" not in pattern:
-        return _escaped(pattern)
+        return json_pattern(pattern)
     program, _, rest = pattern.partition(" ")
     if (
         re.fullmatch(_PROGRAM, program) is None
@@ -55,17 +55,12 @@ def allow_regex(pattern: str) -> str | None:
     ):
         return None
     if rest == "*":
-        return f"{SINGLE_BLANKS}{_escaped(program)}(| {_WORDS})"
+        return f"{SINGLE_BLANKS}{json_pattern(program)}(| {_WORDS})"
     is_open = pattern.endswith(" *")
     *before, last = (pattern[:-2] if is_open else pattern).split("*")
-    text = PLAIN.join(map(_escaped, before))
+    text = PLAIN.join(map(json_pattern, before))
     if is_open:
-        text += f"{PLAIN if before else ''}{_escaped(last)}(| {_WORDS})"
+        text += f"{PLAIN if before else ''}{json_pattern(last)}(| {_WORDS})"
     else:
-        text += _WORDS + _escaped(last)
+        text += _WORDS + json_pattern(last)
     return SINGLE_BLANKS + text
-
-
-def _escaped(text: str) -> str:
-    inside = json.dumps(text, ensure_ascii=False)[1:-1]
-    return re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)

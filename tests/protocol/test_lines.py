@@ -127,6 +127,7 @@ def test_every_byte_is_read_a_bounded_number_of_times(chunk: int) -> None:
     for _ in range(200):
         assert lines.feed(Counted(b"x" * chunk)) == []
     (block,) = lines.feed(Counted(b"\n"))
+    assert isinstance(block, bytes)
     assert len(block) == total + 1
     assert Counted.scanned <= 2 * (total + 1)
 
@@ -137,6 +138,7 @@ def test_64_mib_pass_and_one_more_byte_does_not() -> None:
     for _ in range(64):
         lines.feed(mib)
     (whole,) = lines.feed(b"\n")
+    assert isinstance(whole, bytes)
     assert len(whole) == MAX_LINE_SIZE + 1
     for _ in range(64):
         lines.feed(mib)

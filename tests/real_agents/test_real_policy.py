@@ -17,7 +17,7 @@ from support.repositories import git
 import corral
 from corral import Policy, errors, result_from_events
 from corral.events import Decision, PermissionRequest
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.testing import Call, Turn, say
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("seed")]

@@ -16,7 +16,7 @@ from support.repositories import git
 
 from corral import FileChanged, errors, result_from_events
 from corral.events import Done, Error, FileChange, Init, ToolResult, ToolUse
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.testing import Turn, say
 
 pytestmark = pytest.mark.timeout(400)

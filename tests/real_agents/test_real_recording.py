@@ -12,7 +12,7 @@ from support.stream_checks import check_stream
 
 import corral
 from corral.events import Decision, Done, PermissionRequest
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.system.cassette import format
 from corral.testing import Turn, say
 

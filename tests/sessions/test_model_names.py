@@ -30,7 +30,7 @@ def no_base_urls(monkeypatch: pytest.MonkeyPatch) -> None:
 def name_for(agent: str, model: str, env: Mapping[str, str] | None = None) -> str | None:
     spec = registry.find(agent)
     run = RunOptions.build(spec.name, {"model": model, "env": dict(env or {})})
-    return with_model_name(spec, run).model
+    return with_model_name(spec, run, model).model
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from corral import errors
 from corral.agents import acp_command, registry
 from corral.agents.spec import AcpTransport, AgentSpec, acp_transport
 from corral.events import Decision, Event, PermissionRequest, Text
-from corral.options import RunKwargs
 from corral.policy import Policy
+from corral.run_kwargs import RunKwargs
 from corral.sessions import store, transcript
 from corral.sessions.acp.connection import AcpSession
 from corral.sessions.pool import Pool

@@ -21,7 +21,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions import store
 
 

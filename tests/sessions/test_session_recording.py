@@ -16,7 +16,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.events import Done, Text
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.system.cassette import format
 

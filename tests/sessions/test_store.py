@@ -12,7 +12,8 @@ from support.scripted_agent import GOOD, scripted_options
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text, Vendor
-from corral.options import RunKwargs, RunOptions
+from corral.options import RunOptions
+from corral.run_kwargs import RunKwargs
 from corral.sessions import store, transcript
 from corral.sessions.store import SessionRecord
 from corral.system import paths

@@ -16,8 +16,8 @@ from support.real_agents import KEY
 
 import corral
 from corral import errors, events
-from corral.options import RunKwargs
 from corral.result import result_from_events
+from corral.run_kwargs import RunKwargs
 from corral.testing import ModelServer, Request, Turn, call, say
 
 

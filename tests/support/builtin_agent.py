@@ -15,8 +15,8 @@ from support.stream_checks import check_stream
 
 import corral
 from corral.events import Error, Event, ToolResult
-from corral.options import RunKwargs
 from corral.result import Result, result_from_events
+from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.sessions.session import Session
 from corral.system.process.process import Process, ProcessSpec

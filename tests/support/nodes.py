@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corral.events import Event
-from corral.options import RunKwargs
 from corral.pipelines.execution import attempt as works
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.run_kwargs import RunKwargs
 from corral.testing import Lane, ModelServer, Request, Turn
 from corral.values import Json
 

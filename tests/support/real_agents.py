@@ -30,8 +30,8 @@ import corral
 from corral.agents import registry
 from corral.agents.spec import Act, AgentSpec, Probe
 from corral.events import Event
-from corral.options import RunKwargs
 from corral.result import Result, result_from_events
+from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.sessions.tools.hooks import Before
 from corral.testing import Call, ModelServer, Request, Turn

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Unpack
 
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_gemini.py"
 GOOD = "init\ntext hello\nresult"

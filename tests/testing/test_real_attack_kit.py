@@ -14,7 +14,8 @@ from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
 from corral.agents.spec import RACES, PolicyRow, compile_for
-from corral.options import RunKwargs, RunOptions
+from corral.options import RunOptions
+from corral.run_kwargs import RunKwargs
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY

@@ -13,7 +13,7 @@ import pytest
 from support.installed_agents import installed, mark_of
 
 from corral.agents import registry
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.testing import check_agent
 from corral.testing.conformance.check import MARKS, Outcome, Row
 from corral.testing.conformance.grid import NOT_RUN

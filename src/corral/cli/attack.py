@@ -14,7 +14,7 @@ import msgspec
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import NotInstalled
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.system import config
 from corral.testing.attack import AttackReport, attack_agent
 from corral.testing.attack.report import LEGEND, MARKS

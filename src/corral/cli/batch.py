@@ -24,7 +24,7 @@ from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
 from corral.nesting import decode_json
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:

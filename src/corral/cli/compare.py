@@ -27,8 +27,8 @@ from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.compare_progress import Progress
 from corral.cli.ui.terminal import answer_markdown, echo_err, echo_json
 from corral.errors import ConfigError, CorralError, PromptError, StorageFailed
-from corral.options import RunKwargs
 from corral.result import Result
+from corral.run_kwargs import RunKwargs
 from corral.values import JsonObject
 
 if TYPE_CHECKING:

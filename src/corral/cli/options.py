@@ -20,8 +20,8 @@ from corral.errors import ConfigError, PromptError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from corral.options import RunKwargs
     from corral.policy import Policy, Preset
+    from corral.run_kwargs import RunKwargs
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -223,8 +223,8 @@ def choose_agent(agent: str | None, options: RunKwargs) -> str:
 
 def choose_channel(agent: str, options: RunKwargs) -> None:
     """If the agent is a person at this terminal, ask there unless another channel is named."""
-    from corral.cli.ui.questions import is_interactive
     from corral.system import config
+    from corral.system.terminal import is_interactive
 
     found = config.find_agent(agent)
     if "via" in found.supports and "via" not in options and is_interactive():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
@@ -16,7 +15,6 @@ from corral.agents.spec import InProcess, Launch
 from corral.cli.exit_codes import exit_code
 from corral.cli.options import (
     DURATION,
-    PolicyFlags,
     agent_option,
     check_prompt_is_given,
     choose_agent,
@@ -28,31 +26,45 @@ from corral.cli.options import (
 from corral.cli.run_options import ALL, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
-from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
-from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.turn_output import print_turn
+from corral.cli.ui.turn_output import print_turn, terminal_asker
 from corral.errors import ConfigError, PromptError
 from corral.events import Done
-from corral.options import RunKwargs
+from corral.system.terminal import is_interactive
 from corral.values import Json, as_object
 
 if TYPE_CHECKING:
+    from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
+    from corral.run_kwargs import RunKwargs
 
+    class RunFlags(PolicyFlags, RunKwargs):
+        """The options of the command."""
 
-class RunFlags(PolicyFlags, RunKwargs):
-    """The options of the command."""
+        session: str | None
+        session_idle: float | None
+        schema: str | None
+        fail_on: tuple[str, ...]
+        full_result: bool
+        as_json: bool
+        quiet: bool
+        dry_run: bool
 
-    session: str | None
-    session_idle: float | None
-    schema: str | None
-    fail_on: tuple[str, ...]
-    full_result: bool
-    as_json: bool
-    quiet: bool
-    dry_run: bool
+    class _Shown(TypedDict):
+        """What ``--dry-run`` prints. Of variables and files only the names."""
+
+        agent: str
+        version: str | None
+        model: str | None
+        program: str
+        cwd: str
+        argv: list[str]
+        stdin_bytes: int
+        env: list[str]
+        files: list[str]
+        policy: object
+        notes: list[str]
 
 
 @click.command("run", cls=SectionedCommand)
@@ -141,8 +153,8 @@ def command(
         text = None  # the question that is still open, if there is one
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
-    gc.enable()  # loading is done; the run may be long
     if typed is not None and not flags["as_json"]:
+        _enable_gc()
         return typed.run(agent, text, options, progress)
     return asyncio.run(_run(agent, text, options, printer, progress, typed))
 
@@ -170,15 +182,22 @@ async def _run(
     from corral.sessions.credentials import check_model_key
     from corral.sessions.session import Session
 
-    asker = TerminalAsker(progress.paused, options.get("cwd")) if is_interactive() else None
+    asker = terminal_asker(progress, options.get("cwd"))
     async with Session(agent, {**options}, asker) as session:
         check_model_key(session.prepared.agent, session.prepared.run)
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
+        _enable_gc()
         if typed is None:
             return _report(await print_turn(session.prompt(text), printer, progress), progress)
         done = await typed.print_turns(session, text, lambda t: print_turn(t, printer, progress))
     return _report(done, progress) or typed.exit_code(None if done is None else done.output)
+
+
+def _enable_gc() -> None:
+    """Loading is done, and the run may be long. What is loaded stays: it is not examined again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _report(done: Done | None, progress: Progress) -> int:
@@ -222,11 +241,11 @@ def _run_named(
         options=_json_options({**read_options(flags), "cwd": cwd}),
         interactive=is_interactive(),
     )
-    gc.enable()  # loading is done; the run may be long
+    _enable_gc()
     turn = client.WarmTurn(
         WarmFiles.of(name, cwd),
         request,
-        ask=TerminalAsker(progress.paused, cwd) if is_interactive() else None,
+        ask=terminal_asker(progress, cwd),
         idle=flags["session_idle"] or client.IDLE_SECONDS,
         on_accepted=lambda accepted: progress.show_denied(
             accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
@@ -245,25 +264,10 @@ def _json_options(options: Mapping[str, object]) -> dict[str, Json]:
     return as_object(msgspec.to_builtins(given))
 
 
-class _Shown(TypedDict):
-    """What ``--dry-run`` prints. Of variables and files only the names."""
-
-    agent: str
-    version: str | None
-    model: str | None
-    program: str
-    cwd: str
-    argv: list[str]
-    stdin_bytes: int
-    env: list[str]
-    files: list[str]
-    policy: object
-    notes: list[str]
-
-
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
+    from corral.cli.ui.tables import policy_table
     from corral.sessions.prepare import prepare, resolve_prompt
     from corral.system.paths import sessions
 
@@ -288,7 +292,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         "notes": list(launch.notes),
     }
     if as_json:
-        echo_json(json.dumps(shown))
+        echo_json(msgspec.json.encode(shown).decode())
         return 0
     for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes"):
         echo(f"{name:12} {shown[name]}")

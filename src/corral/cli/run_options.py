@@ -24,7 +24,7 @@ from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, Kind
 from corral.values import is_sequence
 
 if TYPE_CHECKING:
-    from corral.options import RunKwargs
+    from corral.run_kwargs import RunKwargs
 
 C = TypeVar("C", bound=Callable[..., object])
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from corral.cli.exit_codes import exit_code
-from corral.cli.ui.questions import TerminalAsker, is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import answer, echo_err
+from corral.cli.ui.turn_output import terminal_asker
 from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result
 from corral.values import Json, JsonObject, is_object
@@ -22,7 +22,7 @@ from corral.values import Json, JsonObject, is_object
 if TYPE_CHECKING:
     from corral.cli.ui.progress import Progress
     from corral.events import Done
-    from corral.options import RunKwargs
+    from corral.run_kwargs import RunKwargs
     from corral.sessions.session import Session
     from corral.sessions.turn import Turn
 
@@ -165,7 +165,7 @@ async def _run(
     """None: it was interrupted."""
     from corral.sessions import api
 
-    asker = TerminalAsker(progress.paused, options.get("cwd")) if is_interactive() else None
+    asker = terminal_asker(progress, options.get("cwd"))
     work = asyncio.ensure_future(
         api.run(agent, text, ask=asker, output=schema, on_event=progress.show, **options)
     )

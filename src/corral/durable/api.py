@@ -35,7 +35,6 @@ from corral.errors import (
     short_traceback,
     short_traceback_async,
 )
-from corral.options import RunKwargs
 from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
@@ -50,6 +49,7 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.protocol.schema.build import schema_of
+from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.system.blocking import sync_twin
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts

@@ -7,7 +7,7 @@ one call. asyncio's ``readline`` is not used: it stops at 64 KiB and scans the b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 MAX_LINE_SIZE = 64 * 1024 * 1024
 """Bytes of the longest accepted line: screenshots in base64 reach tens of megabytes."""
@@ -16,7 +16,7 @@ HEAD_SIZE = 8192
 """Bytes kept of a dropped line: secrets are redacted in them before they are cut further."""
 
 
-class Oversized(NamedTuple):
+class Oversized(msgspec.Struct, frozen=True, gc=False):
     """A line longer than the limit: dropped, except for its size and its beginning."""
 
     size: int

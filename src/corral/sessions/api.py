@@ -18,7 +18,7 @@ from corral.system import config, programs
 from corral.system.blocking import sync_twin
 
 if TYPE_CHECKING:
-    from corral.options import RunKwargs
+    from corral.run_kwargs import RunKwargs
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
     from corral.sessions.tools.hooks import Before

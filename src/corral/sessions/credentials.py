@@ -70,11 +70,11 @@ def choose_credentials(
 def check_model_key(agent: AgentSpec, run: RunOptions) -> None:
     """For an agent that calls the model itself: raise ``MissingKey`` before the first prompt. A
     recording needs no key."""
-    from corral.models import registry
-    from corral.system import api_keys
-
     is_called_here = isinstance(agent.transport, InProcess) and run.replay is None
     if is_called_here and run.model is not None and agents_registry.names_a_model(run.model):
+        from corral.models import registry
+        from corral.system import api_keys
+
         api_keys.access(registry.split_model(run.model)[0], environment.variables(run.env))
 
 

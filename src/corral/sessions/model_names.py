@@ -18,16 +18,14 @@ from corral.options import RunOptions
 from corral.system import environment
 
 
-def with_model_name(agent: AgentSpec, run: RunOptions) -> RunOptions:
+def with_model_name(agent: AgentSpec, run: RunOptions, model: str) -> RunOptions:
     """The run with the model's name in the form of the agent. Raises ``ConfigError`` for a model
     that the agent cannot have."""
-    if run.model is None:
-        return run
     if agent.for_run is not None:
-        return replace(run, model=canonical(run.model))
+        return replace(run, model=canonical(model))
     if not agent.vendor:
         return run
-    return replace(run, model=_bare_name(agent, run, run.model))
+    return replace(run, model=_bare_name(agent, run, model))
 
 
 def _bare_name(agent: AgentSpec, run: RunOptions, model: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral.errors import ConfigError
-from corral.options import PromptKwargs
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.session import Session
@@ -16,6 +16,9 @@ from corral.sessions.structured_output import Submission, TypedAnswer, answer_sc
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, in_sandbox, until_done
+
+if TYPE_CHECKING:
+    from corral.run_kwargs import PromptKwargs
 
 PATIENCE = 10.0
 """Seconds, beyond the grace period, in which a cancelled turn may end."""

@@ -38,7 +38,6 @@ from corral.errors import (
 )
 from corral.events import Error, Text, Thinking, ToolResult, ToolUse, UsageReport
 from corral.protocol.ndjson import RawEvent
-from corral.system.http.reachability import why_unreachable
 
 FIRST_SILENCE = 3.0
 """Seconds of silence before the first attempt, in a turn that has not heard the model."""
@@ -119,6 +118,8 @@ class NetworkWatch:
             self._attempt = self._loop.create_task(self._try_to_connect())
 
     async def _try_to_connect(self) -> None:
+        from corral.system.http.reachability import why_unreachable  # most turns need no attempt
+
         reason = self._reason = await why_unreachable(self._url)
         self._failed = 0 if reason is None else self._failed + 1
         emit, fail = self._emit(), self._fail()

@@ -49,7 +49,6 @@ from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
 from corral.sessions.credentials import choose_credentials
-from corral.sessions.model_names import with_model_name
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -199,7 +198,10 @@ def prepare(
     agent, options = _find_agent(name, options)
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
-    run = with_model_name(agent, run)
+    if run.model is not None:
+        from corral.sessions.model_names import with_model_name
+
+        run = with_model_name(agent, run, run.model)
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)

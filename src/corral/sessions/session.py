@@ -31,12 +31,12 @@ from corral.errors import (
     short_traceback,
     short_traceback_async,
 )
-from corral.options import PromptKwargs, check_prompt
+from corral.options import check_prompt
 from corral.output_types import T
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions import question_files, store
+from corral.sessions import store
 from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
@@ -47,6 +47,7 @@ from corral.values import AgentSession
 
 if TYPE_CHECKING:
     from corral.events import Event
+    from corral.run_kwargs import PromptKwargs
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.structured_output import TypedAnswer
@@ -350,7 +351,9 @@ class Session:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
         if text is None and prepared.agent.open_turns:
-            text = question_files.open_prompt(record)
+            from corral.sessions.question_files import open_prompt
+
+            text = open_prompt(record)
         return resolve_prompt(prepared, text)
 
     def steer(self, text: str) -> None:

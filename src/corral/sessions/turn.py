@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple
+from typing import TYPE_CHECKING, Generic
 
 import msgspec
 from msgspec.structs import replace
@@ -52,12 +52,12 @@ from corral.sessions.redaction import EventRedactor
 from corral.sessions.store import POOLED, SessionRecord, title_of
 from corral.system import paths
 from corral.system.environment import SecretRedactor
-from corral.system.git import changes
 from corral.system.threads import NoThread, in_thread
 from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
 
 if TYPE_CHECKING:
     from corral.sessions.structured_output import TypedAnswer
+    from corral.system.git.changes import Snapshot
 
 _log = logging.getLogger("corral.sessions")
 
@@ -75,7 +75,7 @@ _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns in progress in this process, to detect that two share a folder."""
 
 
-class TurnChecks(NamedTuple):
+class TurnChecks(msgspec.Struct, frozen=True):
     """How the end of a turn is checked."""
 
     fail: Callable[[], CorralError | None] = lambda: None
@@ -127,7 +127,7 @@ class Turn(Generic[T_co]):
         self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
         self._network: NetworkWatch | None = None
-        self._before: changes.Snapshot | None = None
+        self._before: Snapshot | None = None
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
         self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
@@ -411,6 +411,8 @@ class Turn(Generic[T_co]):
     async def _files(self, normalizer: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
         if self._before is None:
             return _reported_files(normalizer), False
+        from corral.system.git import changes
+
         try:
             after = await in_thread(changes.look_again, self._before)
         except NoThread as error:  # the answer is there, and is worth more than its files
@@ -421,7 +423,9 @@ class Turn(Generic[T_co]):
         changed = changes.compare(self._before, after, normalizer.written)
         return changed, self._before.complete and after.complete and not self._shared
 
-    def _look(self) -> changes.Snapshot:
+    def _look(self) -> Snapshot:
+        from corral.system.git import changes  # in a thread, while the agent starts
+
         room = KEPT_CONTENTS if self._recording else 0
         return changes.look(Path(self._prepared.cwd), room=room)
 
@@ -435,7 +439,7 @@ class Turn(Generic[T_co]):
             text = f"the diff of the files is not stored: {error}"
             self._pending_warnings.append(_warning("transcript_lost", text))
 
-    def _write_diff(self, before: changes.Snapshot, files: tuple[FileChanged, ...]) -> None:
+    def _write_diff(self, before: Snapshot, files: tuple[FileChanged, ...]) -> None:
         from corral.system.git.file_diffs import diff_since  # loads difflib
 
         file = self._record.diff_file(self._record.meta.turns + 1)

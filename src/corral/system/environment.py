@@ -99,6 +99,8 @@ _SENSITIVE_NAME = (
 _ADDRESS_NAME = r"(?i)(^|_)(URL|URI|DSN)$|^(DATABASE|CORRAL_DB|DB)$"
 """Addresses of servers and databases. Only the login in them is secret. A value that is
 neither a URL nor a path is a secret completely."""
+_SAME_IN_JSON = r"[ !#-\[\]-~]*"
+"""Printable ASCII but the quote and the backslash."""
 _LOGIN = r"(?i)^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@"
 _LOGIN_FIELD = r"(?i)(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)"
 _WORD = r"[A-Za-z_]{1,15}|[0-9.]+"
@@ -229,17 +231,24 @@ def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def _written_forms(value: str) -> Iterator[str]:
+    """The value, and the value inside a JSON string where that differs."""
+    yield value
+    if not re.fullmatch(_SAME_IN_JSON, value):
+        import json
+
+        yield json.dumps(value)[1:-1]
+        yield json.dumps(value, ensure_ascii=False)[1:-1]
+
+
 class SecretRedactor:
     """Redacts known secrets in bytes and text, and names what was there. Their JSON form is known
     too: most of the data is JSON that is not parsed yet."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        import json
-
         marks: dict[bytes, bytes] = {}
         for name, value in secrets.items():
-            escaped = (json.dumps(value, ensure_ascii=not plain)[1:-1] for plain in (True, False))
-            for form in (value, *escaped):
+            for form in _written_forms(value):
                 marks[form.encode("utf-8", "surrogateescape")] = f"[{name} redacted]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
         self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs)

@@ -20,7 +20,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import ctypes
@@ -32,7 +34,7 @@ MACOS = sys.platform == "darwin"
 KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
-class ProcessInfo(NamedTuple):
+class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
     """A process as it was a moment ago. ``(pid, born)`` identifies it for ever."""
 
     pid: int

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -55,6 +53,9 @@ async def read_typed(question: str) -> str:
 
 def editor_command() -> tuple[str, ...]:
     """The command of the user's editor. Raises ``ConfigError`` if there is none."""
+    import shlex
+    import shutil
+
     for name in ("VISUAL", "EDITOR"):
         if command := os.environ.get(name, "").strip():
             try:

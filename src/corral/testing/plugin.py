@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from corral.options import RunKwargs
+    from corral.run_kwargs import RunKwargs
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 MAX_NAME = 100

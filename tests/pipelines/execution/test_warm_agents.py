@@ -11,8 +11,8 @@ import pytest
 from support.nodes import NodeHarness, processes_in
 from support.scripted_agent import child_pids
 
-from corral.options import RunKwargs
 from corral.pipelines.execution.handlers import NodeResources
+from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 

@@ -18,7 +18,7 @@ import corral
 from corral import errors
 from corral.events import Decision, Error, Vendor
 from corral.nesting import is_too_deep
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions import permissions
 from corral.sessions.backends import acp
 

@@ -36,7 +36,8 @@ from corral.events import (
     Unknown,
     Vendor,
 )
-from corral.options import PermissionMode, RunKwargs
+from corral.options import PermissionMode
+from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker, PermissionBroker
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"

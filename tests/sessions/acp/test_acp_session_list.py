@@ -13,7 +13,7 @@ from support.scripted_agent import child_pids
 
 import corral
 from corral import AgentSession, errors
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions.acp import connection
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"

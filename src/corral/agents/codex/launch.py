@@ -10,12 +10,13 @@ import json
 import os
 import tomllib
 
-from corral.agents.codex.policy import HOOKS, MODE_ACP, hook, toml, toml_list
+from corral.agents.codex.policy import HOOKS, MODE_ACP, hook, toml_list
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, image_name
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
+from corral.quoting import toml_string
 from corral.values import McpServer
 
 PROMPT_LIMIT = 1_048_576
@@ -110,12 +111,12 @@ def _prompt_settings(run: RunOptions, place: LaunchContext, files: dict[str, str
     settings: list[str] = []
     if run.replace_system_prompt is not None:
         files["instructions.md"] = run.replace_system_prompt
-        named = toml(os.path.join(place.home, "instructions.md"))
+        named = toml_string(os.path.join(place.home, "instructions.md"))
         settings.append(f"model_instructions_file={named}")
     if run.system_prompt is not None:
-        settings.append(f"developer_instructions={toml(run.system_prompt)}")
+        settings.append(f"developer_instructions={toml_string(run.system_prompt)}")
     if run.reasoning_effort is not None:
-        settings.append(f"model_reasoning_effort={toml(run.reasoning_effort)}")
+        settings.append(f"model_reasoning_effort={toml_string(run.reasoning_effort)}")
     return settings
 
 
@@ -155,7 +156,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={hidden}"]
     lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
     if run.model is not None:
-        lines.append(f"model={toml(run.model)}")
+        lines.append(f"model={toml_string(run.model)}")
     lines += place.compiled.flags
     text = "\n".join(lines) + "\n"
     env = {
@@ -209,12 +210,16 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
                 phase="config",
             )
         return [], ("credentials: the login in ~/.codex/auth.json",)
-    fields = [f"name={toml(PROVIDER)}", f"base_url={toml(url or OPENAI)}", 'wire_api="responses"']
+    fields = [
+        f"name={toml_string(PROVIDER)}",
+        f"base_url={toml_string(url or OPENAI)}",
+        'wire_api="responses"',
+    ]
     fields += [f"{what}_max_retries={run.retries}" for what in ("request", "stream")]
     if key is not None:
-        fields.append(f"env_key={toml(key)}")
+        fields.append(f"env_key={toml_string(key)}")
     note = f"credentials: {key or 'none'}; the model is at {url or OPENAI}"
-    settings = [f"model_provider={toml(PROVIDER)}"]
+    settings = [f"model_provider={toml_string(PROVIDER)}"]
     return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (note,)
 
 
@@ -222,7 +227,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
     """Codex does not obey an untrusted repository, but it would read its instructions."""
     refuse_user_settings(run)
     if run.inherit == "project":
-        return ["-c", f"projects.{toml(place.cwd)}.trust_level={toml('trusted')}"]
+        return ["-c", f"projects.{toml_string(place.cwd)}.trust_level={toml_string('trusted')}"]
     words = ("project_doc_max_bytes=0", "skills.include_instructions=false")
     hooks = [] if _hooks(place) else ["--disable", "hooks"]
     return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
@@ -251,10 +256,13 @@ def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
 def _server(number: int, server: McpServer, more: str) -> str:
     """Secrets are references to environment variables."""
     if server.url is not None:
-        pairs = [f"{toml(name)}={toml(secret_name(number, name))}" for name in server.headers]
-        how = f"url={toml(server.url)},env_http_headers={{{','.join(pairs)}}}"
+        pairs = [
+            f"{toml_string(name)}={toml_string(secret_name(number, name))}"
+            for name in server.headers
+        ]
+        how = f"url={toml_string(server.url)},env_http_headers={{{','.join(pairs)}}}"
     else:
-        how = f"command={toml(server.command[0])},args={toml_list(list(server.command[1:]))}"
+        how = f"command={toml_string(server.command[0])},args={toml_list(list(server.command[1:]))}"
         how += f",env_vars={toml_list([*server.env])}"
     return f"{{{how},required=true{more}}}"
 

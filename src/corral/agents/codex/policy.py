@@ -32,6 +32,7 @@ from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyR
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+from corral.quoting import toml_string
 from corral.values import Json
 
 SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")
@@ -65,18 +66,13 @@ def is_agent_tool(name: str) -> bool:
     return name in TOOLS or name.startswith("mcp__")
 
 
-def toml(text: str) -> str:
-    """A TOML basic string. JSON's escapes are also TOML's; only DEL must be escaped in addition."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def patch(path: str, line: str) -> str:
     """A patch that adds a file of one line."""
     return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
 
 
 def toml_list(texts: Iterable[str]) -> str:
-    return f"[{','.join(map(toml, texts))}]"
+    return f"[{','.join(map(toml_string, texts))}]"
 
 
 FORMS: dict[Act, tuple[Form, ...]] = {
@@ -170,8 +166,8 @@ def _path_hook(
 def hook(command: str, tools: tuple[str, ...] = ()) -> str:
     """The setting of a command that Codex runs before each call of these tools; without any, before
     each call of a tool."""
-    matcher = f"matcher={toml('^(' + '|'.join(tools) + ')$')}," if tools else ""
-    run = f'{{type="command",command={toml(command)},timeout={_HOOK_SECONDS}}}'
+    matcher = f"matcher={toml_string('^(' + '|'.join(tools) + ')$')}," if tools else ""
+    run = f'{{type="command",command={toml_string(command)},timeout={_HOOK_SECONDS}}}'
     return f"{{{matcher}hooks=[{run}]}}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import msgspec
@@ -12,9 +11,10 @@ from corral.agents.shared.api_errors import NETWORK, QUOTA, UNKNOWN_MODEL, unaut
 from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
+from corral.nesting import decode_json
 from corral.protocol.common_events import retrying
 from corral.protocol.ndjson import RawEvent
-from corral.values import Json, as_object, as_objects, int_or_none, text_or_none
+from corral.values import as_object, as_objects, int_or_none, text_or_none
 
 LOOP = "Loop detected, stopping execution"
 
@@ -207,8 +207,8 @@ def _api_error(message: str) -> tuple[str, int | None, str | None]:
     text = message.strip().removeprefix("[API Error: ")
     text = text.split("]\n")[0].removesuffix("]").strip() or "no reason given"
     try:
-        body: Json = json.loads(text)
-    except (ValueError, RecursionError):
+        body = decode_json(text)
+    except (ValueError, msgspec.DecodeError):
         return text, None, None
     error = as_object(as_object(body).get("error"))
     status = int_or_none(error.get("code"))

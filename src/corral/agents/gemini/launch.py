@@ -7,10 +7,10 @@ command in the private home, whose text the CLI sends unchanged, and stdin names
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.agents.gemini.policy import POLICY_FILE
@@ -113,8 +113,9 @@ def _launch(
     method, auth_note = _auth(place)
     trusted = _trust(run, place)
     settings = _merged(_untrusting(place.user_settings), _settings(run, place, method))
+    settings_text = msgspec.json.format(msgspec.json.encode(settings), indent=1).decode()
     rules = _policy_files(place)
-    files = {**files, ".gemini/settings.json": json.dumps(settings, indent=1), **rules}
+    files = {**files, ".gemini/settings.json": settings_text, **rules}
     env = {
         "GEMINI_CLI_HOME": place.home,
         "TMPDIR": place.tmp,

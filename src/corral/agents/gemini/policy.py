@@ -28,7 +28,6 @@ answered by the policy with the resolved path or the exact command.
 
 from __future__ import annotations
 
-import json
 import re
 
 from msgspec.structs import replace
@@ -42,6 +41,7 @@ from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.quoting import json_pattern, toml_string
 from corral.shell_regex import allow_regex
 
 READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")
@@ -181,14 +181,18 @@ class _Rules:
         message: str | None = None,
     ) -> None:
         lines = ["[[rule]]"]
-        name = _toml(tools) if isinstance(tools, str) else f"[{', '.join(map(_toml, tools))}]"
+        name = (
+            toml_string(tools)
+            if isinstance(tools, str)
+            else f"[{', '.join(map(toml_string, tools))}]"
+        )
         lines += [f"toolName = {name}", f'decision = "{decision}"', f"priority = {priority}"]
         if pattern is not None:
-            lines.append(f"argsPattern = {_toml(pattern)}")
+            lines.append(f"argsPattern = {toml_string(pattern)}")
         if redirect:
             lines.append("allowRedirection = true")
         if message is not None:
-            lines.append(f"denyMessage = {_toml(message)}")
+            lines.append(f"denyMessage = {toml_string(message)}")
         self._blocks.append("\n".join(lines))
 
     def text(self) -> str:
@@ -251,7 +255,7 @@ def _denying(pattern: str) -> list[str]:
     """The CLI takes no nested repetition, so the bare command of ``git *`` has its own pattern.
     The patterns also match several blanks and tabs."""
     globs = [pattern, pattern[:-2]] if pattern.endswith(" *") and len(pattern) > 2 else [pattern]
-    texts = [_ANY.join(map(write_paths.escaped, glob.split("*"))) for glob in globs]
+    texts = [_ANY.join(map(json_pattern, glob.split("*"))) for glob in globs]
     return [f'{_COMMAND}{text.replace(" ", _BLANKS)}"\\x00' for text in texts]
 
 
@@ -444,8 +448,3 @@ def _shell_is_free(policy: Policy) -> bool:
 
 def _is_known(name: str) -> bool:
     return name in KINDS or name.startswith("mcp_")
-
-
-def _toml(text: str) -> str:
-    """A TOML basic string; JSON's escapes are TOML's but for DEL, which JSON leaves raw."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -13,15 +13,14 @@ resolved. Everything narrower is a rule of corral, and a rule sees the path as t
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_letters
 
 from corral.agents.spec import LaunchContext
 from corral.errors import PolicyNotEnforceable
 from corral.protected_paths import globs
+from corral.quoting import json_pattern
 
 PATH = r'\x00"file_path":"'
 LONGEST_PATTERN = 2048
@@ -32,12 +31,6 @@ REWRITTEN = (PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]", PATH + r"[^\x00]*\\u0000
 UNUSUAL = (PATH + r"[^\x00]*\\", PATH + "@", PATH + r'(|[^\x00]*/)\.\.[/"]')
 """A character that JSON escapes, a leading ``@``, and a parent folder."""
 RELATIVE = PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
-
-
-def escaped(text: str) -> str:
-    """A pattern for the JSON text of ``text``."""
-    inside = json.dumps(text, ensure_ascii=False)[1:-1]
-    return re.sub(r"[\\^$.*+?()\[\]{}|/\-]", lambda found: "\\" + found[0], inside)
 
 
 def allowed(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
@@ -60,7 +53,7 @@ def protected(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
 def _roots(writable: Sequence[str], place: LaunchContext) -> str:
     folders = (place.cwd, *(os.path.join(place.cwd, name) for name in writable))
     roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
-    return "(" + "|".join(escaped(os.path.normpath(root).rstrip("/")) for root in roots) + ")"
+    return "(" + "|".join(json_pattern(os.path.normpath(root).rstrip("/")) for root in roots) + ")"
 
 
 def through_links(place: LaunchContext) -> Iterator[str]:
@@ -94,4 +87,6 @@ def _chunked(prefix: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _any_case(name: str) -> str:
-    return "".join(f"[{c.lower()}{c.upper()}]" if c in ascii_letters else escaped(c) for c in name)
+    return "".join(
+        f"[{c.lower()}{c.upper()}]" if c in ascii_letters else json_pattern(c) for c in name
+    )

@@ -6,11 +6,11 @@ the text of a command in the private home unchanged, and the prompt only names t
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 from corral.agents.spec import LaunchContext
+from corral.quoting import toml_string
 
 COMMAND = "corral-prompt"
 """The session's name is appended: if the repository had a command of the same name, possibly
@@ -39,5 +39,6 @@ def escape_prompt(prompt: str) -> tuple[str, bytes]:
 def prompt_as_command(text: str, place: LaunchContext, folder: str) -> tuple[bytes, dict[str, str]]:
     """The bytes for stdin, and the command's file below the settings ``folder``."""
     name = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
-    quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return f"/{name}".encode(), {f"{folder}/commands/{name}.toml": f"prompt = {quoted}\n"}
+    return f"/{name}".encode(), {
+        f"{folder}/commands/{name}.toml": f"prompt = {toml_string(text)}\n"
+    }

@@ -23,7 +23,7 @@ from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
 from corral.errors import CallerError, CorralError
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 
 
 class ChatFlags(PolicyFlags, RunKwargs):

@@ -15,16 +15,17 @@ import msgspec
 
 from corral.cli.exit_codes import exit_code
 from corral.cli.ui.progress import Progress
-from corral.cli.ui.questions import TerminalAsker, is_interactive
+from corral.cli.ui.questions import TerminalAsker
 from corral.cli.ui.stdout import answer_printer
 from corral.cli.ui.turn_output import print_turn
 from corral.errors import CorralError, StorageFailed
 from corral.events import Done
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions import store, transcript
 from corral.sessions.session import Session
 from corral.system import config, paths
 from corral.system.git.file_history import FileHistory
+from corral.system.terminal import is_interactive
 from corral.system.threads import in_thread
 from corral.values import Usage
 

@@ -23,7 +23,7 @@ from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.nesting import decode_json
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.values import Json
 
 T = TypeVar("T")
@@ -359,8 +359,8 @@ def _require_engine() -> None:
 
 def _require_no_questions(graph: Graph) -> None:
     """A run in memory cannot wait for an answer from elsewhere."""
-    from corral.cli.ui.questions import is_interactive
     from corral.pipelines import node_kinds
+    from corral.system.terminal import is_interactive
 
     asks = [
         node.id

@@ -13,7 +13,6 @@ import msgspec
 
 from corral.cli.options import database_option
 from corral.cli.ui.pipeline_progress import Progress
-from corral.cli.ui.questions import is_interactive
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import answer_markdown, echo
@@ -30,6 +29,7 @@ from corral.pipelines.execution.interviewers import (
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system.environment import SecretRedactor, named_secrets
+from corral.system.terminal import is_interactive
 from corral.terminal_text import one_line
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]

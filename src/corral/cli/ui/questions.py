@@ -45,11 +45,6 @@ MIN_PAGE_LINES = 8
 """Lines of a page at least, however small the terminal is."""
 
 
-def is_interactive() -> bool:
-    """Whether a person at a terminal can read and answer a question."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 class TerminalAsker:
     """An ``ask`` for sessions. ``paused`` hides the live area; ``cwd`` is the session's folder."""
 

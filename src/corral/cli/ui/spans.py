@@ -9,13 +9,15 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "strike": "9"}
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     text: str
     style: str = ""
 

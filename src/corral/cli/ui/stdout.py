@@ -16,7 +16,6 @@ from typing import Protocol
 
 from corral.cli.ui import terminal
 from corral.cli.ui.live_area import size
-from corral.cli.ui.markdown import MarkdownStream
 from corral.cli.ui.message_text import MessageText
 from corral.cli.ui.spans import Line
 from corral.events import Event, Text, to_json
@@ -75,6 +74,8 @@ class RenderedAnswer:
     after each message."""
 
     def __init__(self, *, separated: bool) -> None:
+        from corral.cli.ui.markdown import MarkdownStream  # not needed for a pipe
+
         self._separated = separated
         self._cleaner = Cleaner()
         self._markdown = MarkdownStream()

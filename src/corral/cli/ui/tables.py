@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 import time
 from collections.abc import Sequence
@@ -19,7 +18,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(head), *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
     indent = sum(widths) + 2 * len(widths)
-    room = max(30, shutil.get_terminal_size((100, 24)).columns - indent)
+    from shutil import get_terminal_size  # loads the compression modules
+
+    room = max(30, get_terminal_size((100, 24)).columns - indent)
     out: list[str] = []
     for line in lines:
         start = "".join(f"{cell:{width}}  " for cell, width in zip(line, widths, strict=False))

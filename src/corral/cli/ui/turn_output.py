@@ -8,10 +8,23 @@ from corral.cli.ui.progress import Progress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Printer, Stdout
 from corral.events import Done
+from corral.system.terminal import is_interactive
 
 if TYPE_CHECKING:
+    import os
+
+    from corral.cli.ui.questions import TerminalAsker
     from corral.sessions.turn import Turn
     from corral.sessions.warm.client import WarmTurn
+
+
+def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> TerminalAsker | None:
+    """Asks the person at the terminal; None if there is none."""
+    if not is_interactive():
+        return None
+    from corral.cli.ui.questions import TerminalAsker
+
+    return TerminalAsker(progress.paused, cwd)
 
 
 async def print_turn(turn: Turn | WarmTurn, printer: Printer, progress: Progress) -> Done | None:

@@ -44,9 +44,9 @@ from corral.durable.batch.spec import BatchOptions, BatchSpec, build_spec
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.dbos.database import require
 from corral.errors import ConfigError, short_traceback, short_traceback_async
-from corral.options import RunKwargs
 from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
+from corral.run_kwargs import RunKwargs
 from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
 from corral.values import Json

@@ -18,12 +18,12 @@ from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError
-from corral.options import RunKwargs
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
+from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug

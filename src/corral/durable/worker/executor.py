@@ -33,9 +33,9 @@ from corral.durable.dbos.client import Limit, own_queue, register_queues, remove
 from corral.durable.dbos.database import Database, is_full, prepare
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
-from corral.options import RunKwargs
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
+from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject, is_object, slug

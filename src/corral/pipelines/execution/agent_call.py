@@ -22,7 +22,7 @@ from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import Event
 from corral.nesting import decode_json
-from corral.options import SANDBOX_MODES, RunKwargs, RunOptions, SandboxMode
+from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
@@ -33,6 +33,7 @@ from corral.pipelines.graph import Node
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.policy import PRESETS, Policy, with_tools
 from corral.result import Result
+from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds

@@ -34,11 +34,11 @@ import msgspec
 from corral.agents.registry import DEFAULT_AGENT
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
-from corral.options import RunKwargs
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.run_kwargs import RunKwargs
 from corral.system import config, fs
 from corral.system.environment import SecretRedactor, is_secret, named_secrets, variables
 from corral.values import SHORTEST_SECRET, Json

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shlex
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +138,8 @@ class StreamBackend:
             raise RuntimeError("prepare first")
         self._fail = fail
         if _log.isEnabledFor(logging.DEBUG):
+            import shlex
+
             _log.debug("command line: %s", self._redactor.clean_text(shlex.join(launch.argv)))
         self._process = await Process.start(
             ProcessSpec(

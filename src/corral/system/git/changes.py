@@ -47,6 +47,16 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     digest: bytes | None = None
 
 
+class IndexStamp(msgspec.Struct, frozen=True, gc=False):
+    """Identifies the content of an index file: git replaces the file when it changes."""
+
+    path: str
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     root: str
     files: dict[str, Seen]
@@ -57,6 +67,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Files that are as in the index: path → blob id."""
     contents: dict[str, bytes] = {}
     """The content of other files, as far as there was room for it."""
+    index: IndexStamp | None = None
+    tracked: frozenset[bytes] = frozenset()
+    """The names in the index."""
 
     def has(self, path: str) -> bool:
         """Whether the snapshot has a file with this absolute path."""
@@ -66,8 +79,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 def look(root: Path, *, room: int = 0) -> Snapshot:
     """The folder as it is now, with at most ``room`` bytes of contents that git does not have."""
     scope = scan.scope_of(root)
+    index = _index_of(root) if scope is not None else None
     indexed = _indexed(root) if scope is not None else {}
-    tracked = {os.fsencode(path) for path in indexed}
+    tracked = frozenset(os.fsencode(path) for path in indexed)
     reader = _Reader(HASHED_TOTAL, room)
     files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, reader)
     staged = {
@@ -75,14 +89,14 @@ def look(root: Path, *, room: int = 0) -> Snapshot:
         for path, seen in files.items()
         if (entry := indexed.get(path)) is not None and _is_still(entry, seen)
     }
-    return Snapshot(str(root), files, complete, scope, staged, reader.contents)
+    return Snapshot(str(root), files, complete, scope, staged, reader.contents, index, tracked)
 
 
 def look_again(before: Snapshot) -> Snapshot:
     """The same folder, later. The ignore rules from outside the folder are those of ``before``,
     even if the repository is gone."""
     root = Path(before.root)
-    tracked = _tracked(root) if before.scope is not None else set[bytes]()
+    tracked = _tracked(root, before) if before.scope is not None else frozenset[bytes]()
     paths: Iterable[str] = _paths(root, before.scope, tracked)
     if before.scope is not None:
         # A file that was tracked before is compared even if it is ignored now.
@@ -215,7 +229,7 @@ def _stat_all(
     return files, True
 
 
-def _paths(root: Path, scope: Scope | None, tracked: set[bytes]) -> Iterator[str]:
+def _paths(root: Path, scope: Scope | None, tracked: frozenset[bytes]) -> Iterator[str]:
     """Raises ``TooManyFiles``."""
     skipped = _SKIPPED if scope is None else frozenset({b".git"})
     for path in scan.files(root, scope, tracked, skipped=skipped):
@@ -230,19 +244,31 @@ def _indexed(root: Path) -> dict[str, IndexEntry]:
         return {}
     return {
         os.fsdecode(path.removeprefix(prefix)): entry
-        for path, entry in (repository.read_index(found) or {}).items()
-        if path.startswith(prefix)
+        for path, entry in (repository.read_index(found, prefix) or {}).items()
     }
 
 
-def _tracked(root: Path) -> set[bytes]:
-    """The names of these files only."""
+def _tracked(root: Path, before: Snapshot) -> frozenset[bytes]:
+    """The names of these files only. git is not started if the index is as it was ``before``."""
+    if before.index is not None and _index_of(root) == before.index:
+        return before.tracked
     found = scan.find_repository(root)
     prefix = _prefix(root, found)
     if found is None or prefix is None:
-        return set()
-    names = repository.index_names(found)
-    return {path.removeprefix(prefix) for path in names if path.startswith(prefix)}
+        return frozenset()
+    return frozenset(path.removeprefix(prefix) for path in repository.index_names(found, prefix))
+
+
+def _index_of(root: Path) -> IndexStamp | None:
+    found = scan.find_repository(root)
+    if found is None:
+        return None
+    path = str(found.git_dir / "index")
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return IndexStamp(path, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def _prefix(root: Path, found: scan.Layout | None) -> bytes | None:

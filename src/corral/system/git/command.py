@@ -163,7 +163,7 @@ def locked(gate: Path) -> Generator[None]:
 
 
 def is_installed() -> bool:
-    return _program() is not None
+    return program() is not None
 
 
 def require(what: str) -> None:
@@ -193,11 +193,11 @@ def call(
     ``StorageFailed`` if git cannot be started, does not end in time, or exceeds the output limit
     of an ``output`` file.
     """
-    program = _program()
-    if program is None:
+    found = program()
+    if found is None:
         raise StorageFailed("git is not installed")
     options = [word for name, value in _OPTIONS.items() for word in ("-c", f"{name}={value}")]
-    command = [program, "--no-pager", *options, f"--git-dir={git_dir}", *words]
+    command = [found, "--no-pager", *options, f"--git-dir={git_dir}", *words]
     try:
         process = subprocess.Popen(
             command,
@@ -341,8 +341,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _program() -> str | None:
-    """git, found in absolute folders of PATH only: a workspace may hold a program ``git``."""
+def program() -> str | None:
+    """The path of git, from absolute folders of PATH only: a workspace may hold a ``git``."""
     import shutil
 
     return shutil.which("git", path=_path())

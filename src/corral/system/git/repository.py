@@ -22,11 +22,12 @@ _SHARED = re.compile(r"group|all|world|everybody|true|umask|false|0[0-7]{3}")
 
 INDEX_SECONDS = 30.0
 
-_DEBUG_INFO = re.compile(
+_INDEX_ENTRY = re.compile(
+    rb"(\d+) ([0-9a-f]+) \d\t([^\0]+)\0"
     rb"  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n  dev: \d+\tino: (\d+)\n"
     rb"  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
 )
-"""What ``--debug`` adds to an entry."""
+"""An entry in the output of ``ls-files -z --stage --debug``."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -224,19 +225,20 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
         return self.stamp == (size, mtime, ctime, inode & 0xFFFFFFFF)
 
 
-def read_index(found: Layout) -> dict[bytes, IndexEntry] | None:
-    """All entries of the index by their path from the top. None if git cannot read the index file
-    alone (a split or sparse index needs the repository)."""
-    listed = _list_index(found, "--stage", "--debug")
+def read_index(found: Layout, below: bytes = b"") -> dict[bytes, IndexEntry] | None:
+    """The entries of the index by their path from the top; only those in the folder ``below``,
+    which ends with a slash. None if git cannot read the index file alone (a split or sparse index
+    needs the repository)."""
+    listed = _list_index(found, below, "--stage", "--debug")
     return None if listed is None else _parse_index(listed)
 
 
-def index_names(found: Layout) -> set[bytes]:
+def index_names(found: Layout, below: bytes = b"") -> set[bytes]:
     """The paths in the index; empty if the index cannot be read."""
-    return {path for path in (_list_index(found) or b"").split(b"\0") if path}
+    return {path for path in (_list_index(found, below) or b"").split(b"\0") if path}
 
 
-def _list_index(found: Layout, *options: str) -> bytes | None:
+def _list_index(found: Layout, below: bytes, *options: str) -> bytes | None:
     path = found.git_dir / "index"
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -245,10 +247,15 @@ def _list_index(found: Layout, *options: str) -> bytes | None:
         return b""
     except OSError:
         return None
-    words = ("ls-files", "-z", "--cached", *options)
+    folder = ("--", os.fsdecode(below)) if below else ()
+    words = ("ls-files", "-z", "--cached", *options, *folder)
     try:
         place = stub.blank(settings.object_format(found.common))
-        env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(place)}
+        env = {
+            "GIT_INDEX_FILE": str(path),
+            "GIT_WORK_TREE": str(place),
+            "GIT_LITERAL_PATHSPECS": "1",
+        }
         answer = command.call(place, *words, env=env, limits=Limits(seconds=INDEX_SECONDS))
     except StorageFailed:
         return None
@@ -257,14 +264,8 @@ def _list_index(found: Layout, *options: str) -> bytes | None:
 
 def _parse_index(listed: bytes) -> dict[bytes, IndexEntry]:
     entries: dict[bytes, IndexEntry] = {}
-    path = mode = blob = b""
-    for row in listed.split(b"\0"):
-        # The output of --debug for an entry follows its NUL, before the next entry.
-        if path and (stamp := _DEBUG_INFO.match(row)):
-            changed, changed_ns, modified, modified_ns, inode, size = map(int, stamp.groups())
-            times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
-            entries[path] = IndexEntry(mode.decode(), blob.decode(), (size, *times, inode))
-            row = row[stamp.end() :]  # noqa: PLW2901
-        info, _, path = row.partition(b"\t")
-        mode, blob = info.split(b" ")[:2] if path else (b"", b"")
+    for mode, blob, path, *numbers in _INDEX_ENTRY.findall(listed):
+        changed, changed_ns, modified, modified_ns, inode, size = map(int, numbers)
+        times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
+        entries[path] = IndexEntry(mode.decode(), blob.decode(), (size, *times, inode))
     return entries

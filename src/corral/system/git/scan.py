@@ -16,7 +16,6 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -149,7 +148,7 @@ def files(
         yield from _ignored_but_tracked(walk.base, tracked, walk.seen)
 
 
-class _Folder(NamedTuple):
+class _Folder(msgspec.Struct, frozen=True, gc=False):
     """A folder that is to be listed."""
 
     path: bytes

@@ -10,10 +10,13 @@ from pathlib import Path
 from corral.errors import StorageFailed
 from corral.system.fs import read_small
 from corral.system.git import stub
-from corral.system.git.command import Access, Limits, call
+from corral.system.git.command import Access, Limits, call, program
 
 LARGEST = 1024 * 1024
 """Bytes of a configuration file that are read."""
+
+_LOCATIONS = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
+"""Variables that decide which configuration files git reads."""
 
 
 def read(path: Path) -> list[tuple[str, str]]:
@@ -67,7 +70,7 @@ def identity(common: Path) -> dict[str, str]:
 
 def user_ignore_file() -> str | None:
     """The user's own file of ignore patterns; it need not exist."""
-    if chosen := _user_settings().get("core.excludesfile"):
+    if _may_name_ignore_file() and (chosen := _user_settings().get("core.excludesfile")):
         return os.path.expanduser(chosen)
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(base, "git", "ignore") if os.path.isabs(base) else None
@@ -78,13 +81,27 @@ def _clean(found: Mapping[str, str], key: str) -> str:
     return text.strip()[:200]
 
 
-def _user_settings() -> dict[str, str]:
-    names = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
-    values = tuple(os.environ.get(name, "") for name in names)
-    home, xdg, chosen, system = values
+def _may_name_ignore_file() -> bool:
+    """Whether git must be asked for the user's ignore file. Mostly not: then git is not started."""
+    if not (program() or "").startswith("/usr/bin/"):
+        return True  # the path of this git's system configuration is not known
+    files = (Path(file) for file in _user_files() if file)
+    found = [(read_small(file, LARGEST), file.exists()) for file in files]
+    texts = [(data or b"").lower() for data, _ in found]
+    is_unread = any(exists and data is None for data, exists in found)
+    return is_unread or any(b"excludesfile" in text or b"include" in text for text in texts)
+
+
+def _user_files() -> tuple[str, ...]:
+    """The user's own configuration files and the system's."""
+    home, xdg, chosen, system = (os.environ.get(name, "") for name in _LOCATIONS)
     mine = (chosen, f"{home}/.gitconfig", f"{xdg or f'{home}/.config'}/git/config")
-    changed = tuple(_changed(file) for file in (*mine, system or "/etc/gitconfig"))
-    return _read_user_settings(values, changed)
+    return (*mine, system or "/etc/gitconfig")
+
+
+def _user_settings() -> dict[str, str]:
+    values = tuple(os.environ.get(name, "") for name in _LOCATIONS)
+    return _read_user_settings(values, tuple(map(_changed, _user_files())))
 
 
 def _changed(file: str) -> int:

@@ -115,11 +115,11 @@ def _config_of(object_format: str, core: Mapping[str, str]) -> str:
 
 
 def _made(place: Path, common: Path | None, config: str) -> Path:
+    if (place / "HEAD").exists():
+        return place
     import shutil
     import tempfile
 
-    if (place / "HEAD").exists():
-        return place
     _tidy()
     try:
         draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=place.parent))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from corral.agents.spec import AgentSpec, Probe
 from corral.errors import CallerError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions.api import session
 from corral.testing.attack.arena import Arena, LinkSwapper
 from corral.testing.attack.attempts import paths

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from corral.agents.spec import AcpTransport, AgentSpec, PolicyRow, Probe
-from corral.options import RunKwargs
 from corral.policy import Capability, Policy
+from corral.run_kwargs import RunKwargs
 from corral.testing.attack.attempts import commands, other, paths, skills
 from corral.testing.attack.attempts.attempt import Attempt, Cell, made
 

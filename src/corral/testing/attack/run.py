@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from corral.agents.spec import AgentSpec, PolicyRow, Probe
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.sessions.api import session
 from corral.sessions.session import Session
 from corral.system import programs

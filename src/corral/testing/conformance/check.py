@@ -24,7 +24,7 @@ import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
-from corral.options import RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.system import programs
 from corral.testing.agent_spec import agent_spec
 from corral.testing.conformance.scenarios import SCENARIOS, Scenario

@@ -11,9 +11,9 @@ import msgspec
 
 from corral.errors import ConfigError, CorralError, PermissionRefused
 from corral.events import Decision, Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
-from corral.options import RunKwargs
 from corral.policy import Policy
 from corral.result import Result, result_from_events
+from corral.run_kwargs import RunKwargs
 from corral.sessions import store
 from corral.sessions.api import run, session
 from corral.testing.conformance.stage import Failed, Skipped, Stage

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Unpack
 
 from corral.agents.spec import AgentSpec, Probe
-from corral.options import RunKwargs
 from corral.result import Result
+from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
 from corral.sessions.permissions import Asker
 from corral.testing.model_server.request import Request

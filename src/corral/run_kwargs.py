@@ -1,0 +1,133 @@
+"""The keyword options of runs and prompts, for annotations. ``RunOptions`` is what they become.
+
+At run time only the names of the keywords are needed, and creating these classes takes longer than
+checking a run's options: the modules of a run import this one for type checkers only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from corral.options import ApprovalMode, Inherit, PermissionMode, SandboxMode, Via
+from corral.policy import Policy, Preset
+from corral.values import Effort, McpServer
+
+
+class PromptKwargs(TypedDict, total=False):
+    """The keyword options of one prompt of a session."""
+
+    timeout: float | str | None
+    idle_timeout: float | str | None
+    model: str | None
+    policy: Policy | Preset | None
+
+
+class RunKwargs(TypedDict, total=False):
+    """The keyword options of ``corral.run`` and ``corral.session``.
+
+    ::
+
+        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
+        corral.run_sync("gemini-cli", "Fix the typo", **options)
+    """
+
+    cwd: str | os.PathLike[str] | None
+    """The working directory."""
+    model: str | None
+    """The agent's own name for the model; vendor:model runs the built-in agent on it."""
+    policy: Policy | Preset | None
+    """What the agent may do: a Policy, or reads, edits or all."""
+    approval_mode: ApprovalMode | None
+    """Another way to set the policy: default, auto_edit, yolo or plan."""
+    allowed_tools: Sequence[str] | None
+    """Another way to set the policy: only these tools."""
+    system_prompt: str | None
+    """A text that is added to the agent's system prompt."""
+    replace_system_prompt: str | None
+    """A text that replaces the agent's system prompt."""
+    prompt_file: str | os.PathLike[str] | None
+    """Read the prompt from this file."""
+    images: Sequence[str | os.PathLike[str]]
+    """Images for the prompt."""
+    expand_files: bool
+    """Let the agent expand @path in the prompt."""
+    sandbox: SandboxMode
+    """Corral's sandbox if the machine has one (auto) or always (require), or the agent's own."""
+    include_directories: Sequence[str | os.PathLike[str]]
+    """Further folders that the agent may read."""
+    timeout: float | str
+    """Time for each prompt: 90 (seconds), 5m, 1h30m."""
+    idle_timeout: float | str
+    """Time without an event."""
+    startup_timeout: float | str
+    """Time until the first event."""
+    grace: float | str
+    """Time between the request to end and SIGKILL."""
+    max_turns: int | None
+    """Maximum number of model calls of a prompt."""
+    max_tool_rounds: int | None
+    """Maximum number of rounds of tool calls in a turn of the built-in agent."""
+    max_repeated_calls: int | None
+    """Equal tool calls in a row after which the built-in agent ends its turn."""
+    reasoning_effort: Effort | None
+    """The reasoning effort of the model."""
+    retries: int
+    """Attempts at each model call, 1 to 10."""
+    mcp_servers: Sequence[McpServer | Mapping[str, object]]
+    """MCP servers whose tools the agent may use."""
+    resume: str | None
+    """Continue a session: its id, the beginning of it, or 'last' for the newest."""
+    fork: bool
+    """Continue in a new session; the resumed one does not change."""
+    max_budget_usd: float | None
+    """The agent's own limit on the cost of a turn."""
+    output_schema: Mapping[str, object] | None
+    """A JSON Schema, for agents with their own support; output= sets it."""
+    env: Mapping[str, str]
+    """Variables for the agent, with their values, which are never logged."""
+    pass_env: Sequence[str]
+    """Names of variables to pass on to the agent and its commands."""
+    inherit: Inherit
+    """Whose settings take effect besides corral's: the repository's, or yours too."""
+    program: str | os.PathLike[str] | None
+    """The agent's program."""
+    strict: bool
+    """Refuse a policy that the agent cannot enforce."""
+    track_files: bool
+    """Compare the files of the working directory before and after."""
+    allow_file_reads: bool
+    """Read files for the agent, if it asks its client to."""
+    allow_file_writes: bool
+    """Write files for the agent, if it asks its client to."""
+    auth: Literal["api_key", "subscription", "inherit"] | None
+    """Which credentials are billed, if there are two."""
+    auth_method: str | None
+    """One of the sign-in methods that the agent offers."""
+    thinking: bool
+    """Pass on the agent's thoughts."""
+    permission_mode: PermissionMode
+    """How open permission requests are answered: prompt asks, auto allows, deny denies."""
+    quiet_period: float | str | None
+    """Silence that ends the loading of a session, and a turn after its end was reported."""
+    session_mode: str | None
+    """A mode of the agent's own sessions, by its own name."""
+    audio: Sequence[str | os.PathLike[str]]
+    """Audio files for the prompt."""
+    attachments: Sequence[str | os.PathLike[str]]
+    """Files to send with the prompt."""
+    via: Via | None
+    """How the agent 'manual' reaches the person."""
+    record_to: str | os.PathLike[str] | None
+    """Record the communication with the agent's program to this file."""
+    replay: str | os.PathLike[str] | None
+    """Replay such a recording instead of the agent's program."""
+    record: bool
+    """Store a transcript with the session: prompts, events, changes of files."""
+    keep: bool
+    """Store the session."""
+    label: str | None
+    """A text in every event, in the result and in the stored session."""
+    config: Mapping[str, object]
+    """A table of options; the options of the call win over it."""
