@@ -15,7 +15,7 @@ NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
 	@echo "make test       run all tests, with the real agents"
-	@echo "make test-fast  run the tests without real agents, Postgres and worker processes"
+	@echo "make test-fast  run the tests that take less than a second: about 2 minutes on 2 cores"
 	@echo "make check      run formatter, linter and both type checkers"
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
@@ -34,7 +34,8 @@ test: .venv/ready agents
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python tests/support/run_suite.py \
-		-m "not slow and not real_agent and not postgres and not worker_process" $(ARGS)
+		-m "not slow and not real_agent and not postgres and not worker_process \
+			and not whole_program and not seconds" $(ARGS)
 
 check: .venv/ready tools/pyright/node_modules/.ready
 	$(BIN)/ruff format --check .

@@ -19,6 +19,8 @@ sys.path.append(str(ROOT))
 from benchmarks import environment  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
 
+pytestmark = pytest.mark.whole_program
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BenchEnvironment:

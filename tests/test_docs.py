@@ -44,6 +44,8 @@ from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, ModelServer, Request, Script, Turn
 
+pytestmark = pytest.mark.whole_program
+
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}

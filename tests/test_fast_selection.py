@@ -1,4 +1,5 @@
-"""The fast run has no test of a real agent, of Postgres or of worker processes."""
+"""The fast run has no test of a real agent, of Postgres, of worker processes or of complete
+programs."""
 
 from __future__ import annotations
 
@@ -25,3 +26,14 @@ def test_a_real_agent_is_not_handed_to_a_test_without_the_mark() -> None:
 def test_the_mark_of_an_agent_is_enough(request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("real_agent")
     fast_selection.require("real_agent")
+
+
+def test_the_tests_of_the_command_line_start_complete_programs(pytestconfig: pytest.Config) -> None:
+    for folder in fast_selection.WHOLE_PROGRAMS:
+        assert list((pytestconfig.rootpath / "tests" / folder).rglob("test_*.py"))
+
+
+def test_a_test_outside_these_folders_is_not_a_complete_program(
+    request: pytest.FixtureRequest,
+) -> None:
+    assert request.node.get_closest_marker("whole_program") is None

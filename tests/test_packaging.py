@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from support.scripted_agent import GOOD, PROGRAM
 
+pytestmark = pytest.mark.whole_program
+
 ROOT = Path(__file__).parents[1]
 
 

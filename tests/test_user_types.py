@@ -17,7 +17,7 @@ PYRIGHT = ROOT / "tools" / "pyright" / "node_modules" / "pyright" / "index.js"
 LIMIT = 400
 """Seconds. Without the cache of an earlier run, mypy reads all of corral."""
 
-pytestmark = pytest.mark.timeout(LIMIT + 10)
+pytestmark = [pytest.mark.whole_program, pytest.mark.timeout(LIMIT + 10)]
 
 
 def expected_types() -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
 from support.builtin_agent import (
     BuiltinAgent,
     events_of,
@@ -273,12 +274,14 @@ async def test_silence_after_a_tool_counts_as_idle(ours: BuiltinAgent) -> None:
     assert (result.status, result.error.code) == ("timeout", "idle_timeout")
 
 
+@pytest.mark.seconds
 async def test_a_running_tool_does_not_count_as_idle(ours: BuiltinAgent) -> None:
     script = [call("shell", command="sleep 5"), say("ok")]
     result = await ours.run(script, policy="all", idle_timeout=4)
     assert result.ok
 
 
+@pytest.mark.seconds
 async def test_the_timeout_ends_a_running_tool(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
     result = await ours.run(script, policy="all", timeout=6)

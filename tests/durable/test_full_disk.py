@@ -18,6 +18,8 @@ from corral.durable.agent_host.client import RESERVED, HostFiles, StoredOutcome
 from corral.durable.dbos import database
 from corral.pipelines.scheduler.outcome import Outcome
 
+pytestmark = pytest.mark.whole_program
+
 CORRAL = str(Path(sys.executable).with_name("corral"))
 LIMITED = (
     "import os, resource, sys; space = int(sys.argv[1]);"

@@ -93,6 +93,7 @@ def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
     assert other.is_dir()
 
 
+@pytest.mark.seconds
 def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: Path) -> None:
     file = workspace / "r.jsonl"
     given: dict[str, Any] = {"simulate": True, "db": db, "results": file, "name": "poems"}

@@ -56,6 +56,7 @@ async def until_exists(path: Path) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.seconds
 async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) -> None:
     before = open_descriptors()
     async with corral.pool(agent(), size=2, prompts_at_once=4, **scripted(workspace)) as pool:
@@ -111,6 +112,7 @@ async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -
     assert list(paths.sessions().iterdir()) == []
 
 
+@pytest.mark.seconds
 async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: Path) -> None:
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         for _ in range(5):
@@ -234,6 +236,7 @@ async def test_a_failed_handshake_fails_its_prompt_and_leaves_no_process(
         assert pool.started == 2
 
 
+@pytest.mark.seconds
 async def test_a_process_is_replaced_after_its_maximum_of_sessions(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +268,7 @@ async def test_an_idle_process_ends_and_the_next_prompt_starts_another(workspace
         assert pool.started == 2
 
 
+@pytest.mark.seconds
 async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) -> None:
     options = dict(scripted(workspace))
     command_line = agent("--ignore-term")
@@ -291,6 +295,7 @@ async def test_cancelling_one_prompt_does_not_affect_the_others(workspace: Path)
         assert pool.started == 1
 
 
+@pytest.mark.seconds
 async def test_a_prompt_that_ignores_its_deadline_ends_while_others_continue(
     workspace: Path,
 ) -> None:

@@ -20,6 +20,8 @@ from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker
 from corral.system.cassette import format
 
+pytestmark = pytest.mark.whole_program
+
 PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 TALK = "text hello\ncwd\nthought hm\nask execute ls -l\nstderr ouch\nusage 20 8\ntext bye"
 KEY = "scripted-key-0123456789"

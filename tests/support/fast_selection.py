@@ -1,11 +1,15 @@
-"""Which tests ``make test-fast`` deselects: those that start a real agent, Postgres, or processes
-of the durable engine.
+"""Which tests ``make test-fast`` deselects: those that start a real agent, Postgres, processes of
+the durable engine or complete programs, and those that take a second or more.
 
-No test is listed here: the mark of an agent or a fixture decides. A test that starts one of these
-without a mark fails (``require``), so that ``make test-fast`` cannot run it by accident.
+The mark of an agent, a fixture or the folder decides. A test that starts an agent or Postgres
+without a mark fails (``require``), so that ``make test-fast`` cannot run it by accident. Modules
+outside ``WHOLE_PROGRAMS`` that start programs set the mark ``whole_program`` themselves, and single
+tests that wait for a real deadline or start many processes the mark ``seconds``.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from support.installed_agents import mark_of
@@ -20,6 +24,10 @@ FIXTURES = {
 }
 """Fixture → mark of every test that uses it."""
 
+WHOLE_PROGRAMS = ("cli", "examples")
+"""Folders of ``tests/`` whose tests start the command line as a program."""
+TESTS = Path(__file__).parents[1]
+
 _running: list[pytest.Item] = []
 
 
@@ -28,6 +36,8 @@ def add_marks(item: pytest.Item) -> None:
     found = {mark for fixture, mark in FIXTURES.items() if fixture in fixtures}
     if not AGENT_MARKS.isdisjoint(mark.name for mark in item.iter_markers()):
         found.add("real_agent")
+    if item.path.relative_to(TESTS).parts[0] in WHOLE_PROGRAMS:
+        found.add("whole_program")
     for mark in found:
         item.add_marker(mark)
 

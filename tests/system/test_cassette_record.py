@@ -20,6 +20,8 @@ from corral.system.cassette.format import DataEntry, Ended, StreamClosed, Take
 from corral.system.cassette.record import QUIET
 from corral.system.environment import SecretRedactor
 
+pytestmark = pytest.mark.whole_program
+
 RECORD = "import sys; from corral.system.cassette.record import main; main(sys.argv[1:])"
 SECRET = 'a "canary" value/ü'
 

@@ -14,6 +14,8 @@ import pytest
 
 from corral.system.cassette.format import Head
 
+pytestmark = pytest.mark.whole_program
+
 PATIENCE = 0.3
 REPLAY = f"""
 import sys

@@ -67,6 +67,7 @@ async def test_an_embedded_repository_that_the_agent_committed_becomes_its_files
     assert git(repository, "log", "-1", "--format=%s", f"{change.commit}~1") == "outer"
 
 
+@pytest.mark.seconds
 async def test_a_submodule_stays_one_until_its_files_change(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -
     assert (outside / "inner").read_text() == "inner\n"
 
 
+@pytest.mark.seconds
 def test_a_folder_replaced_by_a_link_while_it_is_read_is_not_followed(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_ignored_files_are_not_created_when_the_repository_is_removed(repository
     assert [os.path.relpath(each.path, repository) for each in found] == ["new"]
 
 
+@pytest.mark.seconds
 def test_a_large_file_is_not_loaded_into_memory(repository: Path) -> None:
     with (repository / "large").open("wb") as file:
         file.truncate(64 * 1024 * 1024)
@@ -298,6 +301,7 @@ NAMES = (
 )
 
 
+@pytest.mark.seconds
 def test_ignore_files_mean_what_git_says(tmp_path: Path) -> None:
     numbers = random.Random(7)
     folder = tmp_path / "r"

@@ -93,6 +93,7 @@ def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     assert ledger.entries() == []
 
 
+@pytest.mark.seconds
 def test_several_may_reap_at_once(folder: Path) -> None:
     tokens = [secrets.token_hex() for _ in range(4)]
     for token in tokens:

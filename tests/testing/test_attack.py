@@ -28,6 +28,8 @@ from corral.testing.attack.report import (
     summarize,
 )
 
+pytestmark = pytest.mark.whole_program
+
 CORRAL = str(Path(sys.executable).with_name("corral"))
 
 

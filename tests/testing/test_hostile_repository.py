@@ -24,6 +24,8 @@ from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
+pytestmark = pytest.mark.whole_program
+
 AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 MODEL = "gemini:gemini-2.5-flash"
 KEY = "hostile-needs-no-key-0123456789"

@@ -221,6 +221,7 @@ def descriptors() -> set[str]:
     return found
 
 
+@pytest.mark.seconds
 def test_leaving_closes_every_connection_and_leaves_nothing_behind() -> None:
     gc.collect()
     before, threads = descriptors(), threading.active_count()

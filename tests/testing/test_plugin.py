@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.scripted_agent import PROGRAM
 
+pytestmark = pytest.mark.whole_program
+
 PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 COMMAND = shlex.join([sys.executable, "-S", "-E", str(PEER), "--acp"])
 TESTS = f"""

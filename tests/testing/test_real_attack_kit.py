@@ -21,6 +21,8 @@ from corral.testing.attack import POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral.testing.attack.report import MARKS
 
+pytestmark = pytest.mark.whole_program
+
 DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 SAMPLE = 4

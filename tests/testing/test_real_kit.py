@@ -19,6 +19,8 @@ from corral.testing.conformance.check import MARKS, Outcome, Row
 from corral.testing.conformance.grid import NOT_RUN
 from corral.testing.conformance.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.whole_program
+
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))

@@ -247,6 +247,7 @@ def test_a_refusal_is_streamed_as_one() -> None:
     assert "response.refusal.done" in reported
 
 
+@pytest.mark.seconds
 def test_the_sdks_own_assembler_agrees() -> None:
     async def talk() -> None:
         turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])

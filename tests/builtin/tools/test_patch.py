@@ -318,6 +318,7 @@ def test_many_equal_lines_take_linear_time() -> None:
         apply(step.hunks, body, "a")
 
 
+@pytest.mark.seconds
 @pytest.mark.timeout(60)
 def test_many_blank_lines_take_linear_time() -> None:
     patch = "*** Begin Patch\n*** Update File: a\n-a\n" + "\n" * 400_000 + "+b\n*** End Patch"

@@ -18,6 +18,8 @@ from corral.durable.worker import executor
 from corral.errors import ConfigError, SchemaNotMet
 from corral.testing import Call, ModelServer, Request, Turn, fail, hang, say
 
+pytestmark = pytest.mark.whole_program
+
 TASKS = [{"id": f"t{n}", "n": n} for n in range(6)]
 PROMPT = "task {{id}}"
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import corral
 
 SOURCE = Path(corral.__file__).parent
@@ -41,6 +43,7 @@ def _words(node: ast.AST) -> list[str]:
             return []
 
 
+@pytest.mark.seconds
 def test_only_one_package_names_the_library_or_its_tables() -> None:
     found = {
         str(path.relative_to(SOURCE)): list(mentions(path.read_text("utf-8")))

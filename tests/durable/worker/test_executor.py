@@ -23,6 +23,8 @@ from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
 
+pytestmark = pytest.mark.whole_program
+
 GRAPH = """digraph one {
     start [shape=Mdiamond]; exit [shape=Msquare]; a [type="t.here"]; start -> a -> exit
 }"""

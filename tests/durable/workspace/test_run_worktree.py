@@ -18,6 +18,8 @@ from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
 
+pytestmark = pytest.mark.whole_program
+
 __all__ = ["bare", "repository"]
 
 On = Callable[[str], None]

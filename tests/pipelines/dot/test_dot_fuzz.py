@@ -126,6 +126,7 @@ NASTY = {
 }  # fmt: skip
 
 
+@pytest.mark.seconds
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
 def test_hostile_input_takes_linear_time(text: str) -> None:

@@ -360,6 +360,7 @@ def test_a_registered_type_is_known() -> None:
     assert not of("type_known", body)
 
 
+@pytest.mark.seconds
 def test_thousands_of_unknown_names_are_linted_quickly() -> None:
     count = 5000
     body = ENDS + " ".join(
@@ -373,6 +374,7 @@ def test_thousands_of_unknown_names_are_linted_quickly() -> None:
     assert sum(finding.rule == "condition_never_true" for finding in found) == count
 
 
+@pytest.mark.seconds
 def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
     chain = " -> ".join(f"n{i}" for i in range(20_000))
     graph = parse(f"digraph G {{ {ENDS} node [label=x] start -> {chain} -> exit }}")

@@ -159,6 +159,7 @@ def test_the_same_graph_gives_the_same_drawing() -> None:
     assert as_svg(parse(LOOP)) == as_svg(parse(LOOP))
 
 
+@pytest.mark.seconds
 def test_a_large_pipeline_can_be_drawn() -> None:
     chain = " -> ".join(f"n{i}" for i in range(5000))
     fan = " ".join(f"n0 -> m{i} -> n4999" for i in range(2000))

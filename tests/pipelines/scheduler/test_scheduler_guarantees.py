@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ class RandomDriver:
                 return Ended(id=id, outcome=outcome)
 
 
+@pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())
 def test_every_run_ends_and_continues_after_a_json_round_trip(
@@ -166,6 +168,7 @@ def test_every_run_ends_and_continues_after_a_json_round_trip(
     assert to_json(replayed.state) == to_json(original.state)
 
 
+@pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:

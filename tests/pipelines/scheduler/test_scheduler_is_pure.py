@@ -104,6 +104,7 @@ def test_nothing_that_the_scheduler_imports_can_do_io() -> None:
     assert {*_impure(MODULES)} == ALLOWED
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "module", ["corral.pipelines.loader", "corral.pipelines.execution.attempt"]
 )

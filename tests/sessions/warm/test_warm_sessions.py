@@ -24,6 +24,8 @@ from corral.sessions.warm.client import Request, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 from corral.values import Json
 
+pytestmark = pytest.mark.whole_program
+
 PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
 LIMIT = 60.0
