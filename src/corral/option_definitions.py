@@ -253,6 +253,9 @@ DEFINITIONS = (
         "max_repeated_calls",
         "Equal tool calls in a row after which the built-in agent ends its turn.",
         "Limits",
+        ("--max-repeated-calls",),
+        "N",
+        "count",
         default="20",
     ),
     Definition(

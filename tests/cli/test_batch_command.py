@@ -162,7 +162,9 @@ def test_after_a_kill_the_same_command_repeats_no_task(
     assert "of them earlier" in done.stderr
 
 
-def test_an_interrupted_batch_prints_how_to_continue(workspace: Path, model: CountingModel) -> None:
+def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
+    workspace: Path, model: CountingModel, tmp_path: Path
+) -> None:
     words = (put(workspace, 8), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--model", MODEL)
     model.special = lambda task, _request: Turn(text=f"did {task}", delay=0.2)
     process = start(*words, cwd=workspace, env=model.env)
@@ -175,10 +177,17 @@ def test_an_interrupted_batch_prints_how_to_continue(workspace: Path, model: Cou
     assert process.returncode == 130, stderr
     assert "of 8 done; running tasks finish in the background" in stderr
     assert "run the same command again" in stderr
-    assert stderr.splitlines()[-1].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
-    assert batch(*words, cwd=workspace, model=model).returncode == 0
+    assert stderr.splitlines()[-2].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
+    resume = re.fullmatch(r"  or: corral (batches resume r-\w+)", stderr.splitlines()[-1])
+    assert resume, stderr
+    assert resume[1] in corral("batches", "show", "last", cwd=tmp_path).stdout
+    done = corral(*resume[1].split(), "--json", cwd=tmp_path, env=model.env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["succeeded"] == 8
     assert len(results_of(workspace / "r.jsonl")) == 8
     assert model.counts.total() == 8
+    again = corral(*resume[1].split(), cwd=tmp_path)
+    assert (again.returncode, "has already ended: success" in again.stderr) == (2, True)
 
 
 def test_two_batches_cannot_write_the_same_file(workspace: Path, model: CountingModel) -> None:

@@ -95,3 +95,35 @@ def test_an_idle_limit_without_a_session_is_an_error(workspace: Path) -> None:
     done = corral("run", "--session-idle", "5m", "go", cwd=workspace)
     assert done.returncode == 2
     assert "--session-idle is for --session" in done.stderr
+
+
+SCHEMA = json.dumps(
+    {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+)
+
+
+def test_the_answer_of_a_named_session_fits_a_schema(session: Path) -> None:
+    first = run('text {"count": 3}', "--schema", SCHEMA, cwd=session)
+    assert (first.returncode, first.stdout) == (0, '{"count": 3}\n'), first.stderr
+    warm = run('text {"count": 4}', "--result", "--schema", SCHEMA, cwd=session)
+    result = json.loads(warm.stdout)
+    assert (result["status"], result["output"]) == ("success", {"count": 4}), warm.stderr
+    failed = run('text {"count": 4}', "--schema", SCHEMA, "--fail-on", "count=4", cwd=session)
+    assert (failed.returncode, failed.stdout) == (13, '{"count": 4}\n')
+    events = run('text {"count": 5}', "--json", "--schema", SCHEMA, cwd=session)
+    assert json.loads(events.stdout.splitlines()[-1])["output"] == {"count": 5}
+    plain = run("text hi", "--result", cwd=session)
+    assert json.loads(plain.stdout)["text"] == "hi"
+    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
+    assert [each["turns"] for each in listed] == [5]
+
+
+def test_a_named_session_is_asked_to_correct_an_answer_that_does_not_fit(session: Path) -> None:
+    wrong = run('text {"count": "x"}', "--schema", SCHEMA, cwd=session)
+    assert wrong.stdout == ""
+    assert wrong.returncode != 0  # the scripted program cannot answer the request to correct it
+    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
+    assert [each["turns"] for each in listed] == [2]
+    invalid = run("text hi", "--schema", '{"type": "strange"}', cwd=session)
+    assert invalid.returncode == 2
+    assert "the schema cannot be used" in invalid.stderr

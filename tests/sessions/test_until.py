@@ -252,6 +252,7 @@ async def test_an_impossible_goal_starts_nothing(
         lambda: command_succeeds(" "),
         lambda: command_succeeds([]),
         lambda: command_succeeds("true", timeout=0),
+        lambda: command_succeeds("true", timeout="soon"),
     ],
 )
 def test_a_check_without_a_command_is_refused(make: Callable[[], object]) -> None:
@@ -457,7 +458,7 @@ async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
 @pytest.mark.seconds
 async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
     command = "echo begun; sleep 300 & setsid sleep 300 & wait"
-    reported = await complaint_of(command_succeeds(command, timeout=3), workspace)
+    reported = await complaint_of(command_succeeds(command, timeout="3s"), workspace)
     assert reported is not None
     assert "did not end within 3s" in reported
     assert "begun" in reported

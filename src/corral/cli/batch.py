@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -137,6 +138,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     """
     from corral.cli.ui.batch_progress import Progress
     from corral.durable.batch import api
+    from corral.durable.batch.command_line import BatchCommand
 
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
@@ -172,6 +174,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         **read_options(flags),
     )
     batch.collects = False
+    batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     gc.enable()  # loading is done; the run may be long
     try:
         report = asyncio.run(_run_to_end(batch, progress))
@@ -221,6 +224,8 @@ def _interrupted(batch: Batch) -> int:
     from shlex import join
 
     echo(f"  corral {join(sys.argv[1:])}", err=True)
+    if batch.is_durable:
+        echo(f"  or: corral batches resume {batch.name}", err=True)
     return INTERRUPTED
 
 

@@ -1,8 +1,11 @@
-"""``corral batches``: list, show and cancel the batches of a database. Starts no worker."""
+"""``corral batches``: list, show, resume and cancel the batches of a database."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
+import sys
 
 import click
 import msgspec
@@ -15,9 +18,9 @@ from corral.durable.dbos.database import require
 
 @click.group("batches")
 def command() -> None:
-    """List, show and cancel batches.
+    """List, show, resume and cancel batches.
 
-    `corral batch` starts and continues a batch.
+    `corral batch` starts a batch.
     """
 
 
@@ -91,7 +94,50 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
         echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
     if one.status in ("interrupted", "budget"):
-        echo("run the command that started it to continue")
+        if found.command is None:
+            echo("continue   run the program that started it again")
+        else:
+            echo(f"continue   corral batches resume {one.name}")
+
+
+@command.command("resume", context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@DB
+def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
+    """Continue BATCH: run the command that started it again, in the same folder.
+
+    Finished tasks are not repeated. OPTIONS of `corral batch` that are given here are added, such
+    as a larger --max-budget-usd, or --retry-failed for a batch that has ended.
+    """
+    require()
+    from corral.cli.main import command as corral
+    from corral.durable.batch import query
+    from corral.errors import ConfigError
+
+    name = asyncio.run(query.find_batch(name, db=db))
+    found = asyncio.run(query.show_batch(name, db=db))
+    status = found.overview.status
+    if status == "running":
+        raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
+    if status in query.ENDED and not options:
+        raise ConfigError(
+            f"{name} has already ended: {status}", hint="To repeat failed tasks: --retry-failed"
+        )
+    if found.command is None:
+        raise ConfigError(
+            f"{name} was not started by a command", hint="Run the program that started it again."
+        )
+    try:
+        os.chdir(found.command.cwd)
+    except OSError as error:
+        raise ConfigError(f"its folder {found.command.cwd}: {error.strerror}") from error
+    words = [*found.command.words, *(() if db is None else ("--db", db)), *options]
+    echo(f"corral {shlex.join([*found.command.words, *options])}", err=True)
+    sys.argv[1:] = words  # as if it was typed
+    with corral.make_context("corral", words) as context:
+        code: int = corral.invoke(context)
+    return code
 
 
 @command.command("cancel")

@@ -27,7 +27,7 @@ COMMANDS = {
     ),
     "compare": ("corral.cli.compare", "Run several agents with the same prompt."),
     "batch": ("corral.cli.batch", "Run one prompt for many tasks."),
-    "batches": ("corral.cli.batches", "List, show and cancel batches."),
+    "batches": ("corral.cli.batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
     "prune": ("corral.cli.prune", "Remove sessions, runs and batches that ended long ago."),

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
-from corral.cli.exit_codes import exit_code
 from corral.cli.options import (
     DURATION,
     agent_option,
@@ -28,11 +24,9 @@ from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.turn_output import print_turn, terminal_asker
-from corral.errors import ConfigError, PromptError
-from corral.events import Done
+from corral.cli.ui.turn_output import enable_gc, print_turn, report_end, terminal_asker
+from corral.errors import ConfigError
 from corral.system.terminal import is_interactive
-from corral.values import Json, as_object
 
 if TYPE_CHECKING:
     from corral.cli.options import PolicyFlags
@@ -145,7 +139,10 @@ def command(
     progress = Progress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
     if flags["session"] is not None:
-        return _run_named(flags["session"], agent, text, flags, printer, progress)
+        from corral.cli.named_session import NamedPrompt
+
+        to_session = NamedPrompt(flags["session"], agent, text, typed)
+        return to_session.run(flags, printer, progress)
     agent = choose_agent(agent, options)
     check_prompt_is_given(text, agent, options)
     choose_channel(agent, options)
@@ -154,7 +151,7 @@ def command(
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     if typed is not None and not flags["as_json"]:
-        _enable_gc()
+        enable_gc()
         return typed.run(agent, text, options, progress)
     return asyncio.run(_run(agent, text, options, printer, progress, typed))
 
@@ -187,81 +184,11 @@ async def _run(
         check_model_key(session.prepared.agent, session.prepared.run)
         can_ask = session.prepared.agent.asks and asker is not None
         progress.begin(session.prepared, asks=can_ask)
-        _enable_gc()
+        enable_gc()
         if typed is None:
-            return _report(await print_turn(session.prompt(text), printer, progress), progress)
+            return report_end(await print_turn(session.prompt(text), printer, progress), progress)
         done = await typed.print_turns(session, text, lambda t: print_turn(t, printer, progress))
-    return _report(done, progress) or typed.exit_code(None if done is None else done.output)
-
-
-def _enable_gc() -> None:
-    """Loading is done, and the run may be long. What is loaded stays: it is not examined again."""
-    gc.freeze()
-    gc.enable()
-
-
-def _report(done: Done | None, progress: Progress) -> int:
-    if done is None:
-        return 1
-    progress.summary(done)
-    return exit_code(done)
-
-
-_NOT_WITH_SESSION = (
-    *("schema", "fail_on", "full_result", "resume", "fork"),
-    *("replay", "record_to", "dry_run", "via"),
-)
-
-
-def _run_named(
-    name: str,
-    agent: str | None,
-    text: str | None,
-    flags: RunFlags,
-    printer: Printer,
-    progress: Progress,
-) -> int:
-    """Send the prompt to the background process of a named session, which is started if needed."""
-    from corral.sessions.warm import client
-    from corral.sessions.warm.names import WarmFiles
-
-    for flag in _NOT_WITH_SESSION:
-        if flags.get(flag):
-            name_of_flag = flag.removeprefix("full_").replace("_", "-")
-            raise ConfigError(f"--session and --{name_of_flag} are both given")
-    if flags.get("keep") is False:
-        raise ConfigError("--session and --no-keep are both given")
-    if not (text or "").strip():
-        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    cwd = os.path.realpath(flags.get("cwd") or ".")
-    request = client.Request(
-        name=name,
-        agent=agent,
-        text=text,
-        options=_json_options({**read_options(flags), "cwd": cwd}),
-        interactive=is_interactive(),
-    )
-    _enable_gc()
-    turn = client.WarmTurn(
-        WarmFiles.of(name, cwd),
-        request,
-        ask=terminal_asker(progress, cwd),
-        idle=flags["session_idle"] or client.IDLE_SECONDS,
-        on_accepted=lambda accepted: progress.show_denied(
-            accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
-        ),
-        on_waiting=progress.waiting,
-    )
-    return _report(asyncio.run(print_turn(turn, printer, progress)), progress)
-
-
-def _json_options(options: Mapping[str, object]) -> dict[str, Json]:
-    """The options for another process. Paths are relative to the folder of this one."""
-    given = dict(options)
-    for key in ("images", "attachments", "include_directories"):
-        if isinstance(paths := given.get(key), list):
-            given[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
-    return as_object(msgspec.to_builtins(given))
+    return report_end(done, progress) or typed.exit_code(done.output if done else None)
 
 
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:

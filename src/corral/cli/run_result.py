@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from corral.run_kwargs import RunKwargs
     from corral.sessions.session import Session
     from corral.sessions.turn import Turn
+    from corral.sessions.warm.client import WarmTurn
 
 INTERRUPTED = 130
 FAILED_ON = 13
@@ -102,7 +103,15 @@ class TypedFlags(NamedTuple):
 
     def run(self, agent: str, text: str | None, options: RunKwargs, progress: Progress) -> int:
         """Run to the end, then print the output or the result as JSON."""
-        result = asyncio.run(_run(agent, text, options, self.schema, progress))
+        return self.report(asyncio.run(_run(agent, text, options, self.schema, progress)), progress)
+
+    def run_named(self, turn: WarmTurn, progress: Progress) -> int:
+        """As ``run``, for a prompt to a named session, whose request wants the result."""
+        asyncio.run(_show(turn, progress))
+        return self.report(turn.result, progress)
+
+    def report(self, result: Result | None, progress: Progress) -> int:
+        """Print the output or the result as JSON; returns the exit code. None: interrupted."""
         if result is None:
             return INTERRUPTED
         if self.is_full:
@@ -136,7 +145,7 @@ class TypedFlags(NamedTuple):
         return ends[-1]
 
     def exit_code(self, output: Json) -> int:
-        """The exit code of a success."""
+        """The exit code of a success with this output."""
         for condition in self.fail_on:
             if found := condition.count(output):
                 times = "once" if found == 1 else f"{found} times"
@@ -178,3 +187,9 @@ async def _run(
             return await work
         except asyncio.CancelledError:
             return None
+
+
+async def _show(turn: WarmTurn, progress: Progress) -> None:
+    with signals(turn.cancel), progress:
+        async for event in turn:
+            progress.show(event, turn.notes)

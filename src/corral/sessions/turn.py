@@ -163,7 +163,7 @@ class Turn(Generic[T_co]):
     @short_traceback_async
     async def collect(self, on_event: Callable[[Event], None] | None = None) -> Result[T_co]:
         """Run to the end and build the result; ``on_event`` is called with each event."""
-        self._builder.limit = None
+        self.keep_text()
         while batch := await self.next_batch():
             if on_event is not None:
                 for event in batch:
@@ -174,6 +174,10 @@ class Turn(Generic[T_co]):
             result = with_output(result, self._typed.value) if found else without_output(result)
         self.result = result
         return result
+
+    def keep_text(self) -> None:
+        """Store the complete text for the result, however long it is. Call it at the start."""
+        self._builder.limit = None
 
     async def next_batch(self) -> list[Event]:
         """The next batch of events; empty after ``done``."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral import durations
 from corral.errors import (
     BudgetSpent,
     ConfigError,
@@ -100,7 +101,7 @@ def files_exist(*paths: str | os.PathLike[str]) -> Check:
 def command_succeeds(
     command: str | Sequence[str],
     *,
-    timeout: float = 300.0,
+    timeout: float | str = 300.0,
     env: Mapping[str, str] | None = None,
     pass_env: Sequence[str] = (),
 ) -> Check:
@@ -111,7 +112,8 @@ def command_succeeds(
     run code that the agent wrote. So it sees only the variables that programs need, those that
     ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
     reads. The command and everything it started are ended afterwards. A command that takes longer
-    than ``timeout`` seconds has failed. One that cannot be started raises ``NotInstalled``.
+    than ``timeout`` (seconds, or ``"5m"``) has failed. One that cannot be started raises
+    ``NotInstalled``.
 
     ::
 
@@ -127,19 +129,18 @@ def command_succeeds(
     shown = command if isinstance(command, str) else " ".join(argv)
     if not shown.strip():
         raise ConfigError("command_succeeds needs a command")
-    if not timeout > 0:
-        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout:g}")
+    limit = _limit(timeout, shown)
 
     async def run(cwd: Path, sandbox: Sandbox | None) -> CheckResult:
         redactor = SecretRedactor(named_secrets(variables(env)))
         seen = for_commands(pass_env, env)
         spec = ProcessSpec(argv, cwd=cwd, env=seen, stderr_tail=TAIL, sandbox=sandbox)
-        exit_, tail = await _run_command(spec, timeout, redactor)
+        exit_, tail = await _run_command(spec, limit, redactor)
         match exit_:
             case Exit(code=0):
                 return None
             case None:
-                how = f"did not end within {timeout:g}s"
+                how = f"did not end within {durations.text(limit)}"
             case Exit(code=None, signal=number):
                 how = f"was killed by signal {number}"
             case Exit(code=code):
@@ -147,6 +148,17 @@ def command_succeeds(
         return f"`{shown}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
 
     return Check(run, f"command_succeeds({shown!r})")
+
+
+def _limit(timeout: float | str, command: str) -> float:
+    """In seconds. Raises ``ConfigError``."""
+    try:
+        limit = durations.seconds(timeout)
+    except ValueError as error:
+        raise ConfigError(f"the timeout of {command!r}: {error}") from error
+    if not limit > 0:
+        raise ConfigError(f"the timeout of {command!r} must be > 0, got: {timeout}")
+    return limit
 
 
 async def _run_command(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
+from corral.cli.exit_codes import exit_code
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Printer, Stdout
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from corral.cli.ui.questions import TerminalAsker
     from corral.sessions.turn import Turn
     from corral.sessions.warm.client import WarmTurn
+
+
+def enable_gc() -> None:
+    """Loading is done, and the run may be long. What is loaded stays: it is not examined again."""
+    gc.freeze()
+    gc.enable()
 
 
 def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> TerminalAsker | None:
@@ -41,3 +49,11 @@ async def print_turn(turn: Turn | WarmTurn, printer: Printer, progress: Progress
                 last = event
         await out.write(printer.end())
     return last
+
+
+def report_end(done: Done | None, progress: Progress) -> int:
+    """Print how a turn ended; returns the exit code. ``done``: its last event."""
+    if done is None:
+        return 1
+    progress.summary(done)
+    return exit_code(done)

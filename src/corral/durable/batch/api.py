@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, over
 import msgspec
 
 from corral.durable import api
+from corral.durable.batch.command_line import BatchCommand
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.results import (
     BatchReport,
@@ -52,6 +53,7 @@ from corral.system.clock import Stopwatch
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.sessions.tools.hooks import Before
 
     class BatchKwargs(RunKwargs, total=False):
         """The keyword options of ``batch`` beside ``output`` and ``on_result``."""
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         durable: bool
         db: str | None
         queue: str | None
+        on_tool_call: Before | None
 
 
 P = ParamSpec("P")
@@ -132,6 +135,7 @@ def batch(  # noqa: PLR0913
     durable: bool = True,
     db: str | None = None,
     queue: str | None = None,
+    on_tool_call: Before | None = None,
     on_result: Callable[[BatchResult, BatchReport], None] | None = None,
     **options: Unpack[RunKwargs],
 ) -> Batch:
@@ -146,9 +150,10 @@ def batch(  # noqa: PLR0913
     run failed tasks again. ``accept_changed``: accept changed tasks. ``attempts``: attempts for a
     task whose failure may be temporary. ``worktree``: each task gets a git worktree at HEAD, and
     its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
-    the tasks. ``on_result`` is called with each result and the report so far. ``max_budget_usd``
-    counts for the complete batch: beyond it no task is started. Other ``options`` are those of
-    ``corral.run``.
+    the tasks. ``on_result`` is called with each result and the report so far. ``on_tool_call``
+    as in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
+    other processes. ``max_budget_usd`` counts for the complete batch: beyond it no task is started.
+    Other ``options`` are those of ``corral.run``.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
     error.
@@ -174,6 +179,7 @@ def batch(  # noqa: PLR0913
         durable=durable,
         db=db,
         queue=queue,
+        on_tool_call=on_tool_call,
         on_result=on_result,
         run=options,
     )
@@ -225,6 +231,8 @@ class Batch(Generic[T_co]):
         """Whether running tasks continue when this process ends."""
         self.collects = True
         """Whether the report contains the results."""
+        self.command: BatchCommand | None = None
+        """The command line that runs it, for ``corral batches resume``."""
         self._stopwatch = Stopwatch()
         self._tally = Tally("", 0)
         self._stopped: Literal["", "budget"] = ""
@@ -326,7 +334,9 @@ class Batch(Generic[T_co]):
                 stack.callback(out.close)
             if options.durable:
                 await stack.enter_async_context(api.engine())
-                state = await stack.enter_async_context(durable_state(options, spec, out))
+                state = await stack.enter_async_context(
+                    durable_state(options, spec, out, self.command)
+                )
             else:
                 runner = MemoryRunner(
                     spec.graph,

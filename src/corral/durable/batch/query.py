@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
+from corral.durable.batch.command_line import LABEL, BatchCommand
 from corral.durable.batch.queue import CLOSED, BatchStore, Round
 from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary, Tally, result_of
 from corral.durable.batch.resume import find_workflows
@@ -55,6 +56,8 @@ class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     model: str
     folder: str
+    command: BatchCommand | None = None
+    """The command line that continues it; None if it was started from Python."""
 
 
 async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list[BatchOverview]:
@@ -102,6 +105,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
             agent=run_input.config.agent,
             model=run_input.config.model,
             folder=run_input.config.folder,
+            command=BatchCommand.from_label(rows[-1].labels.get(LABEL)),
         )
 
     return await _with_store(db, read, name)

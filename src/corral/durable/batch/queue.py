@@ -41,6 +41,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
+from corral.durable.batch.command_line import LABEL, BatchCommand
 from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary
 from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
@@ -140,6 +141,10 @@ class BatchStore:
                 labels={"output": output},
             )
         )
+
+    def set_command(self, name: str, number: int, command: BatchCommand) -> None:
+        """Store the command line that runs this round of a batch."""
+        self.client.set_labels(round_id(name, number), {LABEL: command.label()})
 
     def close_round(
         self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.durable import service
+from corral.durable.batch.command_line import BatchCommand
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.queue import (
     BatchStore,
@@ -102,14 +103,19 @@ def memory_state(
 
 @asynccontextmanager
 async def durable_state(
-    options: BatchOptions, spec: BatchSpec, out: OutputFile | None
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, command: BatchCommand | None
 ) -> AsyncGenerator[ResumeState]:
-    """The state of a durable batch, with the engine running. Raises ``ConfigError``."""
+    """The state of a durable batch, with the engine running. ``command`` is stored with it. Raises
+    ``ConfigError``."""
     target = database.find(options.db)
     await asyncio.to_thread(database.prepare, target)
     store_thread = BatchStoreThread(target)
     try:
-        yield await _resume(store_thread, options, spec, out)
+        state = await _resume(store_thread, options, spec, out)
+        if command is not None:
+            name, number = spec.name, state.round
+            await store_thread.call(lambda store: store.set_command(name, number, command))
+        yield state
     finally:
         await store_thread.close()
 

@@ -24,6 +24,7 @@ from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
+from corral.sessions.tools.hooks import Before
 from corral.system import paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug
@@ -58,6 +59,7 @@ class BatchOptions:
     durable: bool = True
     db: str | None = None
     queue: str | None = None
+    on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
     run: RunKwargs = field(default_factory=RunKwargs)
     """The options of ``corral.run``, for every task."""
@@ -78,6 +80,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     simulate: bool
     budget: float | None
     schema: Schema[object] | None
+    on_tool_call: Before | None = None
 
     @property
     def digests(self) -> dict[str, str]:
@@ -89,6 +92,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             agent=self.agent or DEFAULT_AGENT,
             model=self.model or None,
             options=self.options,
+            on_tool_call=self.on_tool_call,
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
@@ -154,6 +158,7 @@ def build_spec(
         simulate=options.simulate,
         budget=budget,
         schema=schema,
+        on_tool_call=options.on_tool_call,
     )
     if options.queue is None and not options.simulate:
         _check(spec)
@@ -180,6 +185,11 @@ def _check_options(options: BatchOptions) -> None:
     for key in SINGLE_RUN_OPTIONS:
         if options.run.get(key) is not None:
             raise ConfigError(f"{key} is not an option of a batch, only of a single run")
+    if options.on_tool_call is not None and options.durable:
+        raise ConfigError(
+            "on_tool_call needs durable=False: the tasks of a durable batch run in other processes",
+            hint="With results= the same call still continues where it stopped.",
+        )
     if options.patch and not options.worktree:
         raise ConfigError("patch needs worktree", hint="Use --worktree (worktree=True) too.")
 

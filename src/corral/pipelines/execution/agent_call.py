@@ -379,6 +379,7 @@ async def _run(
         call.agent,
         prompt,
         ask=work.resources.ask,
+        on_tool_call=work.resources.on_tool_call,
         on_event=on_event,
         tools=_tools(call),
         output=call.schema,

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from corral.result import Result
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool, PoolKwargs
+    from corral.sessions.tools.hooks import Before
 
 PROMPTS_AT_ONCE = 4
 """Prompts that one warm process serves at the same time."""
@@ -58,7 +59,8 @@ class NodeResources:
     opened it; leaving the block ends all processes.
 
     ``options`` are those of ``corral.run``: the defaults of every node. ``agent`` and ``model``
-    are for nodes that name none. ``ask`` answers the agents' permission requests. ``processes``
+    are for nodes that name none. ``ask`` answers the agents' permission requests, and
+    ``on_tool_call`` decides about each of their tool calls. ``processes``
     limits the processes of each warm agent. With ``simulate`` no agent and no model is called."""
 
     def __init__(
@@ -69,6 +71,7 @@ class NodeResources:
         model: str | None = None,
         options: RunKwargs | None = None,
         ask: Asker | None = None,
+        on_tool_call: Before | None = None,
         processes: int = 1,
         prompts_at_once: int = PROMPTS_AT_ONCE,
     ) -> None:
@@ -77,6 +80,7 @@ class NodeResources:
         self.model = model
         self.options: RunKwargs = {} if options is None else options.copy()
         self.ask = ask
+        self.on_tool_call = on_tool_call
         self._processes = processes
         self._prompts_at_once = prompts_at_once
         self.env: Mapping[str, str] = self.options.get("env") or {}
@@ -163,6 +167,7 @@ class NodeResources:
                 size=self._processes,
                 prompts_at_once=self._prompts_at_once,
                 ask=self.ask,
+                on_tool_call=self.on_tool_call,
                 **options,
             )
             # Opening waits for nothing: two nodes cannot open the same pool at once.

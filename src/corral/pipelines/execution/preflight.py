@@ -65,7 +65,12 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
     if key in checked:
         return
     checked.add(key)
-    prepared = prepare(call.agent, {**call.options}, has_asker=work.resources.ask is not None)
+    prepared = prepare(
+        call.agent,
+        {**call.options},
+        has_asker=work.resources.ask is not None,
+        on_tool_call=work.resources.on_tool_call,
+    )
     if isinstance(prepared.agent.transport, InProcess):
         _check_key(prepared.run.model or call.agent, work.resources)
 

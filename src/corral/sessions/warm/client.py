@@ -18,7 +18,10 @@ One connection carries one request, as a line of JSON, and its response:
   request whose connection was lost; after it, it must not;
 * events, each as ``corral.events.to_json`` writes it;
 * ``Question`` for each permission request, which the caller answers with an ``Answer``;
-* ``End``, with the error if the request was rejected.
+* ``End``, with the error if the request was rejected, else with the result.
+
+A prompt with a schema may take several turns, until the answer fits: the events of all of them are
+sent, and the result is that of all of them together.
 
 A caller cancels a prompt with ``Cancel`` or by closing the connection.
 """
@@ -35,10 +38,11 @@ import msgspec
 
 from corral.errors import ConfigError, ProcessFailed, StorageFailed, from_event
 from corral.events import Decision, Error, Event, PermissionRequest, from_json
+from corral.result import Result
 from corral.sessions.warm.names import WarmFiles
 from corral.system import paths
 from corral.system.process import daemon
-from corral.values import Json
+from corral.values import Json, JsonObject
 
 MAX_LINE = 1 << 28
 """Bytes of one message."""
@@ -67,6 +71,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Options that the caller gave. Others are those of the session."""
     interactive: bool = False
     """Whether permission requests can be answered."""
+    schema: JsonObject | None = None
+    """The JSON Schema that the answer must fit."""
+    wants_result: bool = False
+    """``End`` is to have the result."""
 
 
 class Waiting(msgspec.Struct, frozen=True, tag_field="type", tag="corral.waiting"):
@@ -92,6 +100,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corr
     error: Error | None = None
     failed: bool = False
     """A deadline passed or the prompt was cancelled."""
+    result: Result[Json] | None = None
+    """Set if the caller wanted it."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="answer"):
@@ -145,6 +155,8 @@ class WarmTurn:
         """As ``Turn.failed``."""
         self.notes: tuple[str, ...] = ()
         """As ``Turn.notes``."""
+        self.result: Result[Json] | None = None
+        """Set at the end, if the request wants it."""
 
     def cancel(self) -> None:
         self._cancelled = self.failed = True
@@ -187,6 +199,7 @@ class WarmTurn:
                     self.failed = self.failed or message.failed
                     if message.error is not None:
                         raise from_event(message.error)
+                    self.result = message.result
                     return
                 await self._on_control(message)
         finally:

@@ -34,7 +34,6 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TypedDict
 
 import msgspec
 
@@ -42,7 +41,10 @@ from corral.agents import registry
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost
 from corral.events import Decision, PermissionRequest, to_json
 from corral.policy import Policy
+from corral.result import Result
+from corral.run_kwargs import PromptKwargs
 from corral.sessions import store
+from corral.sessions.multi_turn import Goal, run_goal
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
 from corral.sessions.warm.client import (
@@ -59,16 +61,6 @@ from corral.sessions.warm.client import (
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, logs, paths
 from corral.values import Json
-
-
-class _PromptKeywords(TypedDict, total=False):
-    """Options that may differ from one prompt to the next."""
-
-    timeout: float
-    idle_timeout: float
-    model: str
-    policy: Policy
-
 
 _incoming: msgspec.json.Decoder[Answer | Cancel] = msgspec.json.Decoder(Answer | Cancel)
 
@@ -89,6 +81,7 @@ class _Connection:
         self._reader, self._writer = reader, writer
         self._answers: dict[int, asyncio.Future[Decision]] = {}
         self._turn: Turn | None = None
+        self._is_cancelled = False
         self.is_gone = False
 
     async def request(self) -> Request | None:
@@ -103,7 +96,7 @@ class _Connection:
     async def send_events(self, turn: Turn) -> None:
         """Write the events of a turn until it ends. A caller that reads slowly slows the agent."""
         self._turn = turn
-        if self.is_gone:
+        if self._is_cancelled:  # also between two turns of one prompt
             turn.cancel()
         while batch := await turn.next_batch():
             if self.is_gone:
@@ -135,6 +128,7 @@ class _Connection:
         self._lose()
 
     def cancel(self) -> None:
+        self._is_cancelled = True
         if self._turn is not None:
             self._turn.cancel()
         for answer in self._answers.values():
@@ -153,6 +147,29 @@ class _Connection:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
         self._writer.close()
+
+
+class _Turns:
+    """The turns of one prompt: several, if the answer must fit a schema and does not."""
+
+    def __init__(self, caller: _Connection, accepted: Accepted) -> None:
+        self._caller = caller
+        self._accepted: Accepted | None = accepted
+        self.keeps_text = False
+        """Whether the results have the complete text, however long it is."""
+        self.failed = False
+        """As ``Turn.failed`` of the last turn."""
+
+    async def send(self, turn: Turn) -> Result:
+        """Send the events of a turn; returns its result."""
+        if self._accepted is not None:
+            self._caller.send(self._accepted)
+            self._accepted = None
+        if self.keeps_text:
+            turn.keep_text()
+        await self._caller.send_events(turn)
+        self.failed = turn.failed
+        return await turn.collect()
 
 
 class _Server:
@@ -247,10 +264,15 @@ class _Server:
             self._current = caller
             try:
                 session, prompt_options = await self._open(request)
-                turn = session.prompt(request.text, **_prompt_keywords(prompt_options))
-                caller.send(self._accepted(session, request))
-                await caller.send_events(turn)
-                caller.send(End(failed=turn.failed))
+                goal = Goal(output=request.schema)
+                goal.check()
+                turns = _Turns(caller, self._accepted(session, request))
+                turns.keeps_text = request.wants_result
+                result = await run_goal(
+                    goal, session, request.text, turns.send, _prompt_keywords(prompt_options)
+                )
+                wanted = result if request.wants_result else None
+                caller.send(End(failed=turns.failed, result=wanted))
             except Interrupted as error:
                 caller.send(End(error=error.event(), failed=True))
             finally:
@@ -336,7 +358,7 @@ def _check_options(stored: StoredName, request: Request) -> dict[str, Json]:
     differing = {
         name: value for name, value in request.options.items() if stored.options.get(name) != value
     }
-    fixed = sorted(differing.keys() - _PromptKeywords.__annotations__.keys())
+    fixed = sorted(differing.keys() - PromptKwargs.__annotations__.keys())
     if fixed:
         raise ConfigError(
             f"session {stored.name!r} was started with another {fixed[0]}",
@@ -349,8 +371,8 @@ def _session_keywords(options: dict[str, Json]) -> dict[str, object]:
     return {name: _from_json(name, value) for name, value in options.items()}
 
 
-def _prompt_keywords(options: dict[str, Json]) -> _PromptKeywords:
-    return msgspec.convert(options, _PromptKeywords)
+def _prompt_keywords(options: dict[str, Json]) -> PromptKwargs:
+    return msgspec.convert(options, PromptKwargs)
 
 
 def _from_json(name: str, value: Json) -> object:
