@@ -16,7 +16,7 @@ from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
 from corral.sessions import sandbox
 from corral.sessions.prepare import PreparedRun, prepare
 from corral.system import paths
-from corral.system.sandbox.box import Endpoint
+from corral.system.sandbox.box import Endpoint, mounts
 
 pytestmark = needs_sandbox
 
@@ -92,19 +92,68 @@ def test_a_denied_write_makes_the_workspace_read_only(workspace: Path) -> None:
     assert str(workspace) in found.box.readable
 
 
+def test_nothing_can_be_written_if_nobody_can_be_asked(workspace: Path) -> None:
+    found = prepared(workspace, policy=Policy()).command_sandbox()
+    assert found is not None
+    assert found.box.writable == ()
+
+
+def git(*arguments: str) -> None:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    subprocess.run(["git", *identity, *arguments], check=True)
+
+
+def make_repository(folder: Path) -> Path:
+    git("init", "-q", str(folder))
+    git("-C", str(folder), "commit", "-q", "--allow-empty", "-m", "first")
+    return folder
+
+
 def test_the_repository_of_a_work_tree_is_shown(tmp_path: Path) -> None:
-    repository, tree = tmp_path / "repository", tmp_path / "tree"
-    for command in (
-        ["init", "-q", str(repository)],
-        ["-C", str(repository), "commit", "-q", "--allow-empty", "-m", "first"],
-        ["-C", str(repository), "worktree", "add", "-q", str(tree)],
-    ):
-        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-        subprocess.run(["git", *identity, *command], check=True)
+    repository, tree = make_repository(tmp_path / "repository"), tmp_path / "tree"
+    git("-C", str(repository), "worktree", "add", "-q", str(tree))
     found = prepared(tree, policy=Policy.edits()).command_sandbox()
     assert found is not None
     assert str(repository / ".git") in found.box.readable
     assert str(repository / ".git") not in found.box.writable
+
+
+def test_the_repository_of_a_submodule_is_shown(tmp_path: Path) -> None:
+    part, whole = make_repository(tmp_path / "part"), make_repository(tmp_path / "whole")
+    allow = ("-c", "protocol.file.allow=always")
+    git("-C", str(whole), *allow, "submodule", "add", "-q", str(part), "sub")
+    assert [*sandbox.git_folders(str(whole / "sub"))] == [str(whole / ".git/modules/sub")]
+
+
+@pytest.mark.parametrize("name", [".git", ".git/worktrees/tree", ".git/modules/sub"])
+def test_a_file_that_names_the_repository_of_another_project_shows_nothing(
+    tmp_path: Path, workspace: Path, name: str
+) -> None:
+    other = make_repository(tmp_path / "other")
+    git("-C", str(other), "worktree", "add", "-q", str(tmp_path / "tree"))
+    (workspace / ".git").write_text(f"gitdir: {other / name}\n")
+    assert [*sandbox.git_folders(str(workspace))] == []
+    found = prepared(workspace, policy=Policy.full()).command_sandbox()
+    assert found is not None
+    assert not any("other" in path for path in (*found.box.readable, *found.box.writable))
+
+
+def test_a_git_folder_that_is_a_link_shows_nothing(tmp_path: Path, workspace: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (workspace / ".git").symlink_to(secrets)
+    found = prepared(workspace, policy=Policy.edits()).command_sandbox()
+    assert found is not None
+    assert str(secrets) not in mounts(found.box, os.path.expanduser("~"))
+
+
+def test_a_writable_folder_that_is_a_link_out_of_the_workspace_is_refused(
+    tmp_path: Path, workspace: Path
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (workspace / "build").symlink_to(tmp_path / "keys")
+    with pytest.raises(ConfigError, match="a link that leads out of the workspace"):
+        prepared(workspace, policy=Policy(write="allow", writable=("build",)))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +173,30 @@ def test_a_url_in_another_variable_is_no_endpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "folder"),
+    ("program", "folders"),
     [
-        ("/data/agents/x/node_modules/.bin/x", "/data/agents/x"),
-        ("/data/tool/bin/x", "/data/tool"),
-        ("/data/tool/x", "/data/tool"),
-        ("~/bin/x", "~/bin"),
-        ("~/x", "~/x"),
+        ("/data/agents/x/node_modules/.bin/x", ["/data/agents/x"]),
+        ("/data/tool/bin/x", ["/data/tool"]),
+        ("/data/tool/x", ["/data/tool"]),
+        ("/data/bin/x", ["/data/bin"]),
+        ("/home/another/.local/bin/x", ["/home/another/.local/bin"]),
+        ("~/bin/x", ["~/bin"]),
+        ("~/.cargo/bin/x", ["~/.cargo/bin"]),
+        ("~/.local/bin", ["~/.local/bin", "~/.local/lib"]),
+        ("~/project/.venv/bin", ["~/project/.venv"]),
+        ("~/x", ["~/x"]),
+        ("~", []),
+        ("/", []),
     ],
 )
-def test_the_folder_of_a_program_is_shown_and_never_the_home(program: str, folder: str) -> None:
+def test_the_folder_of_a_program_is_shown_and_nothing_beside_it(
+    program: str, folders: list[str]
+) -> None:
     expand = os.path.expanduser
-    assert sandbox.install_folder(expand(program)) == expand(folder)
+    for folder in ("~/.local/bin", "~/.local/lib", "~/project/.venv/bin"):
+        Path(expand(folder)).mkdir(parents=True)
+    found = sandbox.install_folders(expand(program))
+    assert [*found] == [expand(folder) for folder in folders]
 
 
 def test_every_agent_that_calls_a_model_names_the_hosts_that_serve_it() -> None:

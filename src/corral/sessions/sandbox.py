@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from corral.agents import registry
 from corral.agents.spec import Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy
-from corral.system import paths
+from corral.system import own_state, paths
+from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from corral.sessions.prepare import PreparedRun
 
 _URL = re.compile(r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?")
+_WORK_TREE = re.compile(r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$")
+_LIBRARIES = ("lib", "lib64", "libexec")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -41,9 +46,22 @@ def choose(run: RunOptions, cwd: str) -> Support | None:
         )
     if support.method is None:
         return None
-    for folder in (cwd, *(os.path.join(cwd, path) for path in run.policy.writable)):
+    _check_folder(os.path.realpath(cwd))
+    for path in run.policy.writable:
+        folder = os.path.join(cwd, path)
         _check_folder(os.path.realpath(folder))
+        _check_link(folder, cwd)
     return support
+
+
+def _check_link(folder: str, cwd: str) -> None:
+    """An agent of an earlier run may have made the link."""
+    real, root = os.path.realpath(folder), os.path.realpath(cwd)
+    if is_inside(os.path.normpath(folder), os.path.normpath(cwd)) and not is_inside(real, root):
+        raise ConfigError(
+            f"{folder} is a link that leads out of the workspace, to {real}",
+            hint=f"If it may be written, name it as it is: {real}",
+        )
 
 
 def _check_folder(folder: str) -> None:
@@ -90,22 +108,22 @@ def _raised(row: PolicyRow, policy: Policy, support: Support) -> PolicyRow:
 
 def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: Path) -> Sandbox:
     """The sandbox for one start of the agent, for a session stored in ``folder``."""
-    own = tuple(str(folder / name) for name in ("home", "tmp", "images"))
+    own = tuple(str(folder / name) for name in ("home", "tmp"))
     base = _base(prepared)
     box = msgspec.structs.replace(
         base,
         cwd=launch.cwd or prepared.cwd,
         writable=(*base.writable, *own, *_credentials(prepared)),
-        readable=(*base.readable, *_programs(prepared, launch)),
+        readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
         endpoints=tuple(_endpoints(prepared, launch)),
     )
-    return Sandbox(support=support, box=box)
+    return Sandbox(support=support, box=_covered(box))
 
 
 def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:
     """The sandbox for commands that corral runs for the agent: those of the built-in agent's shell,
     and the check of ``until``."""
-    return Sandbox(support=support, box=_base(prepared))
+    return Sandbox(support=support, box=_covered(_base(prepared)))
 
 
 def _base(prepared: PreparedRun) -> Box:
@@ -113,28 +131,56 @@ def _base(prepared: PreparedRun) -> Box:
     run, policy, cwd = prepared.run, prepared.run.policy, prepared.cwd
     added = [os.path.join(cwd, path) for path in run.include_directories]
     writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
-    if policy.write == "deny" and policy.mode != "native":
+    if is_write_denied(run):
         added, writable = [*added, *writable], []
-    git = list(_git_folders(cwd))
+    git = list(git_folders(cwd))
     if policy.is_unlimited:
         writable += git
     search = prepared.environment.values.get("PATH", "").split(os.pathsep)
-    shown = [install_folder(path) for path in search if os.path.isabs(path) and os.path.isdir(path)]
+    shown = [
+        folder
+        for path in search
+        if os.path.isabs(path) and os.path.isdir(path)
+        for folder in install_folders(path)
+    ]
+    protected = (*own_state.programs(), *own_state.settings(cwd))
+    if not policy.is_unlimited and not os.path.islink(os.path.join(cwd, ".git")):
+        protected = (*protected, os.path.join(cwd, ".git"))
     return Box(
         cwd=cwd,
         writable=tuple(writable),
         readable=(*added, *git, *shown, *interpreter_folders()),
-        read_only=() if policy.is_unlimited else _existing([os.path.join(cwd, ".git")], writable),
-        hidden=(str(paths.home()),),
+        read_only=tuple(_inside(protected, writable)),
+        hidden=own_state.files(),
+        absent=tuple(path for path in own_state.files()[1:] if not os.path.lexists(path)),
         network=policy.network == "allow",
     )
 
 
-def _existing(files: Iterable[str], folders: Iterable[str]) -> tuple[str, ...]:
-    """Those that exist, if their folder can be written at all."""
-    return tuple(
-        file for file in files if os.path.dirname(file) in folders and os.path.exists(file)
-    )
+def is_write_denied(run: RunOptions) -> bool:
+    """Whether nothing may be written: also if the policy would ask, and there is nobody to ask."""
+    policy = run.policy
+    if policy.mode == "native":
+        return False
+    return policy.write == "deny" or (policy.write in (None, "ask") and not run.interactive)
+
+
+def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
+    """Those that exist in one of the folders."""
+    real = [os.path.realpath(folder) for folder in folders]
+    for path in paths:
+        found = os.path.realpath(path)
+        inside = found not in real and any(is_inside(found, folder) for folder in real)
+        if inside and os.path.exists(found):
+            yield found
+
+
+def _covered(box: Box) -> Box:
+    """The same box, without credentials in the folders that it shows."""
+    home = str(paths.user_home())
+    logins = [name for agent in registry.all_agents() for name in agent.credential_files]
+    found = credentials.to_cover(home, logins, (*box.writable, *box.readable))
+    return msgspec.structs.replace(box, hidden=(*box.hidden, *found))
 
 
 def _credentials(prepared: PreparedRun) -> Iterator[str]:
@@ -144,19 +190,34 @@ def _credentials(prepared: PreparedRun) -> Iterator[str]:
         yield str(home / name)
 
 
-def _git_folders(cwd: str) -> Iterator[str]:
-    """The repository of a work tree, which is elsewhere."""
+def git_folders(cwd: str) -> Iterator[str]:
+    """The repository of a work tree or a submodule, which is elsewhere. The file ``.git`` may come
+    from a stranger or an agent, so the repository must name this folder too."""
     file = os.path.join(cwd, ".git")
-    if not os.path.isfile(file):
+    if not os.path.isfile(file) or os.path.islink(file):
         return
-    with open(file, encoding="utf-8", errors="replace") as opened:
-        head = opened.read(4096)
-    if head.startswith("gitdir:"):
-        folder = os.path.realpath(os.path.join(cwd, head.removeprefix("gitdir:").strip()))
-        if os.path.basename(os.path.dirname(folder)) == "worktrees":
-            folder = os.path.dirname(os.path.dirname(folder))
-        if os.path.basename(folder) == ".git" or ".git" in folder.split(os.sep):
-            yield folder
+    head = _read_text(file)
+    if not head.startswith("gitdir:"):
+        return
+    folder = os.path.realpath(os.path.join(cwd, head.removeprefix("gitdir:").strip()))
+    if os.path.basename(os.path.dirname(folder)) == "worktrees":
+        back = _read_text(os.path.join(folder, "gitdir")).strip()
+        if back and os.path.realpath(back) == os.path.realpath(file):
+            yield os.path.dirname(os.path.dirname(folder))
+        return
+    tree = _WORK_TREE.search(_read_text(os.path.join(folder, "config")))
+    if tree and os.path.realpath(os.path.join(folder, tree[1])) == os.path.realpath(cwd):
+        yield folder
+
+
+def _read_text(file: str) -> str:
+    """The beginning of a file; empty if it cannot be read or is not a plain file."""
+    try:
+        number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(number, encoding="utf-8", errors="replace") as opened:
+        return opened.read(65536) if stat.S_ISREG(os.fstat(number).st_mode) else ""
 
 
 def _programs(prepared: PreparedRun, launch: Launch) -> Iterator[str]:
@@ -167,20 +228,42 @@ def _programs(prepared: PreparedRun, launch: Launch) -> Iterator[str]:
     for path in (*named, *prepared.helpers.values(), *launch.path_folders):
         if os.path.isabs(path) and os.path.exists(path):
             for name in dict.fromkeys((path, os.path.realpath(path))):
-                yield install_folder(name)
+                yield from install_folders(name)
 
 
-def install_folder(path: str) -> str:
-    """The folder to show for a program: that of its package, or the one above ``bin``."""
+def install_folders(path: str) -> Iterator[str]:
+    """The folders to show for a program or a folder of programs: that of its package, or the one
+    above ``bin``. Of a folder that also contains other things, such as ``~/.local``, only
+    the programs and their libraries."""
     before, found, _ = path.partition("/node_modules/")
     if found:
-        return before
+        yield before
+        return
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     above = os.path.dirname(folder)
+    if is_inside(os.path.realpath(paths.user_home()), os.path.realpath(folder)):
+        if folder != path:
+            yield path
+    elif os.path.basename(folder) != "bin":
+        yield folder
+    elif _is_package(above):
+        yield above
+    else:
+        yield folder
+        yield from filter(os.path.isdir, (os.path.join(above, name) for name in _LIBRARIES))
+
+
+def _is_package(folder: str) -> bool:
+    """Whether a folder with ``bin`` in it belongs to one program. ``~/.local`` and ``/data`` do
+    not."""
     home = os.path.realpath(paths.user_home())
-    if os.path.basename(folder) == "bin" and not is_inside(home, above):
-        return above
-    return path if is_inside(home, folder) else folder
+    parts = PurePath(os.path.realpath(folder)).parts
+    own = PurePath(home).parts
+    if parts[: len(own)] == own:
+        depth = len(parts) - len(own)
+    else:
+        depth = len(parts) - (3 if parts[1:2] in (("home",), ("Users",)) else 1)
+    return depth > 1 or (depth == 1 and os.path.exists(os.path.join(folder, "pyvenv.cfg")))
 
 
 def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from corral.errors import ConfigError
 from corral.protected_paths import protection_of
+from corral.system import own_state
 from corral.system.environment import for_commands
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Workspace:
             if write and self._root_of(resolved, write=False):
                 raise ToolError(f"{path} may be read but not written")
             raise ToolError(f"{path} is outside the workspace {self.root}")
+        if own_state.holds(str(resolved), map(str, self.readable)):
+            raise ToolError(f"{path} belongs to corral")
         if write:
             self._check_protected(path, resolved, root)
         _check_no_link(path, resolved, root)

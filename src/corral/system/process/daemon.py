@@ -45,7 +45,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.system import fs
+from corral.system import fs, own_state
 
 _FORK = """
 import os, sys
@@ -76,6 +76,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
+                env={**os.environ, **own_state.for_child()},
                 pass_fds=(lock_fd,),
                 start_new_session=True,
                 check=True,

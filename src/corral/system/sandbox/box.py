@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 import msgspec
@@ -106,6 +106,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of writable folders that can only be read."""
     hidden: tuple[str, ...] = ()
     """Parts of shown folders that are empty inside."""
+    absent: tuple[str, ...] = ()
+    """Files that do not exist and cannot be made in writable folders."""
     network: bool = False
     """The network of the machine. Without it, only ``endpoints`` can be reached."""
     endpoints: tuple[Endpoint, ...] = ()
@@ -161,6 +163,23 @@ def hosts_file(box: Box) -> str:
 
 def mounts(box: Box, home: str) -> list[str]:
     """The arguments of bubblewrap that make the file system."""
+    steps = _system(home)
+    shown = [os.path.join(home, name) for name in TOOLCHAINS]
+    readable = [path for path in box.readable if not _is_shown(path, box)]
+    steps += _binds("--ro-bind", [*shown, *readable])
+    steps += _binds("--bind", box.writable)
+    steps += _binds("--ro-bind", box.read_only)
+    steps += [(path, _cover(path)) for path in box.hidden if os.path.exists(path)]
+    steps += [(path, _cover(path)) for path in box.absent if _is_in(_parent(path), box.writable)]
+    steps += _binds("--bind", _parents_to_keep(box))
+    # A folder comes before what is in it; what is named last about a path wins.
+    steps.sort(key=lambda step: PurePath(step[0]).parts)
+    arguments = [argument for _, step in steps for argument in step]
+    return [*arguments, "--remount-ro", "/"]
+
+
+def _system(home: str) -> list[tuple[str, list[str]]]:
+    """The system's folders, and empty ones."""
     steps: list[tuple[str, list[str]]] = []
     for path in SYSTEM:
         if os.path.islink(path):
@@ -171,16 +190,7 @@ def mounts(box: Box, home: str) -> list[str]:
     steps += [(path, ["--tmpfs", path]) for path in ("/tmp", "/var/tmp", "/run", home)]  # noqa: S108
     steps.append(("/dev", ["--dev", "/dev"]))
     steps.append(("/proc", ["--proc", "/proc"]))
-    shown = [os.path.join(home, name) for name in TOOLCHAINS]
-    readable = [path for path in box.readable if not _is_shown(path, box)]
-    steps += _binds("--ro-bind", [*shown, *readable])
-    steps += _binds("--bind", box.writable)
-    steps += _binds("--ro-bind", box.read_only)
-    steps += [(path, _cover(path)) for path in box.hidden if os.path.exists(path)]
-    # A folder comes before what is in it; what is named last about a path wins.
-    steps.sort(key=lambda step: PurePath(step[0]).parts)
-    arguments = [argument for _, step in steps for argument in step]
-    return [*arguments, "--remount-ro", "/"]
+    return steps
 
 
 def _binds(kind: str, paths: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -191,6 +201,22 @@ def _binds(kind: str, paths: Iterable[str]) -> list[tuple[str, list[str]]]:
         if os.path.exists(real) and not _is_system(real):
             steps += [(name, [kind, real, name]) for name in dict.fromkeys((real, path))]
     return steps
+
+
+def _parents_to_keep(box: Box) -> Iterator[str]:
+    """Folders between a writable folder and a protected part of it. A mount cannot be renamed: so
+    they stay where they are, and the part under its name."""
+    writable = [os.path.realpath(folder) for folder in box.writable]
+    for path in (*box.read_only, *box.hidden, *box.absent):
+        folder = _parent(path)
+        while _is_in(folder, writable) and folder not in writable:
+            if os.path.isdir(folder) and not _is_in(folder, (*box.hidden, *box.read_only)):
+                yield folder
+            folder = os.path.dirname(folder)
+
+
+def _parent(path: str) -> str:
+    return os.path.realpath(os.path.dirname(path))
 
 
 def _cover(path: str) -> list[str]:
