@@ -14,9 +14,11 @@ from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
 from corral import Policy
+from corral.agents.spec import Launch
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.dbos import database
+from corral.sessions import store
 from corral.sessions.prepare import prepare
 from corral.system import own_state, paths
 from corral.system.path_guard import PathGuard
@@ -120,3 +122,19 @@ def test_corrals_own_processes_know_the_files_that_the_user_chose(
     daemon.start("lists_own_files", lock=tmp_path / "lock", log=tmp_path / "log")
     wait_until(lambda: seen.exists() and seen.read_text() != "", "the daemon's list")
     assert str(own_files / "results.jsonl") in seen.read_text().split()
+
+
+def test_links_that_an_agent_made_in_its_home_are_not_followed(
+    workspace: Path, tmp_path: Path
+) -> None:
+    run = prepare("gemini-acp", scripted_options(workspace))
+    record = store.create("gemini-acp", str(workspace))
+    launch = Launch(argv=(), env={}, stdin=b"", files={"a/b/settings.json": ORIGINAL})
+    outside = tmp_path / "outside"
+    (outside / "b").mkdir(parents=True)
+    record.home.mkdir(parents=True)
+    (record.home / "a").symlink_to(outside)
+    store.write_private_home(launch, run, record)
+    assert [*(outside / "b").iterdir()] == []
+    assert (record.home / "a/b/settings.json").read_text() == ORIGINAL
+    record.close(keep=False)

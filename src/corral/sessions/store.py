@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,8 +195,10 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
         if launch.report is not None:
             Path(launch.report).unlink(missing_ok=True)  # the one of the turn before
         for name, content in launch.files.items():
+            _remove_links(record.home, name, prepared.linked)
             paths.write_private(record.home / name, content.encode())
         for name in prepared.linked:
+            _remove_links(record.home, name, prepared.linked)
             link = record.home / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
@@ -210,6 +212,14 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
         raise _storage_error(record, error) from error
 
 
+def _remove_links(home: Path, name: str, linked: Sequence[str]) -> None:
+    """Remove links on the way to a file of the private home: the agent could have made them in an
+    earlier turn, and the file would be written where they lead."""
+    for folder in reversed(Path(name).parents):
+        if str(folder) not in linked and (home / folder).is_symlink():
+            (home / folder).unlink()
+
+
 def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
     """Rename files so that the agent can load the session's conversation."""
     from corral.agents.spec import acp_transport
@@ -219,7 +229,12 @@ def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
     if transport.rename_to_load is None or session is None:
         return
     pattern = transport.conversation_files.format(session[:8])
-    found = {file.name: file for file in record.home.glob(pattern)}
+    home = os.path.realpath(record.home)
+    found = {
+        file.name: file
+        for file in record.home.glob(pattern)
+        if os.path.realpath(file.parent).startswith(home + os.sep)  # not through a link
+    }
     try:
         for old, new in transport.rename_to_load([*found], session, time.time()).items():
             found[old].rename(found[old].with_name(new))

@@ -34,7 +34,7 @@ from corral.sessions.permissions import (
 )
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
-from corral.system import paths
+from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.streams import StderrLines
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("corral.sessions")
+
+LARGEST_REPORT = 16 * 1024 * 1024
+"""Bytes of an agent's own report that are read."""
 
 
 class StreamBackend:
@@ -279,7 +282,8 @@ class StreamBackend:
         if read is None or launch is None or launch.report is None or normalizer.finish is None:
             return
         try:
-            normalizer.finish = read(Path(launch.report).read_bytes(), normalizer.finish)
+            with fs.open_regular(launch.report) as file:
+                normalizer.finish = read(file.read(LARGEST_REPORT), normalizer.finish)
         except OSError:
             return  # it was ended before it wrote one
 
