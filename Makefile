@@ -60,7 +60,7 @@ table: AGENTS = all
 table: .venv/ready agents
 	$(BIN)/corral agents check --all $(WIRES) --markdown > .cache/table.md
 	sed -i -e '/^<!-- table/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- table/r .cache/table.md' docs/agents.md
-	$(BIN)/corral agents check --attack --all --markdown --jobs 4 > .cache/attack.md
+	$(BIN)/corral agents check --attack --all --markdown --concurrency 4 > .cache/attack.md
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
 
 # Without Node the real agents cannot be installed; their tests are skipped with a reason.

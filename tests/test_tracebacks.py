@@ -72,7 +72,7 @@ SCRIPTS = {
     ),
     "a server that is away": (
         "models.generate_sync('gemini:x', 'hi', api_key='k', base_url='http://127.0.0.1:9',"
-        " max_retries=0)",
+        " retries=0)",
         "NetworkFailed: ",
         "",
     ),

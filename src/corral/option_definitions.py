@@ -268,12 +268,12 @@ DEFINITIONS = (
     ),
     Definition(
         "retries",
-        "Attempts at each model call, 1 to 10.",
+        "How often a failed model call is repeated, 0 to 9.",
         "Limits",
         ("--retries",),
         "N",
         "count",
-        default="3",
+        default="2",
     ),
     # Session.
     Definition(

@@ -69,7 +69,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Equal tool calls in a row, with equal results, after which the built-in agent ends its
     turn."""
     reasoning_effort: Effort | None = None
-    retries: int = 3
+    retries: int = 2
+    """How often a failed model call is repeated."""
     mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
     fork: bool = False
@@ -340,8 +341,8 @@ def _check_numbers(run: RunOptions) -> None:
             raise ConfigError(f"{name} must be at least 1, got: {number}")
     if run.max_repeated_calls is not None and run.max_repeated_calls < 2:
         raise ConfigError(f"max_repeated_calls must be at least 2, got: {run.max_repeated_calls}")
-    if not 1 <= run.retries <= 10:
-        raise ConfigError(f"retries must be between 1 and 10, got: {run.retries}")
+    if not 0 <= run.retries <= 9:
+        raise ConfigError(f"retries must be between 0 and 9, got: {run.retries}")
     if run.max_budget_usd is not None and not run.max_budget_usd > 0:
         raise ConfigError(f"max_budget_usd must be > 0, got: {run.max_budget_usd:g}")
 

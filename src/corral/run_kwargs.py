@@ -74,7 +74,7 @@ class RunKwargs(TypedDict, total=False):
     reasoning_effort: Effort | None
     """The reasoning effort of the model."""
     retries: int
-    """Attempts at each model call, 1 to 10."""
+    """How often a failed model call is repeated, 0 to 9."""
     mcp_servers: Sequence[McpServer | Mapping[str, object]]
     """MCP servers whose tools the agent may use."""
     resume: str | None

@@ -26,7 +26,7 @@ WIRES = ["gemini", "anthropic", "openai", "chat"]
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_refused_key_ends_the_run(ours: BuiltinAgent, wire: str) -> None:
-    result = await ours.run([fail(401, "no such key")], wire=wire, retries=3)
+    result = await ours.run([fail(401, "no such key")], wire=wire, retries=2)
     assert result.error is not None
     assert (result.status, result.error.code) == ("error", "authentication")
     assert len(ours.requests) == 1
@@ -48,7 +48,7 @@ async def test_temporary_errors_are_retried_with_a_warning(
     ours: BuiltinAgent, wire: str, status: int
 ) -> None:
     script = [fail(status, "busy", retry_after=0.01), say("ok")]
-    events = await ours.events(script, wire=wire, retries=2)
+    events = await ours.events(script, wire=wire, retries=1)
     assert result_from_events(events).ok
     (code,) = warning_codes(events)
     assert code in ("rate_limit", "server")
@@ -56,7 +56,7 @@ async def test_temporary_errors_are_retried_with_a_warning(
 
 
 async def test_an_attempt_is_an_attempt(ours: BuiltinAgent) -> None:
-    result = await ours.run([fail(500, "down", retry_after=0.01, times="forever")], retries=2)
+    result = await ours.run([fail(500, "down", retry_after=0.01, times="forever")], retries=1)
     assert result.error is not None
     assert result.error.code == "server"
     assert len(ours.requests) == 2
@@ -66,7 +66,7 @@ async def test_an_attempt_is_an_attempt(ours: BuiltinAgent) -> None:
 async def test_a_connection_that_is_always_cut_is_retried_as_configured(
     ours: BuiltinAgent, cut: int
 ) -> None:
-    result = await ours.run([Turn(thoughts="hm", text="x", cut=cut, repeat="forever")], retries=2)
+    result = await ours.run([Turn(thoughts="hm", text="x", cut=cut, repeat="forever")], retries=1)
     assert not result.ok
     assert len(ours.requests) == 2
 
@@ -77,7 +77,7 @@ async def test_a_stream_cut_before_any_text_is_requested_again(
     ours: BuiltinAgent, wire: str
 ) -> None:
     script = [Turn(thoughts="hm", text="lost", cut=1), say("ok")]
-    events = await ours.events(script, wire=wire, retries=2)
+    events = await ours.events(script, wire=wire, retries=1)
     result = result_from_events(events)
     assert (result.status, result.text) == ("success", "ok")
     assert len(ours.requests) == 2
@@ -87,7 +87,7 @@ async def test_a_stream_cut_before_any_text_is_requested_again(
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_stream_cut_after_text_is_incomplete(ours: BuiltinAgent, wire: str) -> None:
     script = [Turn(text=["half ", "an answer"], cut=1), say("never")]
-    result = await ours.run(script, wire=wire, retries=3)
+    result = await ours.run(script, wire=wire, retries=2)
     assert (result.status, result.text) == ("incomplete", "half ")
     assert len(ours.requests) == 1
 
@@ -98,7 +98,7 @@ async def test_an_error_in_the_stream_before_any_text_is_retried(
     ours: BuiltinAgent, wire: str
 ) -> None:
     script = [Turn(thoughts="hm", status=503, late=True, message="overloaded"), say("ok")]
-    events = await ours.events(script, wire=wire, retries=2)
+    events = await ours.events(script, wire=wire, retries=1)
     assert result_from_events(events).ok, result_from_events(events).error
     assert [event.delta for event in events_of(events, Text)] == ["ok"]
 

@@ -123,7 +123,7 @@ async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
     calls = [Call("add", {"a": n}) for n in (1, 2, 3)]
     env = led(ours, [Turn(calls=calls), say("ok")])
     result = await corral.run(
-        MODELS["gemini"], "go", tools=tools, env=env, cwd=ours.workspace, retries=1
+        MODELS["gemini"], "go", tools=tools, env=env, cwd=ours.workspace, retries=0
     )
     assert seen == ["add"] * 3
     message = [str(message) for _, message in ours.requests[1].tool_results]
@@ -147,7 +147,7 @@ async def test_a_policy_can_deny_the_callers_functions(ours: BuiltinAgent) -> No
 
 async def typed(ours: BuiltinAgent, script: list[Turn], **more: object) -> Result[Report]:
     env = led(ours, script)
-    options: Any = {"env": env, "cwd": ours.workspace, "retries": 1, **more}
+    options: Any = {"env": env, "cwd": ours.workspace, "retries": 0, **more}
     result: Result[Report] = await corral.run(MODELS["gemini"], "review", output=Report, **options)
     return result
 
@@ -206,7 +206,7 @@ async def test_the_run_continues_until_the_check_succeeds(ours: BuiltinAgent) ->
         policy="edits",
         env=env,
         cwd=ours.workspace,
-        retries=1,
+        retries=0,
     )
     assert result.ok
     assert "done.txt" in ours.requests[1].last_text
@@ -221,7 +221,7 @@ async def test_a_prompt_object_has_its_text_tools_and_type(ours: BuiltinAgent) -
         "Review this.", sections=[section], parameters={"style": str}, output=Report
     )
     prompt = complete.with_(style="strict")
-    result = await corral.run(MODELS["gemini"], prompt, env=env, cwd=ours.workspace, retries=1)
+    result = await corral.run(MODELS["gemini"], prompt, env=env, cwd=ours.workspace, retries=0)
     assert result.output == Report("fine", 3)
     assert "Review this.\n\n## Help\n\nBe strict." in ours.requests[0].last_text
     assert {"helper", "submit_result"} <= set(ours.requests[0].tools)

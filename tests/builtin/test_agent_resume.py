@@ -39,7 +39,7 @@ pytest_plugins = ("support.builtin_agent_fixture",)
 CHILD = """
 import asyncio, sys, corral
 async def main():
-    options = {"policy": "all", "retries": 1}
+    options = {"policy": "all", "retries": 0}
     if len(sys.argv) > 3:
         options["resume"] = sys.argv[3]
     result = await corral.run(sys.argv[1], sys.argv[2], check=True, **options)

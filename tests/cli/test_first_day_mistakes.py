@@ -83,7 +83,7 @@ MISTAKES = [
     ("batch tasks.jsonl -p '{{nam}}'", 2, "task '1' has no field 'nam'", "Its fields: name"),
     ("batch tasks.jsonl --schema array.json", 2, "not a JSON Schema", ""),
     ("pipeline run absent.dot", 2, "cannot read the pipeline 'absent.dot'", "A pipeline is a file"),
-    ("pipeline run tiny.dot --retries 11", 2, "node 'a': retries must be between 1 and 10", ""),
+    ("pipeline run tiny.dot --retries 11", 2, "node 'a': retries must be between 0 and 9", ""),
     ("pipeline run tiny.dot --policy edits", 2, "no policy file 'edits'", "--approve edits?"),
     ("pipeline show absent", 2, "there is no run 'absent'", "corral pipeline runs"),
     ("sessions show absent", 4, "no session is called 'absent'", "corral sessions list"),
@@ -180,7 +180,7 @@ def run_model(
     server: ModelServer, *words: str, key: str, cwd: Path
 ) -> subprocess.CompletedProcess[str]:
     env = {"GEMINI_API_KEY": key, "GOOGLE_GEMINI_BASE_URL": server.url}
-    model = ("-m", "gemini:gemini-2.5-flash", "--retries", "1", "--quiet")
+    model = ("-m", "gemini:gemini-2.5-flash", "--retries", "0", "--quiet")
     return corral("run", *model, *words, "hi", cwd=cwd, env=env)
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_key(workspace: Path, started: Path) -> None:
 
 def test_no_network(workspace: Path, started: Path) -> None:
     env = {"GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:9"}
-    words = ("run", "-m", "gemini:gemini-2.5-flash", "--retries", "1", "--quiet", "hi")
+    words = ("run", "-m", "gemini:gemini-2.5-flash", "--retries", "0", "--quiet", "hi")
     check_report(
         corral(*words, cwd=workspace, env=env), 1, "127.0.0.1:9 cannot be reached", "network"
     )

@@ -28,7 +28,7 @@ class Vendors:
                 "anthropic": lanes["anthropic"].url,
                 "openai": f"{lanes['openai'].url}/v1",
             },
-            "max_retries": 0,
+            "retries": 0,
         }
 
 

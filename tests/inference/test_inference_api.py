@@ -301,7 +301,7 @@ async def test_a_gemini_stream_whose_last_event_has_no_blank_line_is_read(ending
         async with models.Client(
             keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}
         ) as client:
-            answer = await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
+            answer = await models.stream(MODEL, "hi", client=client, retries=0).collect()
             assert (answer.text, answer.finish_reason.reason) == ("Hello", "stop")
 
         def by_oracle() -> str:
@@ -329,7 +329,7 @@ async def test_a_gemini_stream_that_is_cut_inside_its_last_event_is_broken() -> 
         models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,
     ):
         with pytest.raises(errors.StreamBroken):
-            await models.stream(MODEL, "hi", client=client, max_retries=0).collect()
+            await models.stream(MODEL, "hi", client=client, retries=0).collect()
 
 
 async def test_the_default_client_is_used_if_no_client_is_given() -> None:

@@ -19,7 +19,7 @@ KEY = "canary-key-0123456789abcdef"
 
 def client(url: str, **options: Any) -> models.Client:
     """A client with one vendor, without the environment, and with short timeouts."""
-    given: dict[str, Any] = {"read_timeout": 5.0, "max_retries": 0, "environ": {}, **options}
+    given: dict[str, Any] = {"read_timeout": 5.0, "retries": 0, "environ": {}, **options}
     return models.Client(keys={"gemini": KEY}, base_urls={"gemini": url}, **given)
 
 
@@ -128,7 +128,7 @@ async def test_an_unreachable_address_is_named(
 @streamed_or_not
 async def test_transient_errors_are_retried(status: int, streamed: bool) -> None:
     script = [fail(status, retry_after=0, times=2), say("at last")]
-    async with ModelServer(script) as server, client(server.url, max_retries=2) as made:
+    async with ModelServer(script) as server, client(server.url, retries=2) as made:
         if streamed:
             answer = await models.stream(MODEL, "hi", client=made).collect()
         else:
@@ -150,7 +150,7 @@ async def test_transient_errors_are_retried(status: int, streamed: bool) -> None
 @streamed_or_not
 async def test_lasting_errors_are_not_retried(turn: Turn, streamed: bool) -> None:
     async with ModelServer([turn, say("never")]) as server:
-        await failure(server.url, streamed, max_retries=2)
+        await failure(server.url, streamed, retries=2)
         assert len(server.requests) == 1
 
 
@@ -212,7 +212,7 @@ async def test_a_key_that_the_server_repeats_is_redacted(streamed: bool, late: b
 async def test_a_key_that_is_too_short_is_not_redacted() -> None:
     async with ModelServer([Turn(status=400, message="an example")]) as server:
         short = models.Client(
-            keys={"gemini": "x"}, base_urls={"gemini": server.url}, environ={}, max_retries=0
+            keys={"gemini": "x"}, base_urls={"gemini": server.url}, environ={}, retries=0
         )
         async with short as made:
             with pytest.raises(CorralError, match="an example"):
@@ -231,7 +231,7 @@ async def test_the_key_is_sent_only_in_its_header() -> None:
 async def test_a_broken_stream_after_data_gives_an_event_and_then_raises() -> None:
     turn = Turn(text=("one", "two"), cut=1, chunk_delay=0.05)
     async with ModelServer([turn, say("never")]) as server:
-        async with client(server.url, max_retries=2) as made:
+        async with client(server.url, retries=2) as made:
             seen: list[models.StreamEvent] = []
             with pytest.raises(errors.StreamBroken):
                 async for event in models.stream(MODEL, "hi", client=made):

@@ -68,7 +68,7 @@ async def test_text_that_is_repeated_after_a_lost_connection_is_a_warning(
     agent: RealAgent,
 ) -> None:
     script = [Turn(text=("Hello ", "you ", "there"), cut=2, chunk_delay=0.3), say("Hello")]
-    events = await agent.events(script, retries=2)
+    events = await agent.events(script, retries=1)
     assert result_from_events(events).ok
     assert "text_repeated" in [event.code for event in events if isinstance(event, Error)]
 

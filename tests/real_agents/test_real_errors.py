@@ -37,7 +37,7 @@ NOT_EVERY_DAY = {
 }
 """Cases of which others of the same agent are enough for `make test`."""
 RETRIED = {"codex-cli": {401, 429, 500}, "copilot-cli": {401, 429, 500}, "pi-cli": {500}}
-"""Agent → the errors after which it tries again although ``retries`` is 1, with a warning."""
+"""Agent → the errors after which it tries again although ``retries`` is 0, with a warning."""
 
 
 def api_error_cases() -> Iterator[object]:
@@ -92,7 +92,7 @@ async def test_one_process_reports_each_api_error_and_answers_again(agent: RealA
 @for_agents("gemini-cli", "claude-cli")
 async def test_a_second_attempt_is_a_warning_and_can_succeed(agent: RealAgent) -> None:
     script = [fail(500, "The server had an error", retry_after=0.1), say("at last")]
-    events = await agent.events(script, retries=2)
+    events = await agent.events(script, retries=1)
     result = result_from_events(events)
     assert result.ok
     assert result.text == "at last"
@@ -131,7 +131,7 @@ async def test_a_network_that_is_away_is_reported_while_the_agent_retries(
     """By itself each of them would retry for minutes."""
     env = {agent.record.probe.url_env: f"http://127.0.0.1:{unused_port}"}
     quick = not agent.record.supports("retries") or agent.name.startswith("gemini")
-    events = await agent.events([], env=env, retries=3 if quick else 10)
+    events = await agent.events([], env=env, retries=2 if quick else 9)
     result = result_from_events(events)
     with pytest.raises(errors.NetworkFailed, match=f"127.0.0.1:{unused_port}") as caught:
         result.raise_for_status()
@@ -143,7 +143,7 @@ async def test_a_network_that_is_away_is_reported_while_the_agent_retries(
 @for_agents("gemini-acp")
 async def test_a_host_that_does_not_exist_is_reported(agent: RealAgent) -> None:
     env = {agent.record.probe.url_env: "http://no-such-host.invalid"}
-    result = await agent.run([], env=env, retries=3)
+    result = await agent.run([], env=env, retries=2)
     with pytest.raises(errors.NetworkFailed, match=r"no-such-host\.invalid cannot be resolved"):
         result.raise_for_status()
 

@@ -68,7 +68,7 @@ async def test_a_recorded_conversation_is_replayed_without_program_key_and_serve
         "cwd": other,
         "model": agent.record.probe.model,
         "policy": policy,
-        "retries": 1,
+        "retries": 0,
         "replay": tape,
         "timeout": 60,
     }

@@ -45,8 +45,8 @@ class OneTurn:
         self.error = error
         self.changed.set()
 
-    def watch(self, port: int, retries: int = 3) -> NetworkWatch:
-        return NetworkWatch(f"http://127.0.0.1:{port}", retries, self.emit, self.fail)
+    def watch(self, port: int, attempts: int = 3) -> NetworkWatch:
+        return NetworkWatch(f"http://127.0.0.1:{port}", attempts, self.emit, self.fail)
 
     async def wait(self) -> None:
         async with asyncio.timeout(60):
@@ -81,7 +81,7 @@ async def test_messages_of_the_agent_itself_do_not_count_as_the_model(closed_por
 
 async def test_a_turn_that_has_heard_the_model_goes_on(closed_port: int) -> None:
     turn = OneTurn()
-    watch = turn.watch(closed_port, retries=1)
+    watch = turn.watch(closed_port, attempts=1)
     watch.on_items(["some text"])
     await turn.wait()
     await asyncio.sleep(0.2)  # many attempts
@@ -106,7 +106,7 @@ async def test_a_slow_model_that_can_be_reached_is_not_blamed() -> None:
 
 async def test_a_vague_error_of_the_agent_gets_the_real_cause(closed_port: int) -> None:
     turn = OneTurn()
-    watch = turn.watch(closed_port, retries=1000)
+    watch = turn.watch(closed_port, attempts=1000)
     before = ServerFailed("fetch failed")
     assert watch.cause_of(before) is before
     await turn.wait()

@@ -73,7 +73,7 @@ class Answers:
         name = re.sub(r"\W+", "-", str(workspace.parent.name))
         lane = server.lane(f"typed-{name}", self._answer)
         env = {"GOOGLE_GEMINI_BASE_URL": lane.url, "GEMINI_API_KEY": KEY}
-        self.options: RunKwargs = {"model": MODEL, "cwd": workspace, "env": env, "retries": 1}
+        self.options: RunKwargs = {"model": MODEL, "cwd": workspace, "env": env, "retries": 0}
 
     def _answer(self, request: Request) -> Turn:
         self.requests.append(request)

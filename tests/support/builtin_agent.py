@@ -51,7 +51,7 @@ class BuiltinAgent(ModelClient):
             "cwd": self.workspace,
             "model": MODELS[wire],
             "timeout": 60,
-            "retries": 1,
+            "retries": 0,
             **options,
             "env": {**model_env(lane, wire), **options.get("env", {})},
         }
@@ -167,7 +167,7 @@ async def run_command(
 ) -> tuple[int | None, str, str]:
     """Exit code, answer and progress of ``corral run --model``."""
     ours.options(script)
-    argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "1", *args, prompt]
+    argv = [*COMMAND, "run", "--model", MODELS["gemini"], "--retries", "0", *args, prompt]
     env = {**os.environ, **model_env(ours.lane)}
     process = await Process.start(ProcessSpec(argv, cwd=ours.workspace, env=env, stderr_tail=4000))
     out = b""

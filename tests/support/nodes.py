@@ -104,7 +104,7 @@ class ScriptedModel:
         self._count += 1
         self.lane = self._server.lane(f"{self._name}-{self._count}", script)
         env = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.lane.url}
-        combined: RunKwargs = {"retries": 1, **options, "env": {**env, **options.get("env", {})}}
+        combined: RunKwargs = {"retries": 0, **options, "env": {**env, **options.get("env", {})}}
         return NodeResources(model=named, options=combined)
 
     @property

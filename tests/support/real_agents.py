@@ -332,7 +332,7 @@ class RealAgent(ModelClient):
             "timeout": 150,
         }
         if self.record.supports("retries"):
-            usual["retries"] = 1
+            usual["retries"] = 0
         env = {**self.env(lane.url), **options.get("env", {})}
         return {**usual, **self.record.options, **options, "env": env}
 

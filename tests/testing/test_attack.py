@@ -189,7 +189,7 @@ async def test_a_policy_that_does_not_exist_is_an_error() -> None:
 
 def test_the_command_attacks_agents_at_once_and_prints_a_line_for_each(tmp_path: Path) -> None:
     names = ["corral", "openai:gpt-5.5"]
-    command = [CORRAL, "agents", "check", "--attack", *names, "--jobs", "2"]
+    command = [CORRAL, "agents", "check", "--attack", *names, "--concurrency", "2"]
     few = ["--approve", "default", "--only", "files", "--only", "path escapes"]
     done = subprocess.run(
         [*command, *few, "--json"], capture_output=True, text=True, timeout=120, check=False

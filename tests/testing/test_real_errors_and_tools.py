@@ -69,7 +69,7 @@ async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
     model = Model(Call(*stage.probe.write), tells_status=name not in TELL_NO_STATUS)
     options = stage.scripted(model, policy="edits", strict=False, program=installed(name))
     if "retries" in agent.supports:
-        options["retries"] = 1
+        options["retries"] = 0
 
     async def run(prompt: str) -> tuple[Result, list[Event]]:
         events = check_stream([event async for event in session.prompt(prompt)])

@@ -98,7 +98,7 @@ def test_the_tables_have_every_agent_and_every_scenario_and_no_failure() -> None
 @pytest.mark.parametrize(("name", "tier"), [*cases()])
 async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
     options: RunKwargs = {"program": installed(name)} if PROGRAMS.get(name) else {}
-    report = await check_agent(name, only=[tier] if tier else [], options=options, at_once=1)
+    report = await check_agent(name, only=[tier] if tier else [], options=options, concurrency=1)
     assert not report.failed, report
     # The tables have no entry for an agent that was not available when they were made.
     reported = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}

@@ -110,7 +110,7 @@ class Driver:
             max_tool_rounds=run.max_tool_rounds,
             max_repeated_calls=run.max_repeated_calls,
             max_budget_usd=run.max_budget_usd,
-            retries=run.retries - 1,
+            retries=run.retries,
             window=entry.window if entry is not None else None,
         )
         selected = [

@@ -355,7 +355,7 @@ class Loop:
         self._stream_started = self._text_sent = False
         self._answers += 1
         stream = self._client.stream(
-            request, max_retries=self._limits.retries, on_retry=self._warn_retry
+            request, retries=self._limits.retries, on_retry=self._warn_retry
         )
         try:
             async with stream:

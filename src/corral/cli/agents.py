@@ -198,7 +198,7 @@ class CheckFlags(TypedDict):
     program: str | None
     attack: bool
     approve: tuple[str, ...]
-    jobs: int
+    concurrency: int
     markdown: bool
     as_json: bool
 
@@ -218,7 +218,7 @@ class CheckFlags(TypedDict):
     help="With --attack, only this policy (repeatable).",
 )
 @click.option(
-    "--jobs",
+    "--concurrency",
     type=click.IntRange(1),
     default=1,
     help="With --attack, the number of concurrent agents.",
@@ -238,8 +238,8 @@ def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
         raise click.UsageError("name an agent, or use --all")
     if flags["program"] and (flags["every"] or len(names) > 1):
         raise click.UsageError("--program is for one agent")
-    if (flags["approve"] or flags["jobs"] > 1) and not flags["attack"]:
-        raise click.UsageError("--approve and --jobs are for --attack")
+    if (flags["approve"] or flags["concurrency"] > 1) and not flags["attack"]:
+        raise click.UsageError("--approve and --concurrency are for --attack")
     return _attack(names, flags) if flags["attack"] else _check(names, flags)
 
 
@@ -248,7 +248,7 @@ def _attack(names: tuple[str, ...], flags: CheckFlags) -> int:
 
     wanted = dict.fromkeys((*(attack.attackable() if flags["every"] else ()), *names))
     selection = attack.Selection(
-        flags["approve"], flags["only"], flags["program"], names, flags["jobs"]
+        flags["approve"], flags["only"], flags["program"], names, flags["concurrency"]
     )
     return attack.attack(
         tuple(wanted), selection, as_json=flags["as_json"], markdown=flags["markdown"]

@@ -28,7 +28,7 @@ class Selection:
     program: str | None
     named: tuple[str, ...]
     """Agents named by the user: it is an error if one is not installed. Others are left out."""
-    jobs: int = 1
+    concurrency: int = 1
     """How many agents are attacked at once."""
 
 
@@ -67,11 +67,13 @@ def _attack_all(
 ) -> Iterator[tuple[str, AttackReport | NotInstalled]]:
     """The reports in the order of ``names``. Concurrent attacks run in separate processes,
     because an attack changes the environment of its process."""
-    if selection.jobs == 1 or len(names) == 1:
+    if selection.concurrency == 1 or len(names) == 1:
         yield from ((name, _attack_one(name, selection)) for name in names)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(selection.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(
+        selection.concurrency, mp_context=context, max_tasks_per_child=1
+    ) as pool:
         yield from zip(names, pool.map(_attack_one, names, repeat(selection)), strict=True)
 
 

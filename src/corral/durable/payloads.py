@@ -68,7 +68,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pipeline's file, if it came from one."""
     goal: str = ""
     """The goal that replaced the one of the file."""
-    at_once: int = 0
+    concurrency: int = 0
     """Nodes that run at once, if known: it decides how many agents are kept warm."""
 
 

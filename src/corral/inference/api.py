@@ -90,9 +90,7 @@ class GenerationLoop:
         while True:
             try:
                 async with time_limit(options.get("step_timeout"), "step_timeout"):
-                    response = await client.complete(
-                        self.request, max_retries=options.get("max_retries")
-                    )
+                    response = await client.complete(self.request, retries=options.get("retries"))
             except CorralError as error:
                 if not self.fall_back(error):
                     raise
@@ -221,7 +219,7 @@ class GenerationStream:
         self._deadline = ends
         self._step_deadline: float | None = None
         self._options = options
-        self._max_retries = options.get("max_retries")
+        self._retries = options.get("retries")
         self._timeout = options.get("timeout")
         self._step_timeout = options.get("step_timeout")
         self._response: ResponseStream | None = None
@@ -293,7 +291,7 @@ class GenerationStream:
         """Send the request and read its first events. The caller has none of the response yet, so
         another model may answer."""
         while True:
-            self._response = client.stream(self._loop.request, max_retries=self._max_retries)
+            self._response = client.stream(self._loop.request, retries=self._retries)
             self._step_deadline = deadline(self._step_timeout)
             try:
                 return await self._next_batch()

@@ -17,7 +17,7 @@ URL, encodes the request and sends it (``transport``). Two ways lead to a respon
 States of a ``ResponseStream``:
 
 - *not started*: nothing was sent. The first read sends the request. If that fails with a
-  retryable error before any event came, the request is sent again, at most ``max_retries`` times;
+  retryable error before any event came, the request is sent again, at most ``retries`` times;
 - *reading*: the caller has events. There is no retry any more, as events cannot be taken back. An
   error ends the stream: first a ``Failed`` event, then the exception on the next read;
 - *finished*: the ``Finish`` event was emitted, and ``response`` is the complete response;
@@ -75,7 +75,7 @@ class Client:
 
     ::
 
-        async with models.Client(keys={"gemini": "…"}, max_retries=5) as client:
+        async with models.Client(keys={"gemini": "…"}, retries=5) as client:
             answer = await models.generate("gemini:gemini-2.5-flash", "Say hello", client=client)
     """
 
@@ -86,7 +86,7 @@ class Client:
         base_urls: Mapping[str, str] | None = None,
         providers: Iterable[Provider] = (),
         middleware: Iterable[Middleware] = (),
-        max_retries: int = RETRIES,
+        retries: int = RETRIES,
         connect_timeout: float = 15.0,
         read_timeout: float = 300.0,
         environ: Mapping[str, str] | None = None,
@@ -102,7 +102,7 @@ class Client:
         self._resolved_models: dict[str, tuple[Provider, str]] = {}
         """Models that were used: their provider, and the vendor's name for them."""
         self._middleware = tuple(middleware)
-        self._max_retries = max_retries
+        self._retries = retries
         self._environ = environ
         self._http = Http(connect_timeout=connect_timeout, read_timeout=read_timeout)
 
@@ -164,15 +164,15 @@ class Client:
         or missing key."""
         return self._access(model)[0].base_url
 
-    async def complete(self, request: Request, *, max_retries: int | None = None) -> Response:
+    async def complete(self, request: Request, *, retries: int | None = None) -> Response:
         """The complete response. Raises a ``CorralError`` if the call fails."""
-        retries = self._max_retries if max_retries is None else max_retries
+        limit = self._retries if retries is None else retries
 
         if not self._middleware:
-            return await self._complete(request, retries)
+            return await self._complete(request, limit)
 
         async def core(request: Request) -> Response:
-            return await self._complete(request, retries)
+            return await self._complete(request, limit)
 
         return await around_complete(self._middleware, core)(request)
 
@@ -190,17 +190,17 @@ class Client:
         self,
         request: Request,
         *,
-        max_retries: int | None = None,
+        retries: int | None = None,
         on_retry: Callable[[CorralError, float], None] | None = None,
     ) -> ResponseStream:
         """The events of a response. Retried only while the caller has no events; ``on_retry`` is
         called with the error and the seconds until the retry."""
-        retries = self._max_retries if max_retries is None else max_retries
+        limit = self._retries if retries is None else retries
         if not self._middleware:
-            return ResponseStream(_RetriedEvents(self, request, retries, on_retry))
+            return ResponseStream(_RetriedEvents(self, request, limit, on_retry))
 
         def core(request: Request) -> AsyncIterator[StreamEvent]:
-            return ResponseStream(_RetriedEvents(self, request, retries, on_retry))
+            return ResponseStream(_RetriedEvents(self, request, limit, on_retry))
 
         return ResponseStream(_IteratorEvents(around_stream(self._middleware, core)(request)))
 
@@ -380,7 +380,7 @@ def set_default_client(client: Client | None) -> None:
 
     ::
 
-        models.set_default_client(models.Client(max_retries=5))
+        models.set_default_client(models.Client(retries=5))
     """
     global _default  # noqa: PLW0603
     _default = client

@@ -50,7 +50,7 @@ class RequestOptions(Settings, total=False):
     tool_choice: str | ToolChoice | None
     max_tool_rounds: int
     stop_when: Callable[[Steps], bool] | None
-    max_retries: int | None
+    retries: int | None
     timeout: float | None
     step_timeout: float | None
     api_key: str | Mapping[str, str] | None
@@ -62,7 +62,7 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 SETTING_NAMES = frozenset(Settings.__annotations__)
 OPTION_NAMES = tuple(RequestOptions.__annotations__)
 _TIMES = frozenset({"timeout", "step_timeout"})
-_COUNTS = frozenset({"max_tool_rounds", "max_retries"})
+_COUNTS = frozenset({"max_tool_rounds", "retries"})
 
 
 def check_options(options: Mapping[str, object]) -> None:

@@ -37,7 +37,7 @@ async def with_retries(
 ) -> T:
     """Call ``work`` until it succeeds, at most ``most`` times after the first."""
     if most < 0:
-        raise ConfigError(f"max_retries must not be negative, got: {most}")
+        raise ConfigError(f"retries must not be negative, got: {most}")
     for attempt in range(most + 1):
         try:
             return await work()

@@ -29,7 +29,7 @@ from corral.values import Json, slug
 @overload
 async def generate_object(
     model: Models,
-    schema: type[T],
+    output: type[T],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -38,7 +38,7 @@ async def generate_object(
 @overload
 async def generate_object(
     model: Models,
-    schema: Mapping[str, object],
+    output: Mapping[str, object],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -47,7 +47,7 @@ async def generate_object(
 @overload
 async def generate_object(
     model: Models,
-    schema: object,
+    output: object,
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -56,14 +56,14 @@ async def generate_object(
 @short_traceback_async
 async def generate_object(
     model: Models,
-    schema: object,
+    output: object,
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
 ) -> Generation:
-    """Like ``generate``, with ``output``: a value of ``schema``, which is a type or a JSON Schema.
-    If the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
+    """Like ``generate``, with a value in ``answer.output``. ``output``: a type or a JSON Schema. If
+    the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
     ``NoObject`` is raised, with the last text as ``frame``.
 
     ::
@@ -71,7 +71,7 @@ async def generate_object(
         answer = await models.generate_object("gemini:gemini-2.5-flash", list[str], "Name colors")
         print(answer.output)
     """
-    target = ObjectTarget(schema, repairs)
+    target = ObjectTarget(output, repairs)
     loop = GenerationLoop(model, prompt, target.add_schema(options))
     client = await loop.client(options)
     async with time_limit(options.get("timeout"), "timeout"):
@@ -96,10 +96,10 @@ generate_object_sync.__doc__ = """
 class ObjectTarget:
     """The schema of the requested value, the repairs that are left, and the value."""
 
-    def __init__(self, schema: object, repairs: int) -> None:
+    def __init__(self, output: object, repairs: int) -> None:
         if repairs < 0:
             raise ConfigError(f"repairs must not be negative, got: {repairs}")
-        self._schema: Schema[Any] = answer_schema(schema)
+        self._schema: Schema[Any] = answer_schema(output)
         self._wrapped = self._schema.json.get("type") != "object"
         self._repairs_left = repairs
         self._complaints: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class ObjectTarget:
         """The options with the schema. A schema of another type is wrapped in an object, as some
         vendors support only objects."""
         if options.get("response_format") is not None:
-            raise ConfigError("response_format and a schema both given")
+            raise ConfigError("response_format and output both given")
         json: dict[str, Json] = self._schema.json
         if self._wrapped:
             shared = {k: value for k, value in json.items() if k in ("$defs", "definitions")}
@@ -152,7 +152,7 @@ class ObjectTarget:
 @overload
 def stream_object(
     model: Models,
-    schema: type[T],
+    output: type[T],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -161,7 +161,7 @@ def stream_object(
 @overload
 def stream_object(
     model: Models,
-    schema: Mapping[str, object],
+    output: Mapping[str, object],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -170,7 +170,7 @@ def stream_object(
 @overload
 def stream_object(
     model: Models,
-    schema: object,
+    output: object,
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -179,7 +179,7 @@ def stream_object(
 @short_traceback
 def stream_object(
     model: Models,
-    schema: object,
+    output: object,
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
@@ -194,7 +194,7 @@ def stream_object(
         async for partial in stream:
             print(partial)
     """
-    target = ObjectTarget(schema, repairs)
+    target = ObjectTarget(output, repairs)
     return ObjectStream(GenerationLoop(model, prompt, target.add_schema(options)), target, options)
 
 

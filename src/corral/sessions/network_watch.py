@@ -11,7 +11,7 @@ failed last. So corral looks itself: if a turn has heard nothing from the model 
 - If not, an event ``unreachable`` (a warning) says why, once per turn, and further attempts follow
   every ``INTERVAL`` seconds.
 - If the model was not heard at all in this turn, the turn ends with ``NetworkFailed`` after
-  ``retries`` failed attempts in a row (at least ``FEWEST_FAILURES``): no answer can come.
+  ``attempts`` failed attempts in a row (at least ``FEWEST_FAILURES``): no answer can come.
 - If the model was heard before, the turn goes on. The agent may be busy with a tool, or have an
   open connection, and decides itself when to give up.
 
@@ -58,14 +58,14 @@ class NetworkWatch:
     def __init__(
         self,
         url: str,
-        retries: int,
+        attempts: int,
         emit: Callable[[RawEvent], None],
         fail: Callable[[CorralError], None],
     ) -> None:
         """``emit`` adds an event to the turn, ``fail`` ends it. Both are methods and held weakly,
         as the timer holds this object: a dropped turn must not stay alive."""
         self._url = url
-        self._failures = max(retries, FEWEST_FAILURES)
+        self._failures = max(attempts, FEWEST_FAILURES)
         self._emit = weakref.WeakMethod(emit)
         self._fail = weakref.WeakMethod(fail)
         self._loop = asyncio.get_running_loop()

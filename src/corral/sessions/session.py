@@ -234,12 +234,12 @@ class Session:
 
     @overload
     def prompt(
-        self, text: str | None = None, *, output: None = None, **options: Unpack[PromptKwargs]
+        self, prompt: str | None = None, *, output: None = None, **options: Unpack[PromptKwargs]
     ) -> Turn[None]: ...
     @overload
     def prompt(
         self,
-        text: str | Prompt[T] | None = None,
+        prompt: str | Prompt[T] | None = None,
         *,
         output: None = None,
         **options: Unpack[PromptKwargs],
@@ -247,7 +247,7 @@ class Session:
     @overload
     def prompt(
         self,
-        text: str | Prompt | None = None,
+        prompt: str | Prompt | None = None,
         *,
         output: type[T],
         **options: Unpack[PromptKwargs],
@@ -255,19 +255,19 @@ class Session:
     @overload
     def prompt(
         self,
-        text: str | Prompt | None = None,
+        prompt: str | Prompt | None = None,
         *,
         output: Mapping[str, object],
         **options: Unpack[PromptKwargs],
     ) -> Turn[Json]: ...
     @overload
     def prompt(
-        self, text: str | Prompt | None = None, *, output: object, **options: Unpack[PromptKwargs]
+        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[PromptKwargs]
     ) -> Turn: ...
     @short_traceback
     def prompt(
         self,
-        text: str | Prompt | None = None,
+        prompt: str | Prompt | None = None,
         *,
         output: object = None,
         timeout: float | str | None = None,
@@ -290,9 +290,9 @@ class Session:
             "model": model,
             "policy": policy,
         }
-        if isinstance(text, Prompt) and output is None:
-            output = text.output
-        full_text = self.full_prompt(text)
+        if isinstance(prompt, Prompt) and output is None:
+            output = prompt.output
+        full_text = self.full_prompt(prompt)
         if output is None:
             return self.turn(full_text, options)
         from corral.sessions.structured_output import TypedAnswer
@@ -347,14 +347,14 @@ class Session:
         supports = self._require_open()[0].agent.native_schema
         return supports is not None and not self._tools and supports(typed.schema.json)
 
-    def full_prompt(self, text: str | Prompt | None) -> str:
+    def full_prompt(self, prompt: str | Prompt | None) -> str:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
-        if text is None and prepared.agent.open_turns:
+        if prompt is None and prepared.agent.open_turns:
             from corral.sessions.question_files import open_prompt
 
-            text = open_prompt(record)
-        return resolve_prompt(prepared, text)
+            prompt = open_prompt(record)
+        return resolve_prompt(prepared, prompt)
 
     def steer(self, text: str) -> None:
         """Send a text to the agent while it works; it gets it after its current round of tools.
@@ -387,36 +387,36 @@ class Session:
 
     @overload
     async def run(
-        self, text: str | None = None, *, output: None = None, **options: Unpack[TurnKwargs]
+        self, prompt: str | None = None, *, output: None = None, **options: Unpack[TurnKwargs]
     ) -> Result[None]: ...
     @overload
     async def run(
         self,
-        text: str | Prompt[T] | None = None,
+        prompt: str | Prompt[T] | None = None,
         *,
         output: None = None,
         **options: Unpack[TurnKwargs],
     ) -> Result[T]: ...
     @overload
     async def run(
-        self, text: str | Prompt | None = None, *, output: type[T], **options: Unpack[TurnKwargs]
+        self, prompt: str | Prompt | None = None, *, output: type[T], **options: Unpack[TurnKwargs]
     ) -> Result[T]: ...
     @overload
     async def run(
         self,
-        text: str | Prompt | None = None,
+        prompt: str | Prompt | None = None,
         *,
         output: Mapping[str, object],
         **options: Unpack[TurnKwargs],
     ) -> Result[Json]: ...
     @overload
     async def run(
-        self, text: str | Prompt | None = None, *, output: object, **options: Unpack[TurnKwargs]
+        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[TurnKwargs]
     ) -> Result: ...
     @short_traceback_async
     async def run(
         self,
-        text: str | Prompt | None = None,
+        prompt: str | Prompt | None = None,
         *,
         output: object = None,
         repairs: int = 2,
@@ -426,16 +426,18 @@ class Session:
     ) -> Result:
         """The next turn, to its end; ``output``, ``repairs``, ``check`` and ``on_event`` as in
         ``corral.run``, the other options as in ``prompt``."""
-        if isinstance(text, Prompt) and output is None:
-            output = text.output
+        if isinstance(prompt, Prompt) and output is None:
+            output = prompt.output
         if output is None:
-            result: Result = await self.prompt(text, **options).collect(on_event)
+            result: Result = await self.prompt(prompt, **options).collect(on_event)
         else:
             from corral.sessions.multi_turn import Goal, run_goal
 
             goal = Goal(output=output, repairs=repairs)
             goal.check()
-            result = await run_goal(goal, self, text, lambda turn: turn.collect(on_event), options)
+            result = await run_goal(
+                goal, self, prompt, lambda turn: turn.collect(on_event), options
+            )
         return result.raise_for_status() if check else result
 
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:

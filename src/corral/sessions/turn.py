@@ -268,7 +268,9 @@ class Turn(Generic[T_co]):
         wrapped = run.program is not None and not self._prepared.program.packaged
         elsewhere = run.replay is not None or run.sandbox == "agent" or wrapped
         if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
-            self._network = NetworkWatch(backend.service_url, run.retries, backend.emit, self._fail)
+            self._network = NetworkWatch(
+                backend.service_url, run.retries + 1, backend.emit, self._fail
+            )
 
     def _new_normalizer(self, started: float) -> EventNormalizer:
         prepared, meta = self._prepared, self._record.meta

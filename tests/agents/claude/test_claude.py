@@ -96,7 +96,7 @@ def test_options_become_flags() -> None:
         reasoning_effort="high",
         include_directories=["/more"],
         output_schema={"type": "object"},
-        retries=4,
+        retries=3,
     )
     assert value(started, "--model") == "opus"
     assert value(started, "--max-turns") == "3"

@@ -59,7 +59,7 @@ def settings_of(started: Launch) -> dict[str, Any]:
 
 LAUNCHES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "edits": {"policy": "edits", "model": "gemini-2.5-flash", "max_turns": 5, "retries": 1},
+    "edits": {"policy": "edits", "model": "gemini-2.5-flash", "max_turns": 5, "retries": 0},
     "resumed": {"resume": "0329faea", "policy": "reads"},
     "native_sandbox": {"sandbox": "agent", "inherit": "project"},
     "user": {"inherit": "user", "policy": "all"},
@@ -298,7 +298,7 @@ def test_the_cli_does_not_start_itself_again_and_keeps_to_its_private_home() -> 
 
 
 def test_retries_and_turns_are_in_the_settings() -> None:
-    settings = settings_of(launch(retries=2, max_turns=7))
+    settings = settings_of(launch(retries=1, max_turns=7))
     assert settings["general"]["maxAttempts"] == 2
     assert settings["model"]["maxSessionTurns"] == 7
     assert settings_of(launch())["model"]["maxSessionTurns"] == -1

@@ -114,7 +114,7 @@ async def test_retry_failed_repeats_only_failed_tasks(
 
     model.special = special
     file = workspace / "r.jsonl"
-    first = await begin(workspace, durable=durable, results=file, retries=1)
+    first = await begin(workspace, durable=durable, results=file, retries=0)
     assert (first.succeeded, first.failed) == (4, 2)
     assert first.failures[0].count == 2
     bad.clear()
@@ -137,7 +137,7 @@ async def test_an_interrupted_retry_continues_in_the_same_round(
     bad = {"t1", "t2", "t4"}
     model.special = lambda task, _request: fail(400, "no") if task in bad else None
     file = workspace / "r.jsonl"
-    options: dict[str, Any] = {"results": file, "retries": 1, "concurrency": 1}
+    options: dict[str, Any] = {"results": file, "retries": 0, "concurrency": 1}
     assert (await begin(workspace, **options)).failed == 3
     bad = {"t1"}
     first: list[str] = []
@@ -169,7 +169,7 @@ async def test_a_temporary_failure_is_retried(
         return fail(503, "later") if task == "t2" and model.counts[task] == 1 else None
 
     model.special = special
-    report = await begin(workspace, durable=durable, retries=1, attempts=2)
+    report = await begin(workspace, durable=durable, retries=0, attempts=2)
     assert report.ok
     assert {each.id: each.attempts for each in report.results}["t2"] == 2
 

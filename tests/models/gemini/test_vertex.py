@@ -104,7 +104,7 @@ async def test_a_rejected_token_is_a_failed_authentication(
     tokens.status = 400
     async with ModelServer([say("never")]) as server:
         monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", server.url)
-        async with models.Client.from_env(max_retries=0) as client:
+        async with models.Client.from_env(retries=0) as client:
             with pytest.raises(errors.AuthenticationFailed) as caught:
                 await models.generate(MODEL, "hi", client=client)
         assert server.requests == []

@@ -151,7 +151,7 @@ async def test_the_built_in_agent_reports_by_the_tool_with_every_vendor(
     lane = model_server.lane(
         f"verdict-{wire}-{policy}", lambda request: reports(request, outcome="needs_work")
     )
-    options: Any = {"env": model_env(lane, wire), "retries": 1}
+    options: Any = {"env": model_env(lane, wire), "retries": 0}
     if policy:
         options["policy"] = policy
     result, _ = await reviewed(NodeResources(model=MODELS[wire], options=options), workspace)

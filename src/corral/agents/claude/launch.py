@@ -179,7 +179,7 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
         "CLAUDE_CONFIG_DIR": os.path.join(place.home, ".claude"),
         "TMPDIR": place.tmp,
         "CLAUDE_CODE_TMPDIR": place.tmp,
-        "CLAUDE_CODE_MAX_RETRIES": str(run.retries - 1),
+        "CLAUDE_CODE_MAX_RETRIES": str(run.retries),
         "NO_COLOR": "1",
         **_SWITCHES,
     }

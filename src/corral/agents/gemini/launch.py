@@ -266,7 +266,7 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         "general": {
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,
-            "maxAttempts": run.retries,
+            "maxAttempts": run.retries + 1,
             "plan": {"enabled": place.compiled.plan},
             # Loading a session leaves an empty file with its id. Because of that file the next
             # start would delete all files with that id, also the conversation.

@@ -105,7 +105,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             model=self.model,
             options=as_json(self.options),
             detached=detached and not self.simulate,
-            at_once=self.concurrency,
+            concurrency=self.concurrency,
         )
 
 

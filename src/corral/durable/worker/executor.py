@@ -374,7 +374,7 @@ def open_resources(config: RunConfig) -> NodeResources:
         model=config.model or None,
         options=_unpack_options(config.options),
         agent=config.agent or DEFAULT_AGENT,
-        processes=max(1, -(-config.at_once // PROMPTS_AT_ONCE)),
+        processes=max(1, -(-config.concurrency // PROMPTS_AT_ONCE)),
     )
 
 
@@ -395,7 +395,7 @@ class ResourceCache:
 
     async def find(self, config: RunConfig) -> NodeResources:
         key = msgspec.json.encode(
-            [config.simulate, config.agent, config.model, config.options, config.at_once],
+            [config.simulate, config.agent, config.model, config.options, config.concurrency],
             order="sorted",
         )
         resources = self._open.get(key)

@@ -72,7 +72,7 @@ async def check_agent(
     *,
     only: Iterable[str] = (),
     options: RunKwargs | None = None,
-    at_once: int = 2,
+    concurrency: int = 2,
 ) -> Report:
     """Run every scenario, or those of the tiers ``only``. ``options`` are passed to each run.
     ``vendor:model`` is the built-in agent with that vendor's API.
@@ -91,7 +91,7 @@ async def check_agent(
     chosen = _select(tuple(only))
     program = (options or {}).get("program")
     programs.locate(found, None if program is None else os.fspath(program))
-    gate = asyncio.Semaphore(max(1, at_once))
+    gate = asyncio.Semaphore(max(1, concurrency))
     async with ModelServer() as server:
 
         async def row(scenario: Scenario) -> Row:

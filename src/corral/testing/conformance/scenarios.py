@@ -211,7 +211,7 @@ async def key_refused(stage: Stage) -> str:
     refused = Turn(status=401, message="API key not valid", repeat="forever")
     options = stage.scripted([refused])
     if "retries" in stage.agent.supports:
-        options["retries"] = 1
+        options["retries"] = 0
     result = await run(stage.name, "hi", **options)
     must(not result.ok, "it ended as a success")
     code = result.error.code if result.error else None
