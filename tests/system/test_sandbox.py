@@ -306,3 +306,11 @@ def test_the_profile_for_macos_names_what_the_box_restricts(workspace: Path) -> 
         '(allow network-outbound (remote tcp "localhost:8080"))',
     ]
     assert [line for line in lines if line in order] == order
+
+
+async def test_root_cannot_change_settings_of_the_kernel(workspace: Path) -> None:
+    file = "/proc/sys/kernel/core_pattern"
+    command = f"cat {file} > before; cat before > {file} && echo changed"
+    _, output, _ = await run(command, box(workspace))
+    assert output == ""
+    assert (workspace / "before").read_text() == Path(file).read_text()

@@ -50,6 +50,9 @@ SECRETS = (
     "/etc/kubernetes",
 )
 """Not shown, although they are in a folder of the system. Only root could read them."""
+KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/fs", "/proc/acpi")
+"""Settings of the kernel, shown read-only: root could write them without any privilege, and some of
+them name a program that the kernel runs outside."""
 TOOLCHAINS = (
     ".asdf",
     ".bun/bin",
@@ -61,7 +64,8 @@ TOOLCHAINS = (
     ".local/share/fnm",
     ".local/share/mise",
     ".local/share/pipx",
-    ".local/share/uv",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
     ".local/state/nix",
     ".nix-profile",
     ".nvm",
@@ -190,6 +194,7 @@ def _system(home: str) -> list[tuple[str, list[str]]]:
     steps += [(path, ["--tmpfs", path]) for path in ("/tmp", "/var/tmp", "/run", home)]  # noqa: S108
     steps.append(("/dev", ["--dev", "/dev"]))
     steps.append(("/proc", ["--proc", "/proc"]))
+    steps += [(path, ["--ro-bind", path, path]) for path in KERNEL if os.path.exists(path)]
     return steps
 
 
