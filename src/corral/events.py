@@ -78,6 +78,10 @@ class Init(Envelope, frozen=True, tag="init"):
     resumed: bool = False
     auth: str | None = None
     """Which credentials are billed, if known: ``api_key`` or ``subscription``."""
+    sandbox: str | None = None
+    """Which of corral's sandboxes the agent runs in; None: in none."""
+    sandbox_reason: str | None = None
+    """Why it runs in a sandbox."""
     version: int = msgspec.field(default_factory=partial(int, VERSION))
     """Always written: a normal default would be omitted."""
 

@@ -169,11 +169,11 @@ DEFINITIONS = (
     ),
     Definition(
         "sandbox",
-        "Corral's sandbox if the machine has one (auto) or always (require), or the agent's own.",
+        "Corral's sandbox: where the policy needs it, where the machine has one (auto), or always.",
         "Permissions",
         ("--sandbox",),
-        choices=("off", "auto", "require", "agent"),
-        default="off",
+        choices=("needed", "off", "auto", "require", "agent"),
+        default="needed",
     ),
     Definition(
         "permission_mode",

@@ -26,8 +26,8 @@ Values: TypeAlias = dict[str, object]
 """Options by name, not checked yet."""
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
-SandboxMode = Literal["off", "auto", "require", "agent"]
-SANDBOX_MODES: tuple[SandboxMode, ...] = ("off", "auto", "require", "agent")
+SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
+SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
 APPROVAL_MODES: dict[str, Policy] = {
     "default": Policy.read_only(),
@@ -54,9 +54,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_file: str | None = None
     images: tuple[str, ...] = ()
     expand_files: bool = False
-    sandbox: SandboxMode = "off"
-    """``auto`` uses corral's sandbox where the machine has one, ``require`` refuses to start
-    without, ``agent`` uses the agent's own, ``off`` none."""
+    sandbox: SandboxMode = "needed"
+    """``needed`` uses corral's sandbox where the agent alone cannot enforce the policy, ``auto``
+    where the machine has one, ``require`` refuses to start without, ``agent`` uses the agent's own,
+    ``off`` none."""
     include_directories: tuple[str, ...] = ()
     timeout: float = 600.0
     idle_timeout: float = 300.0

@@ -61,6 +61,10 @@ class Result(
     agent_version: str | None = None
     auth: str | None = None
     """Which kind of credentials was used, if known."""
+    sandbox: str | None = None
+    """Which of corral's sandboxes the agent ran in; None: in none."""
+    sandbox_reason: str | None = None
+    """Why it ran in a sandbox: the option, or what the agent alone could not enforce."""
     duration: float = 0.0
     """Seconds."""
     error: Error | None = None
@@ -222,6 +226,8 @@ class ResultBuilder:
             model=done.model or self._init.model,
             agent_version=self._init.agent_version,
             auth=self._init.auth,
+            sandbox=self._init.sandbox,
+            sandbox_reason=self._init.sandbox_reason,
             duration=done.duration_ms / 1000,
             error=done.error,
             label=done.label or self._init.label,

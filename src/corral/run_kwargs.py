@@ -54,7 +54,7 @@ class RunKwargs(TypedDict, total=False):
     expand_files: bool
     """Let the agent expand @path in the prompt."""
     sandbox: SandboxMode
-    """Corral's sandbox if the machine has one (auto) or always (require), or the agent's own."""
+    """Corral's sandbox: where the policy needs it, where the machine has one (auto), or always."""
     include_directories: Sequence[str | os.PathLike[str]]
     """Further folders that the agent may read."""
     timeout: float | str

@@ -236,7 +236,7 @@ async def test_denied_network_with_an_allowed_shell_is_an_early_error(
     ours: BuiltinAgent, policy: Policy, mode: PermissionMode
 ) -> None:
     with pytest.raises(corral.errors.PolicyNotEnforceable, match="network=deny"):
-        await ours.events([say("never")], policy=policy, permission_mode=mode)
+        await ours.events([say("never")], policy=policy, permission_mode=mode, sandbox="off")
     assert ours.requests == []
     result = await ours.run([say("ok")], policy=policy, permission_mode=mode, strict=False)
     assert result.ok

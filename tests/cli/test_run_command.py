@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD, PROGRAM
 
 from corral import from_json
@@ -140,7 +141,11 @@ def test_each_status_has_its_exit_code(
         (["run", "x", "--policy", "missing.toml"], 2, "missing.toml: No such file"),
         (["run", "x", "--policy", "bad.toml"], 2, "(at line 2, column"),
         (["run", "x", "--policy", "odd.toml"], 2, "Did you mean 'write'?"),
-        (["run", "x", "--policy", "walled.toml"], 2, "cannot enforce network=deny"),
+        (
+            ["run", "x", "--policy", "walled.toml", "--sandbox", "off"],
+            2,
+            "cannot enforce network=deny",
+        ),
         (["run", "x", "--program", "nowhere"], 12, "was not found"),
         (["run", "x", "--image", "nowhere.png"], 2, "a file for the prompt does not exist"),
         (["run", "x", "--resume", "nothing"], 4, "no session is called"),
@@ -207,6 +212,23 @@ def test_a_failing_npm_leaves_no_folder_and_its_message_is_shown(
     assert "npm error code E404" in done.stderr
     managed = Path(os.environ["CORRAL_HOME"]) / "agents" / "gemini"
     assert list(managed.iterdir()) == []
+
+
+@needs_sandbox
+def test_the_command_line_shows_that_a_policy_needs_a_sandbox(workspace: Path) -> None:
+    (workspace / "p.toml").write_text("write = 'allow'\nshell = 'allow'\nnetwork = 'deny'\n")
+    words = ("run", "x", "--dry-run", "--policy", "p.toml", "--program", str(PROGRAM))
+    shown = corral(*words, cwd=workspace)
+    assert "sandbox      bubblewrap: gemini-acp alone cannot enforce network=deny" in shown.stdout
+    found = corral("agents", "policy", "gemini", "--policy", "p.toml", cwd=workspace).stdout
+    assert "sandbox: bubblewrap: gemini-acp alone cannot enforce network=deny" in found
+    assert "sandboxed" in found
+
+
+def test_allowing_everything_without_a_sandbox_is_a_warning_unless_off(workspace: Path) -> None:
+    words = ("run", "x", "--dry-run", "--approve", "all", "--program", str(PROGRAM))
+    assert "--sandbox auto" in corral(*words, cwd=workspace).stderr
+    assert corral(*words, "--sandbox", "off", cwd=workspace).stderr == ""
 
 
 def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:

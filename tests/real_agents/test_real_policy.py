@@ -364,7 +364,11 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     "claude-cli": [
         ({"sandbox": "agent"}, errors.ConfigError, "sandbox"),
         ({"reasoning_effort": "minimal"}, errors.ConfigError, "effort"),
-        ({"policy": UNENFORCEABLE_NETWORK}, errors.PolicyNotEnforceable, "network"),
+        (
+            {"policy": UNENFORCEABLE_NETWORK, "sandbox": "off"},
+            errors.PolicyNotEnforceable,
+            "network",
+        ),
     ],
     "codex-cli": [
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
@@ -392,7 +396,11 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     "pi-cli": [
         ({"policy": Policy.plan()}, errors.PolicyError, "planning mode"),
         ({"policy": Policy(shell_rules=("allow git *",))}, errors.PolicyNotEnforceable, "shell"),
-        ({"policy": UNENFORCEABLE_NETWORK}, errors.PolicyNotEnforceable, "network"),
+        (
+            {"policy": UNENFORCEABLE_NETWORK, "sandbox": "off"},
+            errors.PolicyNotEnforceable,
+            "network",
+        ),
         ({"images": ("a.png",)}, errors.ConfigError, "images"),
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
         ({"inherit": "user"}, errors.ConfigError, "inherit"),

@@ -394,6 +394,8 @@ class InProcess(msgspec.Struct, frozen=True, kw_only=True):
     kind: ClassVar[Literal["builtin"]] = "builtin"
     driver: str
     """``module:name`` of the class that drives a session."""
+    runs_commands: bool = False
+    """Its commands are programs, which a sandbox can contain."""
 
 
 Transport = StreamTransport | AcpTransport | InProcess

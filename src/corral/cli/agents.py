@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -16,18 +17,15 @@ from corral.agents.spec import (
     CompiledPolicy,
     HookSupport,
     StreamTransport,
-    compile_for,
 )
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
-from corral.options import RunOptions
+from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
 from corral.policy import PRESETS, Policy
-from corral.sessions import credentials
-from corral.sessions.sandbox import raise_levels
+from corral.sessions import credentials, enforcement
 from corral.system import config, install, programs
-from corral.system.sandbox.sandbox import Support, find_support
 from corral.values import Json, JsonObject, as_texts
 
 if TYPE_CHECKING:
@@ -117,28 +115,38 @@ def install_agent(name: str, quiet: bool) -> None:
 @click.argument("name", default=registry.DEFAULT_AGENT, shell_complete=completing("agents"))
 @click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option("--sandbox", is_flag=True, help="With what this machine's sandbox enforces.")
+@click.option(
+    "--sandbox",
+    type=click.Choice(SANDBOX_MODES),
+    default="needed",
+    show_default=True,
+    help="As for a run: when corral's sandbox is used.",
+)
 @JSON
 def policy(
-    name: str, approve: str | None, policy_file: str | None, sandbox: bool, as_json: bool
+    name: str,
+    approve: str | None,
+    policy_file: str | None,
+    sandbox: SandboxMode,
+    as_json: bool,
 ) -> None:
-    """Show how an agent enforces a policy: native, brokered, advisory or impossible; with --sandbox
-    also sandboxed, which is enforced by the operating system."""
+    """Show how a policy is enforced: native, brokered, advisory or impossible; or sandboxed, which
+    is enforced by the operating system. A run gets a sandbox if the agent alone is not enough."""
     agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
         wanted = {approve: wanted[approve]}
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
-    support = find_support() if sandbox else None
-    compiled = {label: _compile(agent, value, support) for label, value in wanted.items()}
+    decided = {label: _decide(agent, value, sandbox) for label, value in wanted.items()}
     if as_json:
-        reports = {label: each.report for label, each in compiled.items()}
+        reports = {label: each.compiled.report for label, each in decided.items()}
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
-    for label, each in compiled.items():
-        hook = _hook_support(agent, each)
-        echo(f"{agent.name}, {label}:\n{policy_table(each.report)}\non_tool_call: {hook}\n")
+    for label, each in decided.items():
+        hook = _hook_support(agent, each.compiled)
+        echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
+        echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}\n")
 
 
 _HOOK_SUPPORT: dict[HookSupport, str] = {
@@ -155,18 +163,23 @@ def _hook_support(agent: AgentSpec, compiled: CompiledPolicy) -> str:
     return f"refused with this policy: {'; '.join(compiled.unhooked)}"
 
 
-def _compile(agent: AgentSpec, policy: Policy, support: Support | None) -> CompiledPolicy:
+def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.Decision:
     run = msgspec.structs.replace(
         RunOptions.build(agent.name),
         interactive=agent.asks,
         policy=policy,
-        in_sandbox=support is not None and support.is_complete,
+        sandbox=mode,
     )
-    compiled = compile_for(agent, run)
-    if support is None:
-        return compiled
-    report = raise_levels(compiled.report, policy, support)
-    return msgspec.structs.replace(compiled, report=report)
+    return enforcement.decide(agent, run, os.getcwd())
+
+
+def _sandbox_line(decision: enforcement.Decision) -> str:
+    """Whether such a run gets a sandbox, and why."""
+    if decision.sandbox is not None:
+        return f"{decision.sandbox.method}: {decision.reason}"
+    if decision.obstacle is not None:
+        return f"none, though it is needed: {decision.obstacle.message}"
+    return "none"
 
 
 @command.command("doctor")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
     from corral.run_kwargs import RunKwargs
+    from corral.sessions.prepare import PreparedRun
 
     class RunFlags(PolicyFlags, RunKwargs):
         """The options of the command."""
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         stdin_bytes: int
         env: list[str]
         files: list[str]
+        sandbox: str
         policy: object
         notes: list[str]
 
@@ -191,6 +193,13 @@ async def _run(
     return report_end(done, progress) or typed.exit_code(done.output if done else None)
 
 
+def _sandbox(prepared: PreparedRun) -> str:
+    """Whether the agent runs in corral's sandbox, and why."""
+    if prepared.sandbox is None:
+        return "none"
+    return f"{prepared.sandbox.method}: {prepared.sandbox_reason}"
+
+
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
@@ -215,13 +224,14 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         "stdin_bytes": len(launch.stdin),
         "env": sorted(prepared.env(launch)),
         "files": sorted(launch.files),
+        "sandbox": _sandbox(prepared),
         "policy": msgspec.to_builtins(prepared.compiled.report),
         "notes": list(launch.notes),
     }
     if as_json:
         echo_json(msgspec.json.encode(shown).decode())
         return 0
-    for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes"):
+    for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes", "sandbox"):
         echo(f"{name:12} {shown[name]}")
     echo(f"{'argv':12} {' '.join(shown['argv'])}")
     echo(f"{'env names':12} {' '.join(shown['env'])}")

@@ -309,6 +309,8 @@ class EventNormalizer:
             tools=init.tools or default.tools,
             agent_version=init.agent_version or default.agent_version,
             auth=init.auth or default.auth,
+            sandbox=default.sandbox,
+            sandbox_reason=default.sandbox_reason,
             capabilities=init.capabilities or default.capabilities,
             resumed=init.resumed or default.resumed,
         )

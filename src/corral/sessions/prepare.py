@@ -32,14 +32,11 @@ from corral.agents.spec import (
     Ending,
     Launch,
     LaunchContext,
-    PolicyRow,
     acp_transport,
-    compile_for,
 )
 from corral.errors import (
     ConfigError,
     CorralError,
-    PolicyNotEnforceable,
     PromptError,
     UntrustedFolder,
 )
@@ -48,6 +45,7 @@ from corral.options import KNOWN, RunOptions, check_prompt
 from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
+from corral.sessions import enforcement
 from corral.sessions.credentials import choose_credentials
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
@@ -112,6 +110,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Decides about each tool call of the agent that the policy does not deny."""
     sandbox: Support | None = None
     """The sandbox that the agent is started in."""
+    sandbox_reason: str = ""
+    """Why it is used."""
 
     def env(self, launch: Launch) -> dict[str, str]:
         """The environment of the program."""
@@ -210,15 +210,15 @@ def prepare(
     cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
     for folder in (*run.include_directories, *run.policy.writable):
         _existing_folder(os.path.join(cwd, folder), "include_directories")
-    support = _choose_sandbox(run, cwd)
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
-        in_sandbox=support is not None and support.is_complete,
     )
-    compiled = _compile(agent, run, support)
+    decision = enforcement.decide(agent, run, cwd)
+    enforcement.check(agent, decision)
+    run = decision.run
     for path in (*run.images, *run.audio, *run.attachments):
         _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":
@@ -236,8 +236,9 @@ def prepare(
         program=program,
         environment=chosen.environment,
         auth=chosen.family,
-        compiled=compiled,
-        sandbox=support,
+        compiled=decision.compiled,
+        sandbox=decision.sandbox,
+        sandbox_reason=decision.reason,
         linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),
         credentials=credentials,
         project_files=_project_files(agent, Path(cwd)),
@@ -251,28 +252,6 @@ def prepare(
         ),
         hook=_hook(on_tool_call, agent, cwd),
     )
-
-
-def _choose_sandbox(run: RunOptions, cwd: str) -> Support | None:
-    if run.sandbox in ("off", "agent") or run.replay is not None:
-        return None
-    from corral.sessions import sandbox
-
-    return sandbox.choose(run, cwd)
-
-
-def _compile(agent: AgentSpec, run: RunOptions, support: Support | None) -> CompiledPolicy:
-    """The policy in the agent's controls and in the sandbox's. Raises ``PolicyNotEnforceable``."""
-    compiled = compile_for(agent, run)
-    if support is not None:
-        from corral.sessions import sandbox
-
-        report = sandbox.raise_levels(compiled.report, run.policy, support)
-        compiled = msgspec.structs.replace(compiled, report=report)
-    _check_enforceable(agent, run, compiled.report)
-    if run.hooked:
-        _check_hooked(agent, run, compiled)
-    return compiled
 
 
 def for_prompt(
@@ -301,6 +280,8 @@ def for_prompt(
         check_narrower(policy, session)
         for other_spelling in ("approval_mode", "allowed_tools"):  # of the session's policy
             merged.pop(other_spelling, None)
+    if session.sandbox is not None and session.run.sandbox == "needed":
+        merged["sandbox"] = "require"  # a narrower policy does not end the session's sandbox
     if registry.names_a_model(registry.full_name(name)):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
     return prepare(
@@ -326,6 +307,8 @@ def check_narrower(policy: Policy, session: PreparedRun) -> None:
 def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
     """Whether a process that was started for ``running`` cannot serve ``prompt``."""
     if acp_transport(prompt.agent).model_at_start and prompt.run.model != running.run.model:
+        return True
+    if (prompt.sandbox is None) != (running.sandbox is None):
         return True
     if prompt.run.policy == running.run.policy:
         return False
@@ -428,46 +411,12 @@ def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
         raise ConfigError(f"{agent.name} cannot resume a session")
 
 
-def _check_enforceable(agent: AgentSpec, run: RunOptions, report: tuple[PolicyRow, ...]) -> None:
-    for row in report:
-        if run.strict and row.enforcement in ("advisory", "impossible"):
-            raise PolicyNotEnforceable(
-                f"{agent.name} cannot enforce {row.capability}={row.verdict}: {row.note}",
-                hint=_enforceable_hint(run.policy, row),
-            )
-
-
-def _check_hooked(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -> None:
-    """Raises where ``on_tool_call`` would not see every call."""
-    if agent.tool_call_hook == "none":
-        able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
-        raise ConfigError(
-            f"on_tool_call is not available with {agent.name}:"
-            " it does not ask before each of its tool calls",
-            hint=f"Use another agent: {', '.join(able)}.",
-        )
-    if run.strict and compiled.unhooked:
-        raise PolicyNotEnforceable(
-            f"{agent.name} would not show every call to on_tool_call: {compiled.unhooked[0]}",
-            hint="Deny these calls in the policy, or set strict=False to run it anyway.",
-        )
-
-
 def _hook(function: Before | None, agent: AgentSpec, cwd: str) -> ToolCallHook | None:
     if function is None:
         return None
     from corral.sessions.tools.on_tool_call import ToolCallHook
 
     return ToolCallHook(function, agent=agent.name, cwd=cwd)
-
-
-def _enforceable_hint(policy: Policy, row: PolicyRow) -> str:
-    if row.capability == "network" and policy.shell == "allow":
-        return (
-            "The closest enforceable policy: shell='deny' with network='deny', or leave network"
-            " unset. strict=False runs it anyway."
-        )
-    return f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
 
 
 def _current_directory() -> str:

@@ -1,7 +1,8 @@
 """The sandbox of a run: whether it gets one, what is inside, and what that means for its policy.
 
-``choose`` decides before anything is started, ``raise_levels`` corrects the policy report, and
-``for_agent`` and ``for_commands`` make the box for one start.
+``choose`` and ``find_complete`` examine the machine before anything is started, ``raise_levels``
+corrects the policy report, and ``for_agent`` and ``for_commands`` make the box for one start.
+``corral.sessions.enforcement`` decides whether a run needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from corral.agents import registry
 from corral.agents.spec import Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
-from corral.policy import Policy
 from corral.system import own_state, paths
 from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside
@@ -33,6 +33,17 @@ _URL = re.compile(r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?")
 _WORK_TREE = re.compile(r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$")
 _LIBRARIES = ("lib", "lib64", "libexec")
 _PORTS = {"http": 80, "https": 443}
+COMPLETE = Support(method="bubblewrap")
+"""A sandbox that enforces all that corral's can; whether this machine has it is not examined."""
+
+
+def find_complete(run: RunOptions, cwd: str) -> Support:
+    """The sandbox of this machine. Raises as ``choose`` with ``require``."""
+    support = find_support(cwd)
+    if not support.is_complete:
+        raise SandboxFailed(f"this machine has none: {support.reason}", hint=support.hint)
+    _check_folders(run, cwd)
+    return support
 
 
 def choose(run: RunOptions, cwd: str) -> Support | None:
@@ -46,12 +57,16 @@ def choose(run: RunOptions, cwd: str) -> Support | None:
         )
     if support.method is None:
         return None
+    _check_folders(run, cwd)
+    return support
+
+
+def _check_folders(run: RunOptions, cwd: str) -> None:
     _check_folder(os.path.realpath(cwd))
     for path in run.policy.writable:
         folder = os.path.join(cwd, path)
         _check_folder(os.path.realpath(folder))
         _check_link(folder, cwd)
-    return support
 
 
 def _check_link(folder: str, cwd: str) -> None:
@@ -75,30 +90,32 @@ def _check_folder(folder: str) -> None:
 
 
 def raise_levels(
-    report: tuple[PolicyRow, ...], policy: Policy, support: Support
+    report: tuple[PolicyRow, ...], run: RunOptions, support: Support
 ) -> tuple[PolicyRow, ...]:
-    """The report with what the operating system enforces."""
-    return tuple(_raised(row, policy, support) for row in report)
+    """The report with what the operating system enforces. A sandbox limits what can be reached. It
+    cannot make an agent ask, nor tell one tool, command or file of the workspace from another: if
+    the agent does not enforce these, the row stays as it is."""
+    free_shell = any(row.capability == "shell" and row.verdict == "allow" for row in report)
+    return tuple(_raised(row, run, support, free_shell=free_shell) for row in report)
 
 
-def _raised(row: PolicyRow, policy: Policy, support: Support) -> PolicyRow:
-    notes = {
-        "write": "only the workspace and the policy's writable folders",
-        "read": "the workspace, added folders and the system's programs",
-        "shell": "commands see and reach only what is in the sandbox",
-        "network": "only the model and the given tool servers can be reached",
-    }
-    can_write = row.verdict != "deny"
-    match row.capability:
-        case "write":
-            note = notes["write"] if can_write else "the workspace cannot be written"
-        case "network" if policy.network != "allow" and support.is_complete:
+def _raised(row: PolicyRow, run: RunOptions, support: Support, *, free_shell: bool) -> PolicyRow:
+    policy = run.policy
+    holds = row.enforcement not in ("advisory", "impossible")
+    complete = support.is_complete
+    match row.capability, row.verdict:
+        case "write", _ if is_write_denied(run, (row,)):
+            note = "the workspace cannot be written"
+        # Without a shell, the agent's own rules protect files such as .git in the workspace.
+        case "write", verdict if holds or (verdict == "allow" and free_shell):
+            note = "only the workspace and the policy's writable folders"
+        case "network", _ if complete and policy.network != "allow":
             row = msgspec.structs.replace(row, verdict="deny")
-            note = notes["network"]
-        case "read" if row.verdict != "deny" and support.is_complete:
-            note = notes["read"]
-        case "shell" if row.verdict == "allow" and policy.shell_rules == () and support.is_complete:
-            note = notes["shell"]
+            note = "only the model and the given tool servers can be reached"
+        case "read", verdict if complete and (verdict == "allow" or (holds and verdict != "deny")):
+            note = "the workspace, added folders and the system's programs"
+        case "shell", "allow" if complete and policy.shell_rules == ():
+            note = "commands see and reach only what is in the sandbox"
         case _:
             return row
     return msgspec.structs.replace(
@@ -131,7 +148,7 @@ def _base(prepared: PreparedRun) -> Box:
     run, policy, cwd = prepared.run, prepared.run.policy, prepared.cwd
     added = [os.path.join(cwd, path) for path in run.include_directories]
     writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
-    if is_write_denied(run):
+    if is_write_denied(run, prepared.compiled.report):
         added, writable = [*added, *writable], []
     git = list(git_folders(cwd))
     if policy.is_unlimited:
@@ -157,12 +174,12 @@ def _base(prepared: PreparedRun) -> Box:
     )
 
 
-def is_write_denied(run: RunOptions) -> bool:
+def is_write_denied(run: RunOptions, report: Iterable[PolicyRow]) -> bool:
     """Whether nothing may be written: also if the policy would ask, and there is nobody to ask."""
-    policy = run.policy
-    if policy.mode == "native":
+    if run.policy.mode == "native":
         return False
-    return policy.write == "deny" or (policy.write in (None, "ask") and not run.interactive)
+    verdicts = [row.verdict for row in report if row.capability == "write"]
+    return "deny" in verdicts or ("ask" in verdicts and not run.interactive)
 
 
 def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:

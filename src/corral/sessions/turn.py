@@ -279,6 +279,8 @@ class Turn(Generic[T_co]):
             cwd=prepared.cwd,
             agent_version=prepared.program.version,
             auth=prepared.auth,
+            sandbox=None if prepared.sandbox is None else prepared.sandbox.method,
+            sandbox_reason=prepared.sandbox_reason or None,
             capabilities=prepared.agent.capabilities,
             resumed=meta.session_id is not None,
             run_id=f"{meta.id}.{meta.turns + 1}",

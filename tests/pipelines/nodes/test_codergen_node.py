@@ -152,7 +152,7 @@ async def test_only_allowed_tools_can_be_used(
     ("attrs", "expected"),
     [
         ({"policy": "anything"}, "policy must be one of reads, edits, all"),
-        ({"sandbox": "yes"}, "sandbox must be one of off, auto, require, agent"),
+        ({"sandbox": "yes"}, "sandbox must be one of needed, off, auto, require, agent"),
         ({"reasoning_effort": "immense"}, "reasoning_effort must be one of"),
         ({"max_turns": "many"}, "max_turns must be a number"),
         ({"output_schema": "no-such.json"}, "cannot be read"),

@@ -88,8 +88,9 @@ def _row(policy: Policy, capability: Capability, tools: Tools, shell: str) -> Po
     if capability == "mcp":
         verdict, notes = "deny", [report_notes.NO_SERVERS]
     elif capability == "network" and free_shell:
-        enforcement = "impossible" if policy.network == "deny" else enforcement
-        verdict, notes = "allow", [report_notes.SHELL_REACHES_NETWORK]
+        denied = policy.network == "deny"
+        enforcement = "impossible" if denied else enforcement
+        verdict, notes = "deny" if denied else "allow", [report_notes.SHELL_REACHES_NETWORK]
     elif capability == "network":
         verdict, notes = "deny", ["it has no web tools"]
     elif not of_capability:

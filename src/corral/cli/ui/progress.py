@@ -190,6 +190,8 @@ def _describe_start(event: Init) -> list[str]:
         parts.append(event.model)
     elif "person" not in event.capabilities:
         parts.append("default model")
+    if event.sandbox:
+        parts.append(f"in a sandbox ({event.sandbox_reason})")
     return parts
 
 

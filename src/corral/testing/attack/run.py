@@ -258,6 +258,7 @@ class _PolicyAttack:
             "policy": self._setting.policy,
             "timeout": 240,
             "keep": False,
+            "sandbox": "off",  # the subject is what the agent itself enforces
             **options,
             "env": {
                 **options.get("env", {}),
