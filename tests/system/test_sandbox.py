@@ -16,7 +16,7 @@ from support.sandbox import needs_sandbox
 
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.sandbox import bubblewrap, landlock, seatbelt
+from corral.system.sandbox import bubblewrap, diagnosis, landlock, seatbelt
 from corral.system.sandbox.box import (
     Box,
     Endpoint,
@@ -25,6 +25,7 @@ from corral.system.sandbox.box import (
     interpreter_folders,
     mounts,
 )
+from corral.system.sandbox.diagnosis import Machine
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 pytestmark = needs_sandbox
@@ -243,25 +244,58 @@ def test_the_probe_reports_why_it_cannot_be_built(tmp_path: Path) -> None:
     assert "No permissions" in (bubblewrap.probe(str(program)) or "")
 
 
+REFUSED = "No permissions to create new namespace"
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("reason", "machine", "words"),
     [
-        ({"container": "1", "max_user_namespaces": "0"}, "--security-opt seccomp=unconfined"),
-        ({"max_user_namespaces": "0"}, "sysctl -w user.max_user_namespaces"),
-        ({"unprivileged_userns_clone": "0"}, "kernel.unprivileged_userns_clone=1"),
-        ({"apparmor_restrict_unprivileged_userns": "1"}, "bwrap-userns-restrict"),
-        ({}, "bwrap said: it failed"),
+        (REFUSED, Machine(max_user_namespaces="0"), "user.max_user_namespaces is 0"),
+        (
+            REFUSED,
+            Machine(max_user_namespaces="0", in_container=True),
+            "on the host of this container: sysctl -w user.max_user_namespaces",
+        ),
+        ("Creating new namespace failed: No space left on device", Machine(), "are in use"),
+        (REFUSED, Machine(unprivileged_userns_clone="0"), "kernel.unprivileged_userns_clone=1"),
+        ("setting up uid map: Permission denied", Machine(apparmor_restricts=True), "AppArmor"),
+        ("loopback: Failed RTM_NEWADDR", Machine(apparmor_restricts=True), "bwrap-userns-restrict"),
+        (
+            REFUSED,
+            Machine(in_container=True, has_seccomp_filter=True),
+            "by its seccomp filter. Start the container with --security-opt seccomp=unconfined.",
+        ),
+        (
+            "Failed to make / slave: Permission denied",
+            Machine(in_container=True, apparmor_profile="docker-default (enforce)"),
+            "by its AppArmor profile (docker-default (enforce)). Start the container with"
+            " --security-opt apparmor=unconfined.",
+        ),
+        (
+            "Can't mount proc on /newroot/proc: Operation not permitted",
+            Machine(in_container=True),
+            "--security-opt systempaths=unconfined",
+        ),
+        (REFUSED, Machine(in_chroot=True), "no user namespaces in a chroot"),
+        (REFUSED, Machine(has_seccomp_filter=True), "A seccomp filter"),
+        (REFUSED, Machine(), "CONFIG_USER_NS"),
+        ("Unknown option --cap-drop", Machine(), "too old"),
+        ("Can't open /proc: No such file", Machine(has_proc=False), "mount -t proc"),
+        ("/x/bwrap cannot be executed: Exec format error", Machine(), "made for another machine"),
+        ("it failed", Machine(), "corral does not know this reason"),
     ],
 )
-def test_the_advice_names_the_setting(settings: dict[str, str], words: str) -> None:
-    assert words in bubblewrap.advice("it failed", settings)
+def test_the_advice_names_what_forbids_the_sandbox_and_what_to_do(
+    reason: str, machine: Machine, words: str
+) -> None:
+    assert words in diagnosis.advice(reason, machine)
 
 
 def test_an_error_of_the_sandbox_is_distinguished_from_one_of_the_program() -> None:
-    error = bubblewrap.startup_error("bwrap: Can't find source path /x: No such file\n")
+    error = diagnosis.startup_error("bwrap: Can't find source path /x: No such file\n")
     assert isinstance(error, SandboxFailed)
     assert "Can't find source path /x" in error.message
-    assert bubblewrap.startup_error("Error: bwrap: x") is None
+    assert diagnosis.startup_error("Error: bwrap: x") is None
 
 
 def test_each_host_has_its_own_address(workspace: Path) -> None:

@@ -171,9 +171,9 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         """Why the sandbox could not be built, if that is how the agent ended."""
         if self.sandbox is None or ending.code != 1:
             return None
-        from corral.system.sandbox import bubblewrap
+        from corral.system.sandbox import diagnosis
 
-        return bubblewrap.startup_error(ending.stderr)
+        return diagnosis.startup_error(ending.stderr)
 
     def _links(self) -> Links:
         if not self.agent.needs_links or self.run.policy.is_unlimited:

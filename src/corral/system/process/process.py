@@ -158,6 +158,7 @@ class Process:
                 err = FollowedFile(loop, files) if platform.WINDOWS else Pipe(loop, big=False)
                 undo.callback(err.close)
                 child_ends.callback(os.close, err.child_fd)
+                wrapped = _open_sandbox(spec.sandbox, undo, child_ends)
             platform.adopt_orphans(mark)
             undo.callback(platform.release_orphans, mark)
             number = platform.new_stamp()
@@ -165,7 +166,6 @@ class Process:
                 if registry is not None:
                     undo.callback(registry.remove, mark)
                     registry.announce(mark, number, argv[0])
-                wrapped = _open_sandbox(spec.sandbox, undo, child_ends)
             popen = _spawn(
                 argv,
                 cwd=Path(spec.cwd),
@@ -177,7 +177,7 @@ class Process:
                 wrapped=wrapped,
             )
             tree = ProcessTree(popen.pid, mark, number)
-            tree.is_sandboxed = wrapped is not None
+            tree.is_sandboxed = wrapped is not None and wrapped.is_container
             undo.callback(tree.reap)
             undo.callback(tree.kill)
             with _writing(registry.folder if registry else files):
@@ -522,7 +522,9 @@ def _spawn(
     kernel supports that, it is killed when we die."""
     program = find_program(argv[0], cwd, env)
     try:
-        launcher = _launcher(number) if program and _is_runnable(program) else []
+        contained = wrapped is not None and wrapped.is_container
+        runs = program and _is_runnable(program)
+        launcher = _launcher(number, contained=contained) if runs else []
         popen = subprocess.Popen(
             [*launcher, *(wrapped.argv if wrapped else ()), *argv],
             cwd=cwd,
@@ -543,14 +545,17 @@ def _spawn(
     return popen
 
 
-def _launcher(number: int | None) -> list[str]:
+def _launcher(number: int | None, *, contained: bool) -> list[str]:
     """The command that is put before ``argv``. Each part sets one thing and then executes the next,
     so the program never runs without it. An error of exec would look like the program's own exit:
-    so this is used only for programs that will run."""
+    so this is used only for programs that will run. ``contained``: the sandbox drops all rights
+    and ends with us."""
     parts: list[str] = []
     if number is not None and _works("prlimit", f"--rttime={1 << 60}"):
         parts += ["prlimit", f"--rttime={number}:{number}", "--"]
     options: list[str] = []
+    if contained:
+        return [_tool(part) or part for part in parts]
     if parts and platform.can_drop_limits_right() and _works("setpriv", *_LOSE_LIMITS_RIGHT):
         options += _LOSE_LIMITS_RIGHT
     # The kernel binds the child to the thread that started it, and only the first

@@ -7,14 +7,17 @@ home, other projects, temporary files, the sockets of daemons.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The folder of corral's modules."""
 SYSTEM = (
     "/usr",
     "/bin",
@@ -34,6 +37,9 @@ SYSTEM = (
     "/var/lib/ca-certificates",
 )
 """Shown read-only, where they exist."""
+_BELOW_SYSTEM = tuple(folder + "/" for folder in SYSTEM)
+_PROJECT_FOLDERS = ("/opt", "/usr/src", "/usr/local/src")
+"""Folders of the system that contain projects, too."""
 SECRETS = (
     "/etc/shadow",
     "/etc/shadow-",
@@ -134,6 +140,9 @@ class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     """To put before the program and its arguments."""
     passed: tuple[int, ...] = ()
     """Descriptors that the child must have, and that the caller closes after the start."""
+    is_container: bool = False
+    """The command starts the program as a child, and the kernel ends everything inside when the
+    command or corral ends. Otherwise the command executes the program."""
     control: socket.socket | None = None
     """The listening sockets arrive here."""
     addresses: tuple[Address, ...] = ()
@@ -167,85 +176,143 @@ def hosts_file(box: Box) -> str:
 
 def mounts(box: Box, home: str) -> list[str]:
     """The arguments of bubblewrap that make the file system."""
+    tools = [os.path.join(home, name) for name in TOOLCHAINS]
+    named = {*tools, *box.readable, *box.writable, *box.read_only, *box.hidden}
+    real = {path: os.path.realpath(path) for path in named if os.path.exists(path)}
+    inside = _Folders(
+        writable=[real[path] for path in box.writable if path in real],
+        read_only=[real[path] for path in box.read_only if path in real],
+        hidden=[real[path] for path in box.hidden if path in real],
+    )
     steps = _system(home)
-    shown = [os.path.join(home, name) for name in TOOLCHAINS]
-    readable = [path for path in box.readable if not _is_shown(path, box)]
-    steps += _binds("--ro-bind", [*shown, *readable])
-    steps += _binds("--bind", box.writable)
-    steps += _binds("--ro-bind", box.read_only)
-    steps += [(path, _cover(path)) for path in box.hidden if os.path.exists(path)]
-    steps += [(path, _cover(path)) for path in box.absent if _is_in(_parent(path), box.writable)]
-    steps += _binds("--bind", _parents_to_keep(box))
-    # A folder comes before what is in it; what is named last about a path wins.
-    steps.sort(key=lambda step: PurePath(step[0]).parts)
-    arguments = [argument for _, step in steps for argument in step]
+    steps.update(_binds("--ro-bind", tools, real))
+    steps.update(_binds("--ro-bind", filter(inside.needs_mount, box.readable), real))
+    steps.update(_binds("--bind", box.writable, real))
+    steps.update(inside.protect(box.absent))
+    # A folder comes before what is in it.
+    ordered = sorted(steps.items(), key=lambda step: step[0].split("/"))
+    arguments = [argument for step in _needed(ordered) for argument in step]
     return [*arguments, "--remount-ro", "/"]
 
 
-def _system(home: str) -> list[tuple[str, list[str]]]:
+_Step: TypeAlias = tuple[str, ...]
+"""An option of bubblewrap and its values."""
+
+
+def _system(home: str) -> dict[str, _Step]:
     """The system's folders, and empty ones."""
-    steps: list[tuple[str, list[str]]] = []
+    empty = ("/tmp", "/var/tmp", "/run")  # noqa: S108
+    steps: dict[str, _Step] = {path: ("--tmpfs", path) for path in empty}
+    if home != "/" and not is_system(home):
+        steps[home] = ("--tmpfs", home)
     for path in SYSTEM:
         if os.path.islink(path):
-            steps.append((path, ["--symlink", os.readlink(path), path]))
+            steps[path] = ("--symlink", os.readlink(path), path)
+            real = os.path.realpath(path)
+            if os.path.exists(real) and not is_system(real):
+                steps[path] = ("--ro-bind", real, path)
         elif os.path.exists(path):
-            steps.append((path, ["--ro-bind", path, path]))
-    steps += [(path, _cover(path)) for path in SECRETS if os.path.exists(path)]
-    steps += [(path, ["--tmpfs", path]) for path in ("/tmp", "/var/tmp", "/run", home)]  # noqa: S108
-    steps.append(("/dev", ["--dev", "/dev"]))
-    steps.append(("/proc", ["--proc", "/proc"]))
-    steps += [(path, ["--ro-bind", path, path]) for path in KERNEL if os.path.exists(path)]
+            steps[path] = ("--ro-bind", path, path)
+    if os.geteuid() == 0:
+        steps.update({path: _cover(path) for path in SECRETS if os.path.exists(path)})
+    steps["/dev"] = ("--dev", "/dev")
+    steps["/proc"] = ("--proc", "/proc")
+    steps.update({path: ("--ro-bind", path, path) for path in KERNEL if os.path.exists(path)})
     return steps
 
 
-def _binds(kind: str, paths: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """A path with links in it is shown under both its names."""
-    steps: list[tuple[str, list[str]]] = []
+def _binds(kind: str, paths: Iterable[str], real: Mapping[str, str]) -> Iterator[tuple[str, _Step]]:
+    """A path with links in it is shown under both its names. ``real``: without links, for
+    paths that exist."""
     for path in paths:
+        if path in real and not is_system(real[path]):
+            yield real[path], (kind, real[path], real[path])
+            yield path, (kind, real[path], path)
+
+
+class _Folders(msgspec.Struct, frozen=True, kw_only=True):
+    """Folders of a box that exist, without links."""
+
+    writable: list[str]
+    read_only: list[str]
+    hidden: list[str]
+
+    def needs_mount(self, path: str) -> bool:
+        """Whether it is not in a writable folder, or in a hidden part of one."""
         real = os.path.realpath(path)
-        if os.path.exists(real) and not _is_system(real):
-            steps += [(name, [kind, real, name]) for name in dict.fromkeys((real, path))]
-    return steps
+        return not _is_in(real, self.writable) or _is_in(real, self.hidden)
 
+    def protect(self, absent: Iterable[str]) -> Iterator[tuple[str, _Step]]:
+        """Parts of writable folders. A link there may lead anywhere, and what it leads to is not
+        shown."""
+        kept = [path for path in absent if _is_in(_parent(path), self.writable)]
+        for path in self.read_only:
+            if _is_in(path, self.writable):
+                yield path, ("--ro-bind", path, path)
+        for path in (*self.hidden, *kept):
+            yield path, _cover(path)
+        for path in self._parents_to_keep(kept):
+            yield path, ("--bind", path, path)
 
-def _parents_to_keep(box: Box) -> Iterator[str]:
-    """Folders between a writable folder and a protected part of it. A mount cannot be renamed: so
-    they stay where they are, and the part under its name."""
-    writable = [os.path.realpath(folder) for folder in box.writable]
-    for path in (*box.read_only, *box.hidden, *box.absent):
-        folder = _parent(path)
-        while _is_in(folder, writable) and folder not in writable:
-            if os.path.isdir(folder) and not _is_in(folder, (*box.hidden, *box.read_only)):
-                yield folder
-            folder = os.path.dirname(folder)
+    def _parents_to_keep(self, absent: Iterable[str]) -> Iterator[str]:
+        """Folders between a writable folder and a protected part of it. A mount cannot be renamed:
+        so they stay where they are, and the part under its name."""
+        for path in (*self.read_only, *self.hidden, *absent):
+            folder = _parent(path)
+            while _is_in(folder, self.writable) and folder not in self.writable:
+                if os.path.isdir(folder) and not _is_in(folder, (*self.hidden, *self.read_only)):
+                    yield folder
+                folder = os.path.dirname(folder)
 
 
 def _parent(path: str) -> str:
     return os.path.realpath(os.path.dirname(path))
 
 
-def _cover(path: str) -> list[str]:
-    return ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+def _needed(steps: Iterable[tuple[str, _Step]]) -> Iterator[_Step]:
+    """Without what a folder above shows in the same way: each mount takes time."""
+    above: list[tuple[str, _Step]] = []
+    for path, step in steps:
+        while above and not is_inside(path, above[-1][0]):
+            above.pop()
+        if not above or not _shows_itself(step) or not _shows_itself(above[-1][1]):
+            above.append((path, step))
+            yield step
 
 
-def _is_shown(path: str, box: Box) -> bool:
-    """Whether it is in a writable folder and not in a hidden part of it."""
-    real = os.path.realpath(path)
-    return _is_in(real, box.writable) and not _is_in(real, box.hidden)
+def _shows_itself(step: _Step) -> bool:
+    return step[0] == "--ro-bind" and step[1] == step[2]
+
+
+def _cover(path: str) -> _Step:
+    return ("--tmpfs", path) if os.path.isdir(path) else ("--ro-bind", "/dev/null", path)
 
 
 def _is_in(path: str, folders: Iterable[str]) -> bool:
-    return any(is_inside(path, os.path.realpath(folder)) for folder in folders)
+    return any(is_inside(path, folder) for folder in folders)
 
 
-def _is_system(path: str) -> bool:
-    return _is_in(path, SYSTEM)
+def is_system(real: str) -> bool:
+    """Whether it is a folder of the system, or in one, so it can only be read. ``real`` has no
+    links in it. A folder of the system that is a link leads to another one."""
+    if not (real + "/").startswith(_BELOW_SYSTEM):
+        return False
+    return not any(real != folder and is_inside(real, folder) for folder in _PROJECT_FOLDERS)
 
 
 def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+@functools.cache
+def program_text(name: str) -> str:
+    """The source of a program of this package that is passed to Python as text."""
+    # importlib.resources takes longer to import than a sandbox takes to build.
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
+
+
+@functools.cache
 def interpreter() -> str:
     """The interpreter itself, not that of a virtual environment, which may be hidden inside."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -253,12 +320,11 @@ def interpreter() -> str:
 
 def interpreter_folders() -> tuple[str, ...]:
     """What Python and corral need to run inside."""
-    package = str(Path(__file__).resolve().parents[2])
     folders = (
         sys.base_prefix,
         sys.base_exec_prefix,
         sys.prefix,
-        package,
+        PACKAGE,
         os.path.dirname(interpreter()),
     )
     return tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))

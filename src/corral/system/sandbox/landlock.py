@@ -11,10 +11,9 @@ import ctypes
 import functools
 import os
 import sys
-from importlib import resources
 
 from corral.system import platform
-from corral.system.sandbox.box import Box, Wrapped
+from corral.system.sandbox.box import Box, Wrapped, program_text
 
 _CREATE_RULESET = 444
 _VERSION = 1
@@ -31,7 +30,13 @@ def version() -> int:
 
 def wrap(box: Box) -> Wrapped:
     writable = [*box.writable, "/dev"]
-    source = resources.files("corral.system.sandbox").joinpath("restrict.py").read_text("utf-8")
     found = [os.path.realpath(path) for path in writable if os.path.exists(path)]
-    head = (sys.executable, "-SIc", source, str(version()), str(len(found)), *found)
+    head = (
+        sys.executable,
+        "-SIc",
+        program_text("restrict.py"),
+        str(version()),
+        str(len(found)),
+        *found,
+    )
     return Wrapped(argv=head)

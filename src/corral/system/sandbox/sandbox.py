@@ -23,7 +23,6 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not bubblewrap."""
     hint: str = ""
-    notes: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -64,35 +63,47 @@ def find_support(workspace: str | None = None) -> Support:
     from corral.system.sandbox import bubblewrap
 
     program = bubblewrap.find(workspace)
-    if program is None:
-        reason = "bubblewrap is not installed"
-        hint = "Install it: `apt install bubblewrap`, or `pip install corral[sandbox]`."
-    else:
-        reason = bubblewrap.probe(program) or ""
-        hint = bubblewrap.advice(reason) if reason else ""
+    reason = bubblewrap.probe(program) if program else "bubblewrap is not installed"
     if program and not reason:
-        return Support(method="bubblewrap", program=program, notes=bubblewrap.notes(program))
-    from corral.system.sandbox import landlock
+        return Support(method="bubblewrap", program=program)
+    from corral.system.sandbox import diagnosis, landlock
 
-    method: Method | None = "landlock" if landlock.version() else None
-    return Support(method=method, program=program or "", reason=reason, hint=hint)
+    return Support(
+        method="landlock" if landlock.version() else None,
+        program=program or "",
+        reason=reason or "",
+        hint=diagnosis.advice(reason or "") if program else diagnosis.INSTALL,
+    )
 
 
 def describe(support: Support) -> str:
-    """What this machine offers, for a person."""
-    if support.is_complete:
-        return "; ".join((f"{support.method} ({support.program})", *support.notes))
-    partly = "landlock only, which limits writing: " if support.method else "none: "
-    return f"{partly}{support.reason}. {support.hint}"
+    """What this machine offers, for a person: the method, its version, what it covers, and else
+    the reason and what to do."""
+    if support.method == "bubblewrap":
+        from corral.system.sandbox import diagnosis
+
+        version = diagnosis.describe_version(support.program)
+        return f"files, network, sockets and processes, by bubblewrap ({support.program}) {version}"
+    if support.method == "seatbelt":
+        return f"files and network, by {support.program}. Not tested on macOS so far"
+    reason = (
+        f"bubblewrap ({support.program}): {support.reason}" if support.program else support.reason
+    )
+    if support.method is None:
+        return f"none. {reason}. {support.hint}"
+    from corral.system.sandbox import landlock
+
+    return (
+        f"writes only, by Landlock (version {landlock.version()}): reading, network, sockets and"
+        f" processes are not limited. {reason}. {support.hint}"
+    )
 
 
 def _other_system() -> Support:
     from corral.system.sandbox import seatbelt
 
     if platform.MACOS and os.access(seatbelt.PROGRAM, os.X_OK):
-        return Support(
-            method="seatbelt", program=seatbelt.PROGRAM, notes=("not tested on macOS so far",)
-        )
+        return Support(method="seatbelt", program=seatbelt.PROGRAM)
     return Support(
         method=None,
         reason="this system has no sandbox that corral knows",

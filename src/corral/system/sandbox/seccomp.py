@@ -101,11 +101,3 @@ def _encode(steps: list[_Step], labels: Mapping[str, int]) -> bytes:
         for index, (code, operand, yes, no) in enumerate(steps)
     ]
     return b"".join([*program, *(struct.pack("HBBI", _RETURN, 0, 0, end) for end in ends)])
-
-
-def open_filter() -> int:
-    """A descriptor of the filter, for a child to read."""
-    number = os.memfd_create("corral-seccomp", 0)
-    os.write(number, build_filter())
-    os.lseek(number, 0, os.SEEK_SET)
-    return number
