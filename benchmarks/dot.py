@@ -97,7 +97,7 @@ def _memory(bench: BenchEnvironment, pythons: dict[str, Path]) -> list[Row]:
     ours = peak(bench.python, "corral")
     rows: list[Row] = []
     for name, python in pythons.items():
-        if name == "pydot":  # minutes, for a figure that nobody waits for
+        if name == "pydot":  # minutes, too long for this figure
             continue
         theirs = peak(python, name)
         baseline = f"{PEERS[name]} {theirs / 1e6:.0f} MB"

@@ -279,7 +279,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (REAL_POLICY, "the_caller_decides_and_shell_rules_need_no_question"),
     ),
     # All of them
-    "lines of a kind that nobody knows": (
+    "lines of a kind that is unknown": (
         (CONTROL, "an_unknown_line_is_reported_unchanged"),
         (CODEX_SAID, "unknown_frames_are_passed_on_unchanged"),
         (OPENCODE_SAID, "a_line_of_an_unknown_kind_is_passed_on_unchanged"),

@@ -2,9 +2,9 @@
 
 The expression is JavaScript's and Python's alike, has no repetition inside a repetition, and is
 meant for the JSON text of a command (the characters between the quotes of a JSON string). It
-accepts a subset of what ``shell.covers`` accepts for the same pattern: one simple command whose
-program the pattern names, with ASCII words and at most two quoted pieces. The caller anchors it at
-both ends, with the closing quote of the JSON string behind it.
+accepts a subset of what ``shell_patterns.covers`` accepts for the same pattern: one simple command
+whose program the pattern names, with ASCII words and at most two quoted pieces. The caller anchors
+it at both ends, with the closing quote of the JSON string behind it.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ async def test_a_failed_turn_that_is_not_read_to_the_end_leaves_no_warning(
             async for event in session.prompt("go"):
                 if isinstance(event, Init):
                     await wait_until(lambda: len(ours.requests) == 1)
-                    await asyncio.sleep(0.2)  # it fails while nobody reads
+                    await asyncio.sleep(0.2)  # it fails while its events are not read
                     break
 
     await unread()

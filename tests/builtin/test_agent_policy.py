@@ -200,7 +200,7 @@ async def test_a_permission_mode_decides_instead_of_a_person(
     ours: BuiltinAgent, mode: PermissionMode, status: str
 ) -> None:
     def ask(_: PermissionRequest) -> Decision:
-        raise AssertionError("nobody is asked")
+        raise AssertionError("no one is asked")
 
     events = await ours.events(
         [call("shell", command="touch ran"), say("ok")], ask=ask, permission_mode=mode

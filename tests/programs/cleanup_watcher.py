@@ -18,7 +18,7 @@ POLITE = 10
 
 def main(mark: bytes) -> None:
     if os.fork():
-        os._exit(0)  # it is nobody's child: some tests count theirs
+        os._exit(0)  # it has no parent here: some tests count child processes
     os.setsid()
     while os.read(0, 4096):
         pass

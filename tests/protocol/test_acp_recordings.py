@@ -128,7 +128,7 @@ def reply(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
         case {"result": {"outcome": {"outcome": "selected", "optionId": str(option)}}}:
             try:
                 return acp.answer_permission(message["id"], option)
-            except ValueError:  # one recording answers with an option that nobody offered
+            except ValueError:  # one recording answers with an option that was not offered
                 return acp.answer_permission(message["id"], None)
         case {"result": {"outcome": {"outcome": "cancelled"}}}:
             return acp.answer_permission(message["id"], None)

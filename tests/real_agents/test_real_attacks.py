@@ -339,7 +339,7 @@ async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
 async def test_the_default_policy_changes_nothing_and_reads_nothing_outside(
     agent: RealAgent, workspace: Path
 ) -> None:
-    """What nobody can be asked about is not offered."""
+    """What no one can be asked about is not offered."""
     trap = AttackWorkspace(workspace)
     with listener() as (url, requested):
         calls = [

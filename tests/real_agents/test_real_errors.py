@@ -36,7 +36,7 @@ NOT_EVERY_DAY = {
     "codex-cli": {403},
 }
 """Cases of which others of the same agent are enough for `make test`."""
-RETRIED = {"codex-cli": {401, 429, 500}, "copilot-cli": {401, 429, 500}, "pi-cli": {500}}
+RETRIED = {"copilot-cli": {401, 429, 500}, "pi-cli": {500}}
 """Agent → the errors after which it tries again although ``retries`` is 0, with a warning."""
 
 

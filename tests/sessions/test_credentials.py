@@ -57,7 +57,7 @@ def test_missing_credentials_are_an_error_before_anything_starts(
         prepare("gemini-cli", options(workspace, env={}, auth="api_key"))
     assert "GEMINI_API_KEY" in (raised.value.hint or "")
     monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
-    with pytest.raises(AuthenticationFailed, match="nobody is signed in"):
+    with pytest.raises(AuthenticationFailed, match="there is no sign-in"):
         prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
 
 

@@ -19,7 +19,7 @@ def request(number: int = 1) -> PermissionRequest:
 
 
 def never(_request: PermissionRequest) -> Decision:
-    raise AssertionError("nobody was to be asked")
+    raise AssertionError("no one was to be asked")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_policy_never_allows_more_than_once() -> None:
 def test_an_undecided_request_waits_for_a_person_or_is_denied() -> None:
     assert PermissionBroker(Policy(), never).policy_answer(RUN) is None
     assert PermissionBroker(Policy()).policy_answer(RUN) == PermissionAnswer(
-        "deny", "policy", "shell=ask, and nobody to ask"
+        "deny", "policy", "shell=ask, and no one to ask"
     )
 
 

@@ -187,7 +187,7 @@ async def test_gemini_applies_the_narrower_policy_to_one_prompt(
     name: str, gemini: RealAgent
 ) -> None:
     """In ACP its process is started again, and loads the conversation: one that was started for
-    "all" asks nobody."""
+    "all" asks no one."""
     options = gemini.options(steps("a.txt", "b.txt", "c.txt"), policy="all")
     async with corral.session(name, **options) as session:
         for file, policy in POLICIES:

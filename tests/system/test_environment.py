@@ -56,17 +56,17 @@ def test_named_variables_are_passed_and_missing_ones_are_ignored() -> None:
 def test_given_variables_win_over_our_own() -> None:
     found = gathered(env={"PATH": "/mine", "GEMINI_API_KEY": "another-key-given"})
     assert found.values["PATH"] == "/mine"
-    assert found.family["GEMINI_API_KEY"] == "another-key-given"
+    assert found.agent_values["GEMINI_API_KEY"] == "another-key-given"
 
 
 def test_the_agents_own_variables_are_only_its_own() -> None:
-    assert set(gathered(env={"X": "y"}).family) == {"GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT"}
+    assert set(gathered(env={"X": "y"}).agent_values) == {"GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT"}
 
 
 def test_a_variable_name_with_a_star_matches_by_its_prefix() -> None:
     agent = msgspec.structs.replace(registry.find("gemini-cli"), env_names=("MY_*",))
     found = gather(agent, RunOptions(agent="x"), OURS)
-    assert found.family == {"MY_TOKEN": "canary-my-token"}
+    assert found.agent_values == {"MY_TOKEN": "canary-my-token"}
 
 
 @pytest.mark.parametrize("where", ["ours", "given"])
@@ -76,7 +76,7 @@ def test_cloud_keys_are_passed_only_if_the_model_is_in_that_cloud(where: str) ->
     given = RunOptions(agent="x", env=switch if where == "given" else {})
     ours = {**OURS, **switch} if where == "ours" else OURS
     found = gather(claude, given, ours)
-    assert found.family["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
+    assert found.agent_values["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
     assert found.secrets["AWS_SECRET_ACCESS_KEY"] == "canary-aws-key"
 
 

@@ -16,13 +16,13 @@ ROOM = 1 << 20
 
 def diff(root: Path, change: dict[str, bytes | None], *, room: int = ROOM) -> str:
     """The diff after these files were written, or removed."""
-    before = changes.look(root, room=room)
+    before = changes.take_snapshot(root, room=room)
     for name, data in change.items():
         if data is None:
             (root / name).unlink()
         else:
             (root / name).write_bytes(data)
-    return diff_since(before, changes.compare(before, changes.look_again(before)))
+    return diff_since(before, changes.compare(before, changes.take_snapshot_after(before)))
 
 
 def test_changed_new_and_removed_files_are_shown(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.system.git import changes as workspace_floor
-from corral.system.git.changes import compare, look, look_again
+from corral.system.git.changes import compare, take_snapshot, take_snapshot_after
 from corral.values import FileChanged
 
 Change = Callable[[], object]
@@ -55,10 +55,10 @@ def folder(request: pytest.FixtureRequest) -> Path:
 def changes(
     folder: Path, change: Change, reported: dict[str, str] | None = None
 ) -> dict[str, FileChanged]:
-    before = look(folder)
+    before = take_snapshot(folder)
     assert before.complete
     change()
-    after = look_again(before)
+    after = take_snapshot_after(before)
     found = compare(before, after, reported)
     return {os.path.relpath(changed.path, folder): changed for changed in found}
 
@@ -219,11 +219,11 @@ def test_a_snapshot_over_the_limit_is_incomplete(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
-    before = look(folder)
+    before = take_snapshot(folder)
     assert not before.complete
     assert len(before.files) == 3
     (folder / "a_new.txt").write_text("x")
-    after = look_again(before)
+    after = take_snapshot_after(before)
     assert not after.complete
     assert [c.kind for c in compare(before, after)] == []
 
@@ -232,9 +232,9 @@ def test_reports_of_tools_count_in_an_incomplete_snapshot(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_floor, "FILES_LIMIT", 3)
-    before = look(folder)
+    before = take_snapshot(folder)
     (folder / "zz_new.txt").write_text("x")
-    found = compare(before, look_again(before), {str(folder / "zz_new.txt"): "created"})
+    found = compare(before, take_snapshot_after(before), {str(folder / "zz_new.txt"): "created"})
     assert [(os.path.basename(c.path), c.by_tool) for c in found] == [("zz_new.txt", True)]
 
 
@@ -278,16 +278,16 @@ def test_nothing_that_the_repository_configures_is_run(
     repo: Path, trap: tuple[Path, Path], setting: str
 ) -> None:
     program, mark = trap
-    before = look(repo)
+    before = take_snapshot(repo)
     name, value = HOSTILE[setting]
     git(repo, "config", name, value.format(trap=program, folder=program.parent))
     (repo / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil\n")
     (repo / "kept.txt").write_text("touched by the agent\n")
     os.utime(repo / "gone.txt")
     mark.unlink(missing_ok=True)
-    found = compare(before, look_again(before))
+    found = compare(before, take_snapshot_after(before))
     assert [os.path.basename(changed.path) for changed in found] == ["kept.txt"]
-    look(repo)
+    take_snapshot(repo)
     assert not mark.exists()
 
 
@@ -313,7 +313,7 @@ def test_nothing_that_a_submodule_configures_is_run(
     git(repo / "inner", "config", "core.fsmonitor", str(program))
     (repo / "inner" / "a.txt").write_text("changed\n")
     mark.unlink(missing_ok=True)
-    look(repo)
+    take_snapshot(repo)
     assert not mark.exists()
 
 
@@ -330,7 +330,7 @@ def test_git_variables_of_our_environment_are_ignored(
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.excludesFile")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(tmp_path / "ignore"))
     (tmp_path / "ignore").write_text("*\n")
-    found = look(repo)
+    found = take_snapshot(repo)
     assert {"kept.txt", "untracked.txt"} <= set(found.files)
     assert "kept.txt" in found.staged
 
@@ -338,14 +338,14 @@ def test_git_variables_of_our_environment_are_ignored(
 def test_reading_leaves_the_repository_unchanged(repo: Path) -> None:
     os.utime(repo / "kept.txt")
     before = sorted((p, p.stat().st_mtime_ns) for p in (repo / ".git").rglob("*"))
-    look(repo)
+    take_snapshot(repo)
     assert sorted((p, p.stat().st_mtime_ns) for p in (repo / ".git").rglob("*")) == before
 
 
 def test_files_of_a_broken_repository_are_listed(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / "a.txt").write_text("a")
-    found = look(workspace)
+    found = take_snapshot(workspace)
     assert set(found.files) == {"a.txt"}
     assert kinds(workspace, lambda: (workspace / "b.txt").write_text("b")) == {"b.txt": "created"}
 
@@ -359,6 +359,6 @@ def test_a_repository_of_sha256_is_read_too(workspace: Path) -> None:
 
 
 def test_a_snapshot_has_the_paths_that_existed(folder: Path) -> None:
-    before = look(folder)
+    before = take_snapshot(folder)
     assert before.has(str(folder / "sub/deep/nested.txt"))
     assert not before.has(str(folder / "new.txt"))

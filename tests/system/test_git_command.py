@@ -130,12 +130,12 @@ def test_snapshots_merges_and_clones_of_a_hostile_repository_run_nothing(
 
 
 def test_reading_a_hostile_folder_runs_nothing(repository: Path, traps: Traps) -> None:
-    before = changes.look(repository)
+    before = changes.take_snapshot(repository)
     traps.plant(repository / ".git")
     sabotage(repository, traps)
     os.utime(repository / "dir" / "inner")
-    found = changes.compare(before, changes.look_again(before))
-    changes.look(repository)
+    found = changes.compare(before, changes.take_snapshot_after(before))
+    changes.take_snapshot(repository)
     source_repository.has_changes(repository)
     assert {os.path.relpath(each.path, repository) for each in found} == WORK
     assert traps.ran == []

@@ -222,11 +222,11 @@ FIFOS = (".gitignore", "dir/.gitignore", ".gitattributes", ".gitmodules", ".git/
 async def test_git_does_not_wait_for_a_fifo(repository: Path, tmp_path: Path, name: str) -> None:
     (repository / "file.log").write_text("ignored\n")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
-    before = changes.look(repository)
+    before = changes.take_snapshot(repository)
     (repository / name).unlink(missing_ok=True)
     os.mkfifo(repository / name)
     (repository / "new").write_text("new\n")
-    found = changes.compare(before, changes.look_again(before))
+    found = changes.compare(before, changes.take_snapshot_after(before))
     changed = {os.path.relpath(each.path, repository) for each in found}
     assert changed - {name} == {"new"}
     change = await saved(repository, tmp_path / "tree", f"rm -f {name}; mkfifo {name} || true")
@@ -239,7 +239,7 @@ def test_a_configuration_that_includes_a_fifo_is_not_read(repository: Path) -> N
         file.write(f"[include]\n\tpath = {repository}/fifo\n")
         file.write(f"[core]\n\texcludesFile = {repository}/fifo\n")
     (repository / "file.log").write_text("ignored\n")
-    assert "file.log" not in changes.look(repository).files
+    assert "file.log" not in changes.take_snapshot(repository).files
     assert repository_root(repository)[0] == repository
 
 
@@ -248,10 +248,10 @@ def test_ignored_files_are_not_created_when_the_repository_is_removed(repository
     (repository / "build").mkdir()
     for name in ("a.log", "build/out", "b.secret"):
         (repository / name).write_text("there before\n")
-    before = changes.look(repository)
+    before = changes.take_snapshot(repository)
     shutil.rmtree(repository / ".git")
     (repository / "new").write_text("new\n")
-    found = changes.compare(before, changes.look_again(before))
+    found = changes.compare(before, changes.take_snapshot_after(before))
     assert [os.path.relpath(each.path, repository) for each in found] == ["new"]
 
 
@@ -265,9 +265,9 @@ def test_a_large_file_is_not_loaded_into_memory(repository: Path) -> None:
 import os
 from pathlib import Path
 from corral.system.git import changes
-before = changes.look(Path({str(repository)!r}))
+before = changes.take_snapshot(Path({str(repository)!r}))
 os.utime({str(repository / "large")!r})
-assert changes.compare(before, changes.look_again(before)) == ()
+assert changes.compare(before, changes.take_snapshot_after(before)) == ()
 status = Path("/proc/self/status").read_text()  # maxrss would count the parent, too
 print(status.partition("VmHWM:")[2].split()[0])
 """

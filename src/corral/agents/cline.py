@@ -77,7 +77,7 @@ def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def verdict_of(policy: Policy, capability: Capability, run: RunOptions) -> Verdict:
-    """*ask* is *deny* if nobody can answer; but rules may still allow single commands."""
+    """*ask* is *deny* if no one can answer; but rules may still allow single commands."""
     if policy.allow_tools is not None and policy.mode != "native":
         tools = TOOLS_OF.get(capability, ())
         return "allow" if any(name in tools for name in policy.allow_tools) else "deny"

@@ -1,1 +1,1 @@
-"""Our own coding agent, on the model layer: it needs no vendor's program."""
+"""The built-in coding agent. It calls models directly and needs no vendor's program."""

@@ -77,7 +77,7 @@ class Driver:
         run = prepared.run
         model = run.model or ""
         provider, name = split_model(model)
-        client = Client(environ=dict(prepared.environment.family))
+        client = Client(environ=dict(prepared.environment.agent_values))
         self._clients.append(client)
         self.service_url = client.check(model)
         self._client = client

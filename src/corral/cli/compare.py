@@ -101,7 +101,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     """Run several agents with the same PROMPT at once.
 
     Each answer is printed when it is complete; a table at the end compares status, time, tokens and
-    cost. Nobody is asked: what the policy does not allow is denied.
+    cost. No one is asked: what the policy does not allow is denied.
 
     \b
     Exit codes: 0 all succeeded · 2 bad input, nothing was started · else that of the first

@@ -122,7 +122,7 @@ _POLICY = (
         "Permissions",
         "--approve",
         type=click.Choice(PRESET_NAMES),
-        help="What the agent may do. The rest is asked, or denied if nobody can answer.",
+        help="What the agent may do. The rest is asked, or denied if no one can answer.",
     ),
     option("Permissions", "--yolo", is_flag=True, help="Short for --approve all."),
     option(

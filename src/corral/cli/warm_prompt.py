@@ -74,7 +74,7 @@ def parse(words: list[str]) -> dict[str, str] | None:
 
 
 def _has_simple_streams() -> bool:
-    """Nothing is piped in, the answer goes to a file or a pipe, and nobody can be asked."""
+    """Nothing is piped in, the answer goes to a file or a pipe, and no one can be asked."""
     if os.environ.get("CORRAL_LOG"):
         return False
     try:

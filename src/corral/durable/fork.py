@@ -1,7 +1,7 @@
 """A new run that continues another from a node in the middle, or with a changed graph.
 
-The old run is not changed. The new one has the same scheduler; where that orders something whose
-result is known, the known result is used and nothing runs.
+The old run is not changed. The new run starts with the results that the old one recorded. If its
+scheduler returns a command whose result is known, the known result is used and nothing runs.
 """
 
 from __future__ import annotations

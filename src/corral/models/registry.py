@@ -63,9 +63,9 @@ def _suggestion(model: str) -> str:
         return f"Did you mean {vendor}:{name}?"
     from corral.models.catalogue import all_entries
 
-    sold = sorted(each.id for each in all_entries() if each.id.partition(":")[2] == name)
-    if sold:
-        return f"Did you mean {' or '.join(sold)}?"
+    offers = sorted(each.id for each in all_entries() if each.id.partition(":")[2] == name)
+    if offers:
+        return f"Did you mean {' or '.join(offers)}?"
     return f"Write vendor:model, as in {EXAMPLE} or chat:{model or 'name'}."
 
 

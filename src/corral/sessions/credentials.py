@@ -25,7 +25,7 @@ class ChosenCredentials(msgspec.Struct, frozen=True):
     environment: Environment
     files: tuple[str, ...]
     """Of the agent's credential files, those that reach it."""
-    family: CredentialKind | None
+    kind: CredentialKind | None
     """None if unknown."""
 
 
@@ -34,7 +34,7 @@ def choose_credentials(
 ) -> ChosenCredentials:
     """Choose the credentials. Raises ``ConfigError`` if both kinds are present,
     ``AuthenticationFailed`` if the requested one is missing."""
-    available = environment.family
+    available = environment.agent_values
     keys = [name for name in _key_names(agent) if available.get(name)]
     login_names = [name for name in agent.subscription_env if available.get(name)]
     login_files = [f"~/{name}" for name in files if name in (agent.login_files or files)]
@@ -51,7 +51,7 @@ def choose_credentials(
         case "subscription":
             if not logins:
                 raise AuthenticationFailed(
-                    f"auth='subscription', but nobody is signed in to {agent.title} here",
+                    f"auth='subscription', but there is no sign-in to {agent.title} here",
                     hint="Run the agent once by itself and sign in.",
                     phase="config",
                 )
@@ -64,7 +64,7 @@ def choose_credentials(
                 " the agent.",
             )
         case _:
-            return ChosenCredentials(environment, files, _family(keys, logins))
+            return ChosenCredentials(environment, files, _kind_of(keys, logins))
 
 
 def check_model_key(agent: AgentSpec, run: RunOptions) -> None:
@@ -95,7 +95,7 @@ def found(agent: AgentSpec) -> tuple[str, ...]:
 
         return keys_that_are_set()
     run = RunOptions.build(agent.name, {}, config.load(agent.name))
-    available = environment.gather(agent, run).family
+    available = environment.gather(agent, run).agent_values
     home = paths.user_home()
     files = [name for name in agent.login_files or agent.credential_files if (home / name).exists()]
     return (
@@ -104,7 +104,7 @@ def found(agent: AgentSpec) -> tuple[str, ...]:
     )
 
 
-def _family(keys: list[str], logins: list[str]) -> CredentialKind | None:
+def _kind_of(keys: list[str], logins: list[str]) -> CredentialKind | None:
     if keys:
         return "api_key"
     return "subscription" if logins else None
@@ -119,5 +119,7 @@ def _without(environment: Environment, names: list[str]) -> Environment:
         return {name: value for name, value in values.items() if name not in names}
 
     return replace(
-        environment, values=remaining(environment.values), family=remaining(environment.family)
+        environment,
+        values=remaining(environment.values),
+        agent_values=remaining(environment.agent_values),
     )

@@ -48,7 +48,7 @@ def _bare_name(agent: AgentSpec, run: RunOptions, model: str) -> str:
 
 def _has_own_service(agent: AgentSpec, run: RunOptions) -> bool:
     variable = agent.probe.url_env if agent.probe is not None else ""
-    return bool(environment.gather(agent, run).family.get(variable))
+    return bool(environment.gather(agent, run).agent_values.get(variable))
 
 
 def _suggestion(full: str, bare: str, vendor: str) -> str:

@@ -103,7 +103,7 @@ class PermissionBroker:
                 answer_given, "policy", f"{ruling.rule}, permission_mode={self._mode}"
             )
         if ruling.verdict == "deny" or self._ask is None:
-            suffix = "" if ruling.verdict == "deny" else ", and nobody to ask"
+            suffix = "" if ruling.verdict == "deny" else ", and no one to ask"
             return PermissionAnswer("deny", "policy", ruling.rule + suffix)
         return None
 
@@ -138,7 +138,7 @@ class PermissionBroker:
     async def ask_person(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
         if self._ask is None:
-            return PermissionAnswer("deny", "policy", "nobody to ask")
+            return PermissionAnswer("deny", "policy", "no one to ask")
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout):

@@ -23,10 +23,10 @@ States of a worker:
 
 - *new*: no process yet. The first prompt starts it; others that took the worker wait for that.
 - *usable*: it may take another prompt.
-- *retiring*: it takes no more prompts: it has served as many sessions as its agent can bear, uses
-  too much memory, failed to start, crashed, or had a turn that did not end. It ends when its last
-  prompt is given back.
-- *idle*: usable and serving nobody. It ends after ``IDLE`` seconds.
+- *retiring*: it takes no more prompts: it has served the most sessions that its agent supports,
+  uses too much memory, failed to start, crashed, or had a turn that did not end. It ends when its
+  last prompt is given back.
+- *idle*: usable and serving no prompt. It ends after ``IDLE`` seconds.
 - *ended*: its process and its folder are gone.
 
 Guarantees: at most ``size * prompts_at_once`` prompts run at once; leaving the block ends every

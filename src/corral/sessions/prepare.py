@@ -123,7 +123,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         return env
 
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
-        """Capabilities that the policy would ask about and that are denied because nobody can be
+        """Capabilities that the policy would ask about and that are denied because no one can be
         asked. ``asks``: a person can be asked."""
         if asks or self.run.policy.mode == "native":
             return ()
@@ -143,7 +143,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             home=str(folder / "home"),
             tmp=str(folder / "tmp"),
             images=str(folder / "images"),
-            env=self.environment.family,
+            env=self.environment.agent_values,
             credentials=self.credentials,
             project_files=self.project_files,
             user_settings=self.user_settings,
@@ -235,7 +235,7 @@ def prepare(
         cwd=cwd,
         program=program,
         environment=chosen.environment,
-        auth=chosen.family,
+        auth=chosen.kind,
         compiled=decision.compiled,
         sandbox=decision.sandbox,
         sandbox_reason=decision.reason,

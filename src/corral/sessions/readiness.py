@@ -68,7 +68,7 @@ def _in_process(prepared: PreparedRun, accepts: tuple[str, ...]) -> Readiness:
     model = prepared.run.model
     if model is None:
         return Readiness(accepts=accepts)
-    family = prepared.environment.family
-    url = Client(environ=dict(family)).check(model)
-    name = next((name for name in prepared.agent.secret_env if family.get(name)), None)
+    agent_values = prepared.environment.agent_values
+    url = Client(environ=dict(agent_values)).check(model)
+    name = next((name for name in prepared.agent.secret_env if agent_values.get(name)), None)
     return Readiness(credential=name, accepts=accepts, service_url=url)

@@ -35,7 +35,7 @@ class _Message(msgspec.Struct):
 
 
 class EventRedactor:
-    """One turn's. ``take`` what came, in order, and ``end`` when no more can come."""
+    """Redacts the items of one turn: ``take`` them in order, and call ``end`` after the last."""
 
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor

@@ -175,7 +175,7 @@ def _base(prepared: PreparedRun) -> Box:
 
 
 def is_write_denied(run: RunOptions, report: Iterable[PolicyRow]) -> bool:
-    """Whether nothing may be written: also if the policy would ask, and there is nobody to ask."""
+    """Whether nothing may be written: also if the policy would ask, and there is no one to ask."""
     if run.policy.mode == "native":
         return False
     verdicts = [row.verdict for row in report if row.capability == "write"]
@@ -286,7 +286,7 @@ def _is_package(folder: str) -> bool:
 def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
     """The model and the tool servers that the run was given."""
     agent = prepared.agent
-    texts = [*prepared.environment.family.values(), *launch.env.values()]
+    texts = [*prepared.environment.agent_values.values(), *launch.env.values()]
     texts += [server.url for server in prepared.run.mcp_servers if server.url]
     given = {endpoint for text in texts for endpoint in urls(text)}
     yield from sorted(given, key=lambda endpoint: (endpoint.host, endpoint.port))

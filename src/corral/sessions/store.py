@@ -257,7 +257,7 @@ def title_of(prompt: str, redactor: SecretRedactor) -> str:
 
 
 def no_conversation(meta: Meta) -> ResumeLost:
-    """Why a session without a conversation of its agent's cannot be continued."""
+    """The error for a session whose agent stored no conversation."""
     why = "its first turn did not end"
     if meta.lost == POOLED:
         why = "it was a prompt of a pool, which keeps no conversations"

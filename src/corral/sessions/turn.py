@@ -69,7 +69,7 @@ EXIT_TIMEOUT = 10.0
 
 MAX_TEXT = 1_000_000
 """Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
-stream while nobody collects it."""
+stream while its events are not collected."""
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns in progress in this process, to detect that two share a folder."""
@@ -422,7 +422,7 @@ class Turn(Generic[T_co]):
         from corral.system.git import changes
 
         try:
-            after = await in_thread(changes.look_again, self._before)
+            after = await in_thread(changes.take_snapshot_after, self._before)
         except NoThread as error:  # the answer is there, and is worth more than its files
             self._pending_warnings.append(
                 _warning("files_unknown", f"{error.message}: {error.hint}")
@@ -435,7 +435,7 @@ class Turn(Generic[T_co]):
         from corral.system.git import changes  # in a thread, while the agent starts
 
         room = KEPT_CONTENTS if self._recording else 0
-        return changes.look(Path(self._prepared.cwd), room=room)
+        return changes.take_snapshot(Path(self._prepared.cwd), room=room)
 
     async def _save_diff(self, files: tuple[FileChanged, ...]) -> None:
         """Store how the turn changed files, with the transcript."""

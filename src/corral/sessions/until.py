@@ -187,7 +187,7 @@ async def _run_command(
 
 
 def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> None:
-    """``ConfigError`` for what cannot be, before anything is spent."""
+    """Raise ``ConfigError`` for invalid limits, before anything is spent."""
     if not isinstance(until, Check) and not callable(until):
         raise ConfigError(
             f"until must be a check, got: {type(until).__name__}",

@@ -113,7 +113,7 @@ _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
 
 class Environment(msgspec.Struct, frozen=True):
     values: dict[str, str]
-    family: dict[str, str]
+    agent_values: dict[str, str]
     """Those of ``values`` that belong to the agent."""
     secrets: dict[str, str]
     """Secrets that the child gets, name → value. They are redacted wherever they appear."""
@@ -132,22 +132,22 @@ def gather(
 ) -> Environment:
     """Build the child's environment from corral's own."""
     ours = os.environ if environ is None else environ
-    names = _family(agent, {**ours, **run.env})
-    family = _chosen(ours, names)
+    names = _agent_names(agent, {**ours, **run.env})
+    agent_values = _chosen(ours, names)
     passed = {name: ours[name] for name in run.pass_env if name in ours}
-    values = {**_chosen(ours, BASE), **family, **passed, **run.env}
-    secrets = {name: family[name] for name in agent.secret_env if name in family}
+    values = {**_chosen(ours, BASE), **agent_values, **passed, **run.env}
+    secrets = {name: agent_values[name] for name in agent.secret_env if name in agent_values}
     secrets |= named_secrets({**passed, **run.env})
     for server in run.mcp_servers:
         for name, value in {**server.env, **server.headers}.items():
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
-    known = {**family, **_chosen(run.env, names)}
+    known = {**agent_values, **_chosen(run.env, names)}
     others = {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
     return Environment(values, known, long, others)
 
 
-def _family(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:
+def _agent_names(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the agent's own variables, as far as it needs them now."""
     more = (names for switch, names in agent.conditional_env.items() if given.get(switch))
     return (*agent.env_names, *(name for names in more for name in names))

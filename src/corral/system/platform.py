@@ -35,10 +35,10 @@ KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
-    """A process as it was a moment ago. ``(pid, born)`` identifies it for ever."""
+    """A process as it was a moment ago. ``(pid, start_time)`` identifies it for ever."""
 
     pid: int
-    born: str
+    start_time: str
     ppid: int
     pgid: int
     sid: int
@@ -136,9 +136,11 @@ def _ps() -> dict[int, ProcessInfo]:
         listing = subprocess.run(["/bin/ps", "-A", "-o", columns], capture_output=True, check=False)
         table: dict[int, ProcessInfo] = {}
         for line in listing.stdout.decode(errors="replace").splitlines():
-            pid, ppid, pgid, state, *born = line.split()
+            pid, ppid, pgid, state, *start_time = line.split()
             alive = not state.startswith("Z")
-            table[int(pid)] = ProcessInfo(int(pid), " ".join(born), int(ppid), int(pgid), 0, alive)
+            table[int(pid)] = ProcessInfo(
+                int(pid), " ".join(start_time), int(ppid), int(pgid), 0, alive
+            )
         _ps_cache = (time.monotonic(), table)
     return _ps_cache[1]
 
@@ -291,7 +293,7 @@ def send_signal(proc: ProcessInfo, sig: int) -> None:
         pidfd = os.pidfd_open(proc.pid)
         try:
             now = get_process(proc.pid)
-            if now is not None and now.born == proc.born:
+            if now is not None and now.start_time == proc.start_time:
                 signal.pidfd_send_signal(pidfd, sig)
         finally:
             os.close(pidfd)

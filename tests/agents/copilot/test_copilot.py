@@ -257,7 +257,7 @@ def test_the_report_says_what_ask_becomes() -> None:
     for agent in (ALONE, PEER):
         row = rows(agent, Policy())["write"]
         assert (row.verdict, row.enforcement) == ("deny", "native")
-        assert "nobody can answer" in row.note
+        assert "no one can answer" in row.note
     assert rows(PEER, Policy.edits())["write"].enforcement == "brokered"
     assert rows(ALONE, Policy.edits())["write"].enforcement == "impossible"
     assert rows(ALONE, Policy.full())["write"].enforcement == "native"

@@ -492,7 +492,7 @@ CALLS: dict[str, dict[str, Any]] = dict.fromkeys(KINDS, ARGUMENTS) | {
 
 
 def ruled(policy: Policy, tool: str, *, interactive: bool) -> str:
-    """The policy's verdict on a call; *ask* is *deny* if nobody can answer."""
+    """The policy's verdict on a call; *ask* is *deny* if no one can answer."""
     kind: Any = "mcp" if tool.startswith("mcp_") else KINDS[tool]
     command = "ls" if tool == "run_shell_command" else None
     own = tool.startswith("mcp_corral_")

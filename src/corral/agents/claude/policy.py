@@ -13,7 +13,7 @@ Facts that this depends on, each seen in runs of the real program:
 - Reading inside the working directories needs no permission request. It asks about every other
   path and resolves links first; it never reads ``/proc``.
 - A call that no rule allows sends us a permission request, and is not made until we answer.
-- If nobody can answer, what the policy would ask about is not offered.
+- If no one can answer, what the policy would ask about is not offered.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _denied_names(policy: Policy) -> tuple[str, ...]:
 def _effective(
     policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
 ) -> Verdict:
-    """What the policy says; *ask* is *deny* where nobody can answer."""
+    """What the policy says; *ask* is *deny* where no one can answer."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
 

@@ -262,11 +262,11 @@ def kind_of(name: str) -> ToolKind:
 
 def hook_denial(reason: str) -> JsonObject:
     """The answer of a hook that denies a call."""
-    said: JsonObject = {"permissionDecision": "deny", "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **said}}
+    answer: JsonObject = {"permissionDecision": "deny", "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}}
 
 
 def hook_edit(arguments: JsonObject) -> JsonObject:
     """The answer of a hook that changes the input of a call."""
-    said: JsonObject = {"permissionDecision": "allow", "updatedInput": arguments}
-    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **said}}
+    answer: JsonObject = {"permissionDecision": "allow", "updatedInput": arguments}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}}

@@ -127,7 +127,7 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def verdict_of(
     policy: Policy, capability: Capability, run: RunOptions, *, asks: bool, own: bool = False
 ) -> Verdict:
-    """*ask* is *deny* if nobody can answer. It is also *deny* for what Copilot asks about only
+    """*ask* is *deny* if no one can answer. It is also *deny* for what Copilot asks about only
     sometimes, unless the caller accepts what cannot be enforced (``strict=False``)."""
     verdict = policy.verdict(capability, own=own)
     if verdict == "ask" and not (asks and run.interactive):

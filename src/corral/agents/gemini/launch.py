@@ -112,7 +112,7 @@ def _launch(
 ) -> Launch:
     method, auth_note = _auth(place)
     trusted = _trust(run, place)
-    settings = _merged(_untrusting(place.user_settings), _settings(run, place, method))
+    settings = _merged(_without_trust(place.user_settings), _settings(run, place, method))
     settings_text = msgspec.json.format(msgspec.json.encode(settings), indent=1).decode()
     rules = _policy_files(place)
     files = {**files, ".gemini/settings.json": settings_text, **rules}
@@ -298,7 +298,7 @@ def _hooks(command: str) -> dict[str, Json]:
     return {"BeforeTool": [{"hooks": [hook]}]}
 
 
-def _untrusting(theirs: Mapping[str, Json]) -> dict[str, Json]:
+def _without_trust(theirs: Mapping[str, Json]) -> dict[str, Json]:
     """The user's settings without trust in MCP servers: a trusted server's tools do not ask."""
     servers = theirs.get("mcpServers")
     if not isinstance(servers, dict):

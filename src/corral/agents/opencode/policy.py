@@ -2,7 +2,7 @@
 
 There are two ways to start it. The persistent agent (``acp_rules``) asks us about each file that
 it reads or writes, and we judge where the path leads. What the policy denies, or would ask about
-if nobody can answer, is denied by a rule and so not offered to the model. One process per prompt
+if no one can answer, is denied by a rule and so not offered to the model. One process per prompt
 (``headless_rules``) would end its run at the first permission request, so there every call is
 allowed or denied by a rule.
 
@@ -199,7 +199,7 @@ def offers_shell(rules: dict[str, Json]) -> bool:
 def _effective(
     policy: Policy, run: RunOptions, capability: Capability, *, own: bool = False
 ) -> Verdict:
-    """*ask* is *deny* if nobody can answer."""
+    """*ask* is *deny* if no one can answer."""
     verdict = policy.verdict(capability, own=own)
     return "deny" if verdict == "ask" and not run.interactive else verdict
 

@@ -133,7 +133,7 @@ def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
 def _effective(
     policy: Policy, capability: Capability, run: RunOptions, *, own: bool = False
 ) -> Verdict:
-    """*ask* is *deny* where nobody can answer; but rules may still allow single commands."""
+    """*ask* is *deny* where no one can answer; but rules may still allow single commands."""
     verdict = _verdict(policy, capability, own=own)
     if verdict != "ask" or run.interactive or (capability == "shell" and _has_allow_rule(policy)):
         return verdict

@@ -10,7 +10,7 @@ from corral.policy import Capability, Verdict
 OWN_DEFAULT = "the agent's own default: it asks for nothing"
 UNASKED_BY_DEFAULT = "with mode='native' it does not ask about what it allows by itself"
 ASKED = "each call asks for permission"
-ASK_DENIED = "ask→deny: nobody can answer, so it is not offered to the model"
+ASK_DENIED = "ask→deny: no one can answer, so it is not offered to the model"
 HEADLESS_DENIED = "ask→deny: an agent that runs one prompt cannot ask"
 NOT_OFFERED = "not offered to the model"
 NO_SERVERS = "it takes no MCP servers"

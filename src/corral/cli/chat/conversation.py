@@ -205,7 +205,7 @@ class Conversation:
         return f"<conversation_so_far>\n{cut}\n</conversation_so_far>"
 
     @property
-    def hands_over(self) -> bool:
+    def sends_history(self) -> bool:
         """Whether the conversation so far is sent with the next prompt."""
         return bool(self._handover)
 

@@ -128,7 +128,7 @@ def _agent(chat: Conversation, name: str) -> None:
 
 
 def _show_change(chat: Conversation) -> None:
-    note = "; the conversation so far is sent with the next prompt" if chat.hands_over else ""
+    note = "; the conversation so far is sent with the next prompt" if chat.sends_history else ""
     _print(f"now: {chat.agent} · {chat.model or 'default model'}{note}")
 
 

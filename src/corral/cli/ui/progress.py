@@ -45,7 +45,7 @@ class Progress(LiveProgress):
         self._hides_status = False
 
     def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
-        """Print what is denied because nobody can be asked. ``asks``: a person can be asked."""
+        """Print what is denied because no one can be asked. ``asks``: a person can be asked."""
         # If the agent is a person, they may be typing here: no status line, no heartbeat.
         if "person" in prepared.agent.capabilities:
             self._is_live = self._beats = False
@@ -53,7 +53,7 @@ class Progress(LiveProgress):
         self.show_denied(prepared.agent.name, denied, agent_asks=prepared.agent.asks)
 
     def show_denied(self, agent: str, denied: Sequence[str], *, agent_asks: bool) -> None:
-        """Print which capabilities are denied because nobody can be asked. ``agent_asks``: the
+        """Print which capabilities are denied because no one can be asked. ``agent_asks``: the
         agent has a channel for questions."""
         if not denied:
             return

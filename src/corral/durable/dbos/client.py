@@ -61,7 +61,7 @@ DEFAULT_QUEUE = "default"
 ANY_NODE = "*"
 """The resource of each node that does real work and has no limited resource of its own."""
 _OWN_QUEUE = "own-"
-NO_WORKERS = _OWN_QUEUE + "nobody"
+NO_WORKERS = _OWN_QUEUE + "none"
 """A queue without a worker; its owner is never alive."""
 
 CONNECTIONS = 4

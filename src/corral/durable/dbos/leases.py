@@ -100,12 +100,12 @@ class FileLeases:
 
     def __init__(self, database: Path, folder: Path) -> None:
         self._database, self._folder = database, folder
-        self._held: tuple[Path, int] | None = None
+        self._lock: tuple[Path, int] | None = None
 
     def hold(self, executor: str) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / executor
-        self._held = file, fs.lock_file(file)
+        self._lock = file, fs.lock_file(file)
         _held_here.add(executor)
 
     @contextlib.contextmanager
@@ -124,16 +124,16 @@ class FileLeases:
             os.close(fd)
 
     def check(self) -> bool:
-        return self._held is not None
+        return self._lock is not None
 
     def busy(self) -> set[str]:
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as opened:
             return _names(opened.execute(select_busy_executors(is_file=True)).fetchall())
 
     def release(self) -> None:
-        if self._held is not None:
-            file, fd = self._held
-            self._held = None
+        if self._lock is not None:
+            file, fd = self._lock
+            self._lock = None
             _held_here.discard(file.name)
             file.unlink(missing_ok=True)
             os.close(fd)

@@ -1,4 +1,4 @@
-"""An executor: this process while it runs workflows, in a thread and an event loop of their own.
+"""An executor: runs workflows in this process, in a separate thread and event loop.
 
 There is at most one per process, because the library has one engine per process. It holds a lease,
 checks every second for executors that died, and puts their work back on the queues.

@@ -34,8 +34,8 @@ Crashes
 * A node workflow ends without a message (cancelled from outside, dead letter): after ``CHECK``
   seconds without a message the run reads the states of what is in flight and creates the missing
   messages itself (``_find_lost``), in a recorded step.
-* A run that was forked has ``known`` messages: where the scheduler orders something known, that
-  message is taken at once, and nothing runs.
+* A run that was forked has ``known`` messages: if the scheduler returns a command whose result is
+  among them, that message is taken at once, and nothing runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run works: in a shared folder as it is, or in a git worktree of its own, at a commit.
+"""Where a run works: in a shared folder, or in its own git worktree at a commit.
 
 Theory of operation
 -------------------

@@ -251,13 +251,13 @@ class Reader:
         if found is None:
             skipped = self.text[after : self.at].strip()
             hint = "A # begins a comment: put such a value in quotes." if skipped[:1] == "#" else ""
-            raise self.error(f"expected a value after {key} =", hint=hint or self.odd())
+            raise self.error(f"expected a value after {key} =", hint=hint or self.quotes_hint())
         try:
             value = self.words[found[0]]
         except ValueError as error:
             raise self.error(f"{found[0][:40]} is not a value", hint=str(error)) from None
         if not AFTER_VALUE.match(self.text, found.end()):
-            raise self.error("this value needs quotes", hint=self.odd())
+            raise self.error("this value needs quotes", hint=self.quotes_hint())
         self.at = found.end()
         return value
 
@@ -266,9 +266,9 @@ class Reader:
             return self.string()
         found = IDENTIFIER.match(self.text, self.at)
         if found is None:
-            raise self.error(f"expected {wanted}", hint=self.odd())
+            raise self.error(f"expected {wanted}", hint=self.quotes_hint())
         if self.text[found.end() : found.end() + 1].isalnum():  # a letter beyond ASCII
-            raise self.error("a letter that needs quotes", hint=self.odd())
+            raise self.error("a letter that needs quotes", hint=self.quotes_hint())
         self.at = found.end()
         return found[0]
 
@@ -279,7 +279,7 @@ class Reader:
         else:
             self.at = found.end()
 
-    def odd(self) -> str | None:
+    def quotes_hint(self) -> str | None:
         """The hint for a name that needs quotes; None: the text here is not like a name."""
         found = ODD_NAME.match(self.text, self.at)
         if found is None or not (found[0][0].isalnum() or len(found[0]) > 2):
@@ -310,7 +310,7 @@ class Reader:
 
     def expect(self, character: str, message: str) -> None:
         if not self.sees(character):
-            raise self.error(message, hint=self.odd())
+            raise self.error(message, hint=self.quotes_hint())
         self.at += 1
 
     def error(self, message: str, *, hint: str | None = None, at: int | None = None) -> DotError:

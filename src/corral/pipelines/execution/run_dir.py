@@ -167,9 +167,9 @@ class RunDir:
         with self._storing():
             paths.write_private(self.path / CHECKPOINT, _indented(data))
 
-    def append_events(self, happened: Iterable[RunEvent]) -> None:
+    def append_events(self, new_events: Iterable[RunEvent]) -> None:
         """Append to ``events.ndjson``."""
-        data = memoryview(b"".join(events.to_json(event) + b"\n" for event in happened))
+        data = memoryview(b"".join(events.to_json(event) + b"\n" for event in new_events))
         with self._storing():
             if self._events is None:
                 self.path.mkdir(parents=True, exist_ok=True)

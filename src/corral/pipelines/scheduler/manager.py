@@ -1,8 +1,8 @@
 """The manager loop: a node that watches a child pipeline.
 
-One cycle observes the child, steers it, checks whether it is enough, and waits. The functions
-change the state and order commands; when one returns an outcome, the manager's node is done with
-it, and the caller ends the node.
+One cycle reads the state of the child, steers it, checks the stop condition, and waits. The
+functions change the state and add commands. When one returns an outcome, the manager's node has
+ended with it, and the caller ends the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def steers(node: Node) -> bool:
 
 
 def start_child(run: RunContext, lane: Lane, node: Node) -> None:
-    """Order the child pipeline. Raises ``ValueError`` if the node names none."""
+    """Add the command that starts the child. Raises ``ValueError`` if the node names none."""
     if not dotfile(run.graph, node):
         raise ValueError("no child pipeline is named; set stack.child_dotfile")
     lane.context["stack.child.status"] = "running"
@@ -52,7 +52,7 @@ def steer_child(run: RunContext, lane: Lane, node: Node, outcome: Outcome) -> Ou
 
 
 def check(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
-    """The manager's outcome, or None after it ordered a wait for the next cycle. Raises
+    """The manager's outcome, or None after it added a wait for the next cycle. Raises
     ``ValueError``."""
     stop = node.text("manager.stop_condition")
     if stop and conditions.compile(stop).holds(conditions.lookup_in(lane.context)):

@@ -268,8 +268,8 @@ class AcpClient:
         out: list[Command] = [Send(jsonrpc.result(request_id, {"outcome": outcome}))]
         if option_id is None or not kinds[option_id].startswith("allow"):
             items = _session_events(out, ask.session_id)
-            fate: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
-            self._conversation(ask.session_id).deny_call(ask.call.call_id, fate, items)
+            status: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
+            self._conversation(ask.session_id).deny_call(ask.call.call_id, status, items)
         return _without_empty_emits(out)
 
     def answer_file_request(self, request_id: Id, result: Json) -> list[Command]:

@@ -14,7 +14,7 @@ Callers: ``PrivateConnection`` (one per ``Session``) and the pool's workers open
 There is no reader task. A task that waits for something (a reply, items of a session) calls
 ``_pump`` with a condition. The first waiter reads the process and executes the commands for all;
 the others wait on futures. When the reader has what it waited for, or is cancelled, it wakes the
-others and one of them reads on. So a session that nobody reads costs nothing, a slow reader slows
+others and one of them reads on. So a session that is not read costs nothing, a slow reader slows
 the agent, and cancelling any waiter leaves no task behind.
 
 States:
@@ -287,7 +287,7 @@ class AcpSession:
 
 
 class Connection:
-    """Made by ``open``. Every method but ``kill`` belongs to the loop it was opened in."""
+    """Made by ``open``. Call its methods only in the event loop in which it was opened."""
 
     def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
         self._prepared = prepared
@@ -458,7 +458,7 @@ class Connection:
 
     async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
-        no longer than ``until`` (loop time), and stops when the chat is given up."""
+        no longer than ``until`` (loop time), and stops when the connection is lost."""
         chosen = self._prepared.run.quiet_period
         quiet = self.quirks.late_updates if chosen is None else chosen
         while not session.inbox and await self._wait_for_update(session, quiet, until):

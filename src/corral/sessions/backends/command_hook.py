@@ -2,7 +2,7 @@
 
 The command (``system/hook_relay``) passes each call on to this process. The call is then decided as
 a permission request is (``sessions/permissions``): the policy, the caller's function, the policy
-again. Nobody else is asked: such an agent has denied what the policy would ask about.
+again. No person is asked: such an agent has denied what the policy would ask about.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class ToolServer:
             context: Context, params: mcp_types.CallToolRequestParams
         ) -> mcp_types.CallToolResult:
             answer = await self._call(context, params.name, params.arguments)
-            text = mcp_types.TextContent(type="text", text=_unmistakable(answer.text))
+            text = mcp_types.TextContent(type="text", text=_unambiguous(answer.text))
             return mcp_types.CallToolResult(content=[text], is_error=not answer.ok)
 
         return Server(
@@ -309,7 +309,7 @@ class ToolServer:
             named[0].cancel()
 
 
-def _unmistakable(text: str) -> str:
+def _unambiguous(text: str) -> str:
     """The answer's text; JSON that is not an object is put into one. An agent may take such a text
     for structured content, and then reject it because it is not an object."""
     try:

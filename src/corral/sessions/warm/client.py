@@ -1,8 +1,8 @@
 """A named warm session, as its callers see it: send a prompt, read the events, stop it.
 
 A named session belongs to a folder and a name. Its agent runs in a background process (``server``)
-that answers on a Unix socket, so that the second prompt costs a prompt and not a start. The files
-are in corral's home, in ``warm/<digest>``, accessible to the owner only:
+that answers on a Unix socket, so that later prompts do not start the agent again. The files are
+in corral's home, in ``warm/<digest>``, accessible to the owner only:
 
 * ``lock``: held by the background process as long as it lives;
 * ``socket``: where it listens; if that path is too long for a socket, it is in the folder for

@@ -1,10 +1,10 @@
 """What changed on disk while an agent worked in a folder.
 
-``look`` makes a snapshot before, ``look_again`` one after, and ``compare`` returns the difference.
-So changes by ``cp``, ``sed -i`` and scripts are found, and earlier changes are not reported. In a
-git repository ignored files are left out. The files are listed by ``corral.system.git.scan``. git
-only reads the index, in a git folder of corral's own: the agent may have written the repository's
-settings, its ignore files and embedded repositories.
+``take_snapshot`` is called before, ``take_snapshot_after`` afterwards, and ``compare`` returns the
+difference. So changes by ``cp``, ``sed -i`` and scripts are found, and earlier changes are not
+reported. In a git repository ignored files are left out. The files are listed by
+``corral.system.git.scan``. git only reads the index, in a git folder of corral's own: the agent may
+have written the repository's settings, its ignore files and embedded repositories.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return os.path.relpath(path, self.root) in self.files
 
 
-def look(root: Path, *, room: int = 0) -> Snapshot:
+def take_snapshot(root: Path, *, room: int = 0) -> Snapshot:
     """The folder as it is now, with at most ``room`` bytes of contents that git does not have."""
     scope = scan.scope_of(root)
     index = _index_of(root) if scope is not None else None
@@ -92,7 +92,7 @@ def look(root: Path, *, room: int = 0) -> Snapshot:
     return Snapshot(str(root), files, complete, scope, staged, reader.contents, index, tracked)
 
 
-def look_again(before: Snapshot) -> Snapshot:
+def take_snapshot_after(before: Snapshot) -> Snapshot:
     """The same folder, later. The ignore rules from outside the folder are those of ``before``,
     even if the repository is gone."""
     root = Path(before.root)

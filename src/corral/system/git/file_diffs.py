@@ -137,12 +137,12 @@ def _hunks(
     if max(len(old), len(new)) <= MAX_COMPARED:
         return SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT)
     a, b = len(old) - tail, len(new) - tail
-    whole: list[_Opcode] = [
+    complete: list[_Opcode] = [
         ("equal", 0, head, 0, head),
         ("replace", head, a, head, b),
         ("equal", a, len(old), b, len(new)),
     ]
-    return [whole]
+    return [complete]
 
 
 def _range(start: int, stop: int) -> str:

@@ -340,7 +340,7 @@ class Child:
         self._ending = False
         self._closed = False
         self._over = False
-        self._nudged = False
+        self._interrupted = False
         self._waiter: asyncio.Future[None] | None = None
         self._last_output = 0.0
         self._exit_time = 0.0
@@ -366,7 +366,7 @@ class Child:
             self._waiter.set_result(None)
 
     def interrupt_read(self) -> None:
-        self._nudged = True
+        self._interrupted = True
         self._wake()
 
     async def read(self) -> bytes | None:
@@ -388,8 +388,8 @@ class Child:
             if self.exit is not None:
                 pause = self._seconds_left()
                 self._over = data is not None or pause <= 0
-            if self._nudged:
-                self._nudged = False
+            if self._interrupted:
+                self._interrupted = False
                 return None
             if not self._over:
                 await self._wait_woken(pause, listen=data is None)

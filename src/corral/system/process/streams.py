@@ -259,7 +259,7 @@ class FollowedFile:
 
 class _WriteEvents:
     """Reports of writes from the kernel, for all followed files of one loop: a user has only a few
-    hundred inotify platform."""
+    hundred inotify instances."""
 
     _open: ClassVar[dict[asyncio.AbstractEventLoop, _WriteEvents]] = {}
 

@@ -111,14 +111,14 @@ class ProcessTree:
         self._known: dict[int, str] = {}
 
     @classmethod
-    def left_behind(cls, root: int, born: str, mark: str, number: int | None) -> ProcessTree:
+    def left_behind(cls, root: int, start_time: str, mark: str, number: int | None) -> ProcessTree:
         """The tree of a run whose owner died. It consists of processes with its mark, of its root
         if the start time is the same, and of their descendants. A pid alone proves nothing."""
         tree = cls.__new__(cls)
         tree.root, tree.mark, tree.number = root, mark, number
         tree.root_exited, tree.gone, tree.reaped, tree._ours = True, False, True, False
         tree.is_sandboxed = False
-        tree._known = {root: born}
+        tree._known = {root: start_time}
         return tree
 
     def live_processes(self) -> list[platform.ProcessInfo]:
@@ -135,11 +135,11 @@ class ProcessTree:
         found: dict[int, platform.ProcessInfo] = {}
         self._walk([] if self.reaped or self.root_exited else [self.root], found)
         known = (platform.get_process(pid) for pid in self._known)
-        self._walk([p.pid for p in known if p and self._known[p.pid] == p.born], found)
+        self._walk([p.pid for p in known if p and self._known[p.pid] == p.start_time], found)
         # Orphans last: a process that loses its parent during the walk becomes ours meanwhile.
         while fresh := self._orphans(found):
             self._walk(fresh, found)
-        self._known = {proc.pid: proc.born for proc in found.values()}
+        self._known = {proc.pid: proc.start_time for proc in found.values()}
         return list(found.values())
 
     def _walk(
@@ -282,13 +282,13 @@ class Entry(msgspec.Struct, frozen=True):
     """A started process, and the process that started it."""
 
     pid: int
-    born: str
+    start_time: str
     """Its start time, as the system counts it: together with the pid it identifies the process."""
     pgid: int
     mark: str
     number: int | None
     owner: int
-    owner_born: str
+    owner_start_time: str
     boot: str
     pid_space: str
     agent: str
@@ -300,7 +300,7 @@ class Entry(msgspec.Struct, frozen=True):
         if self.boot != platform.boot_id():
             return True
         owner = platform.get_process(self.owner)
-        return owner is None or not owner.alive or owner.born != self.owner_born
+        return owner is None or not owner.alive or owner.start_time != self.owner_start_time
 
 
 class ProcessRegistry(msgspec.Struct, frozen=True):
@@ -318,18 +318,20 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
     def add(self, tree: ProcessTree, program: str) -> None:
         """Register a process that has just started. Raises ``OSError``."""
         root = platform.get_process(tree.root)
-        self._write(tree.root, root.born if root else "", tree.mark, tree.number, program)
+        self._write(tree.root, root.start_time if root else "", tree.mark, tree.number, program)
 
-    def _write(self, pid: int, born: str, mark: str, number: int | None, program: str) -> None:
+    def _write(
+        self, pid: int, start_time: str, mark: str, number: int | None, program: str
+    ) -> None:
         us = platform.get_process(os.getpid())
         entry = Entry(
             pid=pid,
-            born=born,
+            start_time=start_time,
             pgid=pid,
             mark=mark,
             number=number,
             owner=os.getpid(),
-            owner_born=us.born if us else "",
+            owner_start_time=us.start_time if us else "",
             boot=platform.boot_id(),
             pid_space=platform.pid_namespace(),
             agent=self.agent,
@@ -373,6 +375,6 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
 
 
 def _end_left_behind(entry: Entry) -> bool:
-    tree = ProcessTree.left_behind(entry.pid, entry.born, entry.mark, entry.number)
+    tree = ProcessTree.left_behind(entry.pid, entry.start_time, entry.mark, entry.number)
     tree.kill(REAPING)
     return tree.gone

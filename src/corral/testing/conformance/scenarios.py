@@ -255,10 +255,10 @@ async def resumes_session(stage: Stage) -> str:
     must(token, "there is no token to resume with")
     try:
         name = [Turn(text="Ada.", repeat="forever")]
-        again = await stage.run("What is my name?", name, keep=True, resume=token)
+        second = await stage.run("What is my name?", name, keep=True, resume=token)
     finally:
         store.find(token or "").close(keep=False)
-    success(again)
+    success(second)
     texts = texts_to_model(stage)
     must("My name is Ada." in texts, f"the model received only {texts[-200:]!r}")
     return "the history was sent"

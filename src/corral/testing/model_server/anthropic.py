@@ -23,15 +23,15 @@ from corral.testing.model_server.wire import (
     bearer,
     body,
     call_id,
-    counts,
+    decode_signature,
     malformed,
-    mark,
-    paced,
+    plain_response,
+    request_mark,
     retry_after,
     signature,
     sse,
-    undivided,
-    unsigned,
+    token_counts,
+    with_faults,
 )
 from corral.values import Json
 
@@ -79,8 +79,8 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     listed = LIST.fullmatch(incoming.path)
     # OpenAI and Google have the same path. Only Anthropic's clients send a version.
     if listed is not None and incoming.verb == "GET" and "anthropic-version" in incoming.headers:
-        whole = _model(listed[1]) if listed[1] else _models()
-        return ServerResponse(headers=JSON + _head("models"), pieces=[msgspec.json.encode(whole)])
+        models = _model(listed[1]) if listed[1] else _models()
+        return ServerResponse(headers=JSON + _head("models"), pieces=[msgspec.json.encode(models)])
     found = PATH.fullmatch(incoming.path)
     if found is None:
         return None
@@ -114,23 +114,25 @@ def unscripted(request: Request) -> Turn:
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True and request.method == "messages"
-    headers = _head(mark(request))
+    headers = _head(request_mark(request))
     if turn.status is not None and not (turn.late and streamed):
-        answer = _refusal(turn.status, _error(turn), _spent(request, turn))
+        answer = _refusal(turn.status, _error(turn), _failure_headers(request, turn))
     elif turn.malformed is not None:
         good = _stream(request, turn)[:-1] if turn.text and streamed else []
         half = HALF if streamed else HALF.partition(b"data: ")[2]
         answer = malformed(turn, half, EVENTS if streamed else JSON, good)
     elif request.method != "messages":
-        counted: Json = {"input_tokens": counts(request, turn).get("input", 0)}
+        counted: Json = {"input_tokens": token_counts(request, turn).get("input", 0)}
         answer = ServerResponse(headers=JSON + headers, pieces=[msgspec.json.encode(counted)])
     elif streamed:
         answer = ServerResponse(
             headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn)
         )
     else:
-        answer = undivided(msgspec.json.encode(_whole(request, turn)), JSON + headers)
-    return paced(answer, turn)
+        answer = plain_response(
+            msgspec.json.encode(_complete_response(request, turn)), JSON + headers
+        )
+    return with_faults(answer, turn)
 
 
 def refuse(status: int, message: str) -> ServerResponse:
@@ -148,10 +150,8 @@ def refuse_key(key: str | None) -> ServerResponse:
 
 
 def _refusal(status: int, error: Json, headers: Headers) -> ServerResponse:
-    whole: Json = {"type": "error", "error": error, "request_id": dict(headers)["request-id"]}
-    return ServerResponse(
-        status=status, headers=JSON + headers, pieces=[msgspec.json.encode(whole)]
-    )
+    body: Json = {"type": "error", "error": error, "request_id": dict(headers)["request-id"]}
+    return ServerResponse(status=status, headers=JSON + headers, pieces=[msgspec.json.encode(body)])
 
 
 def _error(turn: Turn) -> dict[str, Json]:
@@ -172,13 +172,13 @@ def _head(mark: str, *, spent: bool = False, reset: float = 1.0) -> Headers:
     headers = [("request-id", f"req_{mark}")]
     for name, limit in LIMITS.items():
         left = 0 if spent else limit - 1
-        told = {"limit": limit, "remaining": left, "reset": at}
-        headers += [(f"anthropic-ratelimit-{name}-{what}", str(n)) for what, n in told.items()]
+        values = {"limit": limit, "remaining": left, "reset": at}
+        headers += [(f"anthropic-ratelimit-{name}-{what}", str(n)) for what, n in values.items()]
     return tuple(headers)
 
 
-def _spent(request: Request, turn: Turn) -> Headers:
-    head = _head(mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
+def _failure_headers(request: Request, turn: Turn) -> Headers:
+    head = _head(request_mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
     return head + retry_after(turn)
 
 
@@ -187,7 +187,7 @@ class Block(msgspec.Struct, frozen=True):
 
     opened: dict[str, Json]
     deltas: list[dict[str, Json]]
-    whole: dict[str, Json]
+    complete: dict[str, Json]
     signed: dict[str, Json] | None = None
     """The last delta of thoughts, which has no text."""
 
@@ -229,7 +229,7 @@ def _blocks(request: Request, turn: Turn) -> Iterator[Block]:
 def _stream(request: Request, turn: Turn) -> list[bytes]:
     """One piece per delta, with the events before it."""
     sent: list[bytes] = []
-    started: dict[str, Json] = {"type": "message_start", "message": _started(request, turn)}
+    started: dict[str, Json] = {"type": "message_start", "message": _first_message(request, turn)}
     waiting = [started]
     waiting.append(PING)
     for index, block in enumerate(_blocks(request, turn)):
@@ -248,7 +248,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         waiting = []
     if turn.late:
         waiting.append(
-            {"type": "error", "error": _error(turn), "request_id": f"req_{mark(request)}"}
+            {"type": "error", "error": _error(turn), "request_id": f"req_{request_mark(request)}"}
         )
     elif turn.finish:
         ended: dict[str, Json] = {"type": "message_delta", "delta": _stop(request, turn)}
@@ -257,15 +257,15 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
     return [*sent, sse(waiting)]
 
 
-def _started(request: Request, turn: Turn) -> dict[str, Json]:
+def _first_message(request: Request, turn: Turn) -> dict[str, Json]:
     """The usage at the start: the count of the output is not final."""
     usage = _usage(request, turn, output=1)
     stop: dict[str, Json] = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
     return {**_message(request), "content": [], **stop, **usage}
 
 
-def _whole(request: Request, turn: Turn) -> dict[str, Json]:
-    content: list[Json] = [block.whole for block in _blocks(request, turn)]
+def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:
+    content: list[Json] = [block.complete for block in _blocks(request, turn)]
     return {
         **_message(request),
         "content": content,
@@ -275,7 +275,7 @@ def _whole(request: Request, turn: Turn) -> dict[str, Json]:
 
 
 def _message(request: Request) -> dict[str, Json]:
-    id = f"msg_{mark(request)}"
+    id = f"msg_{request_mark(request)}"
     return {"id": id, "type": "message", "role": "assistant", "model": request.model}
 
 
@@ -299,7 +299,7 @@ def _usage(request: Request, turn: Turn, *, output: int | None = None) -> dict[s
     """Anthropic counts the cache separately from the input, and thoughts as part of the output."""
     if turn.usage is False:
         return {}
-    given = counts(request, turn)
+    given = token_counts(request, turn)
     cached, written = given.get("cached", 0), given.get("written", 0)
     thoughts = given.get("thoughts", 0)
     usage: dict[str, Json] = {
@@ -334,11 +334,11 @@ def _model(name: str) -> dict[str, Json]:
 
 def system(body: dict[str, Json]) -> str:
     """The field ``system``, and messages with the role ``system``, which newer models accept."""
-    said = list(texts(body.get("system")))
+    found = list(texts(body.get("system")))
     for entry in tables(body.get("messages")):
         if entry.get("role") == "system":
-            said.extend(texts(entry.get("content")))
-    return "\n".join(said)
+            found.extend(texts(entry.get("content")))
+    return "\n".join(found)
 
 
 def history(messages: Json) -> Iterator[Message]:
@@ -357,7 +357,7 @@ def tools(declarations: Json) -> Iterator[str]:
 
 def _history_message(entry: dict[str, Json], called: dict[str, str]) -> Message:
     content = entry.get("content")
-    said: list[str] = []
+    found: list[str] = []
     context: list[str] = []
     thoughts: list[str] = []
     calls: list[Call] = []
@@ -368,12 +368,12 @@ def _history_message(entry: dict[str, Json], called: dict[str, str]) -> Message:
     ):
         match block:
             case {"type": "text", "text": str(text)}:
-                (context if text.startswith(CONTEXT) else said).append(text)
+                (context if text.startswith(CONTEXT) else found).append(text)
             case {"type": "thinking"}:
                 thoughts.append(string(block.get("thinking")) or "")
-                signatures.append(unsigned(string(block.get("signature")) or ""))
+                signatures.append(decode_signature(string(block.get("signature")) or ""))
             case {"type": "redacted_thinking", "data": str(data)}:
-                signatures.append(unsigned(data))
+                signatures.append(decode_signature(data))
             case {"type": "tool_use"}:
                 args = block.get("input")
                 name, given = (
@@ -389,7 +389,7 @@ def _history_message(entry: dict[str, Json], called: dict[str, str]) -> Message:
                 pass
     return Message(
         role="model" if entry.get("role") == "assistant" else "user",
-        texts=tuple(said),
+        texts=tuple(found),
         context=tuple(context),
         thoughts=tuple(thoughts),
         calls=tuple(calls),

@@ -14,15 +14,15 @@ from corral.testing.model_server.fields import arguments, result, string, tables
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
-    asked,
     credential,
     env,
     error,
     failure,
     head,
-    listed,
+    model_list,
     refuse,
     refuse_key,
+    request_body,
     unscripted,
 )
 from corral.testing.model_server.request import Call, Message, Request, ToolResult
@@ -31,11 +31,11 @@ from corral.testing.model_server.wire import (
     EVENTS,
     JSON,
     call_id,
-    counts,
     malformed,
-    mark,
-    paced,
-    undivided,
+    plain_response,
+    request_mark,
+    token_counts,
+    with_faults,
 )
 from corral.values import Json
 
@@ -51,9 +51,9 @@ INSTRUCTIONS = ("system", "developer")
 
 
 def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
-    if (models := listed(incoming)) is not None:
+    if (models := model_list(incoming)) is not None:
         return models
-    sent = asked(incoming, PATH, "You must provide a model parameter.")
+    sent = request_body(incoming, PATH, "You must provide a model parameter.")
     if not isinstance(sent, dict):
         return sent
     return Request(
@@ -71,9 +71,9 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True
-    headers = head(mark(request))
+    headers = head(request_mark(request))
     if turn.status is not None and not (turn.late and streamed):
-        answer = failure(turn, mark(request))
+        answer = failure(turn, request_mark(request))
     elif turn.malformed is not None:
         answer = _malformed(request, turn, streamed)
     elif streamed:
@@ -81,15 +81,17 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
         sent += [] if turn.late else [DONE]
         answer = ServerResponse(headers=EVENTS + headers, streamed=True, pieces=sent)
     else:
-        answer = undivided(msgspec.json.encode(_whole(request, turn)), JSON + headers)
-    return paced(answer, turn)
+        answer = plain_response(
+            msgspec.json.encode(_complete_response(request, turn)), JSON + headers
+        )
+    return with_faults(answer, turn)
 
 
 def _malformed(request: Request, turn: Turn, streamed: bool) -> ServerResponse:
     if not streamed:
         return malformed(turn, HALF.removeprefix(b"data: "), JSON)
-    said = _deltas(request, turn) if turn.text else iter(())
-    return malformed(turn, HALF, EVENTS, [_event(_chunk(request, delta)) for delta in said])
+    deltas = _deltas(request, turn) if turn.text else iter(())
+    return malformed(turn, HALF, EVENTS, [_event(_chunk(request, delta)) for delta in deltas])
 
 
 def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
@@ -110,10 +112,10 @@ def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
 
 def _deltas(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
     """Thoughts, text, then each call: first its name, then its arguments in pieces."""
-    said: list[dict[str, Json]] = []
+    deltas: list[dict[str, Json]] = []
     if turn.block_reason is None:
-        said.extend({"reasoning_content": thought} for thought in pieces(turn.thoughts))
-        said.extend({"content": text} for text in pieces(turn.text))
+        deltas.extend({"reasoning_content": thought} for thought in pieces(turn.thoughts))
+        deltas.extend({"content": text} for text in pieces(turn.text))
         for index, call in enumerate(turn.calls):
             made = _call(request, index, call)
             args = _arguments(call)
@@ -123,15 +125,15 @@ def _deltas(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
                 **made,
                 "function": {"name": call.name, "arguments": ""},
             }
-            said.append({"tool_calls": [opened]})
+            deltas.append({"tool_calls": [opened]})
             for part in (args[:half], args[half:]):
-                said.append({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
+                deltas.append({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
     elif turn.message is not None:
-        said.append({"refusal": turn.message})
-    if not said:
-        said.append({"content": ""})
-    said[0] = {"role": "assistant", **said[0]}
-    yield from said
+        deltas.append({"refusal": turn.message})
+    if not deltas:
+        deltas.append({"content": ""})
+    deltas[0] = {"role": "assistant", **deltas[0]}
+    yield from deltas
 
 
 def _chunk(request: Request, delta: dict[str, Json], finish: str | None = None) -> dict[str, Json]:
@@ -139,7 +141,7 @@ def _chunk(request: Request, delta: dict[str, Json], finish: str | None = None) 
     return {**_head(request), "object": "chat.completion.chunk", "choices": [choice]}
 
 
-def _whole(request: Request, turn: Turn) -> dict[str, Json]:
+def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:
     blocked = turn.block_reason is not None
     text = "" if blocked else "".join(pieces(turn.text))
     message: dict[str, Json] = {"role": "assistant", "content": text or None, "refusal": None}
@@ -161,11 +163,11 @@ def _whole(request: Request, turn: Turn) -> dict[str, Json]:
         "logprobs": None,
         "finish_reason": _finish(turn),
     }
-    whole = _head(request)
-    whole |= {"object": "chat.completion", "choices": [choice]}
+    response = _head(request)
+    response |= {"object": "chat.completion", "choices": [choice]}
     if turn.usage is not False:
-        whole["usage"] = _usage(request, turn)
-    return whole
+        response["usage"] = _usage(request, turn)
+    return response
 
 
 def _head(request: Request) -> dict[str, Json]:
@@ -190,7 +192,7 @@ def _finish(turn: Turn) -> str | None:
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
     """OpenAI counts reasoning as part of the completion, and the cache as part of the prompt."""
-    given = counts(request, turn)
+    given = token_counts(request, turn)
     prompt = given.get("input", 0) + given.get("tool", 0)
     thoughts = given.get("thoughts", 0)
     completion = given.get("output", 0) + thoughts
@@ -208,8 +210,8 @@ def _event(chunk: dict[str, Json]) -> bytes:
 
 
 def system(messages: Json) -> str:
-    said = [texts(entry.get("content")) for entry in tables(messages) if _instructs(entry)]
-    return "\n".join(text for part in said for text in part)
+    found = [texts(entry.get("content")) for entry in tables(messages) if _instructs(entry)]
+    return "\n".join(text for part in found for text in part)
 
 
 def history(messages: Json) -> Iterator[Message]:
@@ -223,8 +225,8 @@ def history(messages: Json) -> Iterator[Message]:
                 calls = tuple(map(_history_call, tables(entry.get("tool_calls"))))
                 called.update({call.id: call.name for call in calls if call.id is not None})
                 thoughts = texts(entry.get("reasoning_content") or entry.get("reasoning"))
-                said = texts(entry.get("content"))
-                yield Message("model", texts=said, thoughts=thoughts, calls=calls)
+                content = texts(entry.get("content"))
+                yield Message("model", texts=content, thoughts=thoughts, calls=calls)
             case "tool":
                 id = string(entry.get("tool_call_id"))
                 returned = ToolResult(called.get(id or "", ""), result(entry.get("content")), id)

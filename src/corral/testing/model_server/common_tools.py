@@ -142,8 +142,8 @@ def _declared(body: JsonObject) -> Iterator[tuple[str, frozenset[str] | None]]:
     """The tools of a request, on any wire, with the names of their parameters; None for a tool that
     takes plain text."""
     for key in _HOLDERS:
-        held = body.get(key)
-        for each in held if isinstance(held, list) else [held]:
+        value = body.get(key)
+        for each in value if isinstance(value, list) else [value]:
             table = as_object(each)
             if not table:
                 continue

@@ -14,13 +14,13 @@ from corral.testing.model_server.wire import (
     Headers,
     bearer,
     body,
-    counts,
+    decode_signature,
     malformed,
-    paced,
+    plain_response,
     retry_after,
     signature,
-    undivided,
-    unsigned,
+    token_counts,
+    with_faults,
 )
 from corral.values import Json
 
@@ -105,7 +105,9 @@ def unscripted(request: Request) -> Turn:
     if isinstance(config, dict):
         schema = get(config, "responseJsonSchema") or get(config, "responseSchema")
         if schema or get(config, "responseMimeType") == "application/json":
-            return Turn(text=_json(_plainest(schema)).decode(), usage={"input": 3, "output": 2})
+            return Turn(
+                text=_json(_smallest_value(schema)).decode(), usage={"input": 3, "output": 2}
+            )
     return Turn(text="OK.")
 
 
@@ -114,8 +116,8 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.method == "streamGenerateContent"
     if turn.status is not None and not (turn.late and streamed):
         failed = _failure(turn)
-        told: Json = [failed] if streamed and not sse else failed
-        answer = _refusal(turn.status, told, retry_after(turn))
+        error: Json = [failed] if streamed and not sse else failed
+        answer = _refusal(turn.status, error, retry_after(turn))
     elif turn.malformed is not None:
         answer = _malformed(request, turn, sse)
     elif request.method == "countTokens":
@@ -124,8 +126,8 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     elif streamed:
         answer = _stream(list(_chunks(request, turn)), sse)
     else:
-        answer = undivided(_json(_whole(request, turn)), JSON)
-    return paced(answer, turn)
+        answer = plain_response(_json(_complete_response(request, turn)), JSON)
+    return with_faults(answer, turn)
 
 
 def refuse(status: int, message: str) -> ServerResponse:
@@ -196,28 +198,28 @@ def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> S
 def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
     """The pieces of a stream: one per text, one with all calls. The last has the finish reason."""
     if turn.block_reason is not None:
-        yield _blocked(request, turn)
+        yield _blocked_prompt(request, turn)
         return
-    groups = [[part] for part in _said(turn, pieces(turn.thoughts), pieces(turn.text))]
-    if called := _called(turn):
+    groups = [[part] for part in _text_parts(turn, pieces(turn.thoughts), pieces(turn.text))]
+    if called := _call_parts(turn):
         groups.append(called)
     broken = turn.hang or turn.cut is not None or turn.malformed is not None or turn.late
     if broken or not groups:
         groups.append([])  # the pieces before must not look complete
     for group in groups[:-1]:
         yield {"candidates": [_candidate(group)], "modelVersion": request.model}
-    yield _failure(turn) if turn.late else _ended(request, turn, _candidate(groups[-1]))
+    yield _failure(turn) if turn.late else _last_chunk(request, turn, _candidate(groups[-1]))
 
 
-def _whole(request: Request, turn: Turn) -> dict[str, Json]:
+def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:
     if turn.block_reason is not None:
-        return _blocked(request, turn)
+        return _blocked_prompt(request, turn)
     text = "".join(pieces(turn.text))
-    parts = _said(turn, pieces(turn.thoughts), [text] if text else [])
-    return _ended(request, turn, _candidate([*parts, *_called(turn)]))
+    parts = _text_parts(turn, pieces(turn.thoughts), [text] if text else [])
+    return _last_chunk(request, turn, _candidate([*parts, *_call_parts(turn)]))
 
 
-def _said(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Json]:
+def _text_parts(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Json]:
     parts: list[dict[str, Json]] = []
     parts.extend({"text": text, "thought": True} for text in thoughts)
     parts.extend({"text": text} for text in texts)
@@ -227,7 +229,7 @@ def _said(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Jso
     return list(parts)
 
 
-def _called(turn: Turn) -> list[Json]:
+def _call_parts(turn: Turn) -> list[Json]:
     """Only the first call has the signature, as Gemini 3 sends it."""
     parts: list[Json] = []
     for n, call in enumerate(turn.calls):
@@ -248,7 +250,7 @@ def _candidate(parts: list[Json]) -> dict[str, Json]:
     return {"content": content, "index": 0}
 
 
-def _ended(request: Request, turn: Turn, candidate: dict[str, Json]) -> dict[str, Json]:
+def _last_chunk(request: Request, turn: Turn, candidate: dict[str, Json]) -> dict[str, Json]:
     if turn.finish:
         candidate["finishReason"] = turn.finish
         if turn.message is not None:
@@ -259,7 +261,7 @@ def _ended(request: Request, turn: Turn, candidate: dict[str, Json]) -> dict[str
     return end
 
 
-def _blocked(request: Request, turn: Turn) -> dict[str, Json]:
+def _blocked_prompt(request: Request, turn: Turn) -> dict[str, Json]:
     feedback: dict[str, Json] = {"blockReason": turn.block_reason}
     if turn.message is not None:
         feedback["blockReasonMessage"] = turn.message
@@ -267,7 +269,7 @@ def _blocked(request: Request, turn: Turn) -> dict[str, Json]:
 
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
-    given = counts(request, turn)
+    given = token_counts(request, turn)
     names = {
         "input": "promptTokenCount",
         "output": "candidatesTokenCount",
@@ -276,15 +278,15 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
         "tool": "toolUsePromptTokenCount",
     }
     total = sum(given.get(name, 0) for name in ("input", "output", "thoughts", "tool"))
-    told: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
-    return {"promptTokenCount": 0, **told, "totalTokenCount": given.get("total", total)}
+    known: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
+    return {"promptTokenCount": 0, **known, "totalTokenCount": given.get("total", total)}
 
 
 def _asks_sse(request: Request) -> bool:
     return re.search(r"[?&]alt=sse(?:&|$)", request.path) is not None
 
 
-def _plainest(schema: Json) -> Json:
+def _smallest_value(schema: Json) -> Json:
     """The smallest value that a schema allows: first choices, low numbers, empty lists."""
     if not isinstance(schema, dict):
         return {}
@@ -305,7 +307,7 @@ def _plainest(schema: Json) -> Json:
         case _:
             properties = schema.get("properties")
             fields = properties if isinstance(properties, dict) else {}
-            return {name: _plainest(field) for name, field in fields.items()}
+            return {name: _smallest_value(field) for name, field in fields.items()}
 
 
 def _model(name: str) -> dict[str, Json]:
@@ -321,8 +323,8 @@ def _model(name: str) -> dict[str, Json]:
 def _json(value: Json) -> bytes:
     """Escape what Google escapes: clients may split lines at any Unicode line end."""
     text = msgspec.json.encode(value)
-    for mark in ("\u0085", "\u2028", "\u2029"):
-        text = text.replace(mark.encode(), f"\\u{ord(mark):04x}".encode())
+    for char in ("\u0085", "\u2028", "\u2029"):
+        text = text.replace(char.encode(), f"\\u{ord(char):04x}".encode())
     return text
 
 
@@ -350,7 +352,7 @@ def message(entry: Json) -> Message:
             name = _str(done.get("name")) or ""
             results.append(ToolResult(name, done.get("response"), _str(done.get("id"))))
         if isinstance(signature := get(part, "thoughtSignature"), str):
-            signatures.append(unsigned(signature))
+            signatures.append(decode_signature(signature))
     return Message(
         role=_str(get(content, "role")) or "user",
         texts=tuple(texts),

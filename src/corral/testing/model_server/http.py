@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server that can misbehave to the byte.
+"""A small HTTP/1.1 server that can send any fault.
 
-Written by hand: a library's server will not cut, stall or corrupt an answer,
-and ``corral doctor`` runs this without any extra package.
+It is written by hand: the servers of libraries cannot cut, stall or corrupt a response, and
+``corral agents doctor`` must run without an extra package.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ async def _converse(client: socket, handle: Callable[[Incoming], ServerResponse]
     try:
         try:
             while (incoming := await _receive(reader, writer)) is not None:
-                whole = await _send(reader, writer, handle(incoming), incoming)
-                if not whole or not incoming.keeps_alive:
+                is_complete = await _send(reader, writer, handle(incoming), incoming)
+                if not is_complete or not incoming.keeps_alive:
                     break
         except Refused as refused:
             await _send(reader, writer, refused.answer, None)

@@ -1,4 +1,4 @@
-"""What both OpenAI wires share: keys, limits, errors, the list of models."""
+"""What the two wires of OpenAI share: keys, limits, errors, the list of models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def env(url: str, key: str) -> dict[str, str]:
     return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": key}
 
 
-def listed(incoming: Incoming) -> ServerResponse | None:
+def model_list(incoming: Incoming) -> ServerResponse | None:
     """The list of models, if the call has a bearer token. Google has the same path."""
     found = LIST.fullmatch(incoming.path)
     if found is None or incoming.verb != "GET" or bearer(incoming) is None:
@@ -40,7 +40,7 @@ def listed(incoming: Incoming) -> ServerResponse | None:
     return ServerResponse(headers=JSON, pieces=[msgspec.json.encode(found_models)])
 
 
-def asked(
+def request_body(
     incoming: Incoming, path: re.Pattern[str], missing: str
 ) -> dict[str, Json] | ServerResponse | None:
     """The body of a request to this path. A refusal if it is invalid, with the message ``missing``

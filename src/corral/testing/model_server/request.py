@@ -87,8 +87,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
         Without the client's context, which names files and would match by accident.
         """
-        said = [m.texts for m in self.history if m.role == "user" and m.texts]
-        return "\n".join(said[-1]) if said else ""
+        found = [m.texts for m in self.history if m.role == "user" and m.texts]
+        return "\n".join(found[-1]) if found else ""
 
     @property
     def tool_results(self) -> list[tuple[str, Json]]:
@@ -101,9 +101,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return [call for message in self.history for call in message.calls]
 
     def __repr__(self) -> str:
-        said = self.last_text
-        said = said if len(said) <= 80 else said[:79] + "…"
+        text = self.last_text
+        text = text if len(text) <= 80 else text[:79] + "…"
         return (
-            f"<Request {self.method} of {self.model} on lane {self.lane!r}: {said!r}, "
+            f"<Request {self.method} of {self.model} on lane {self.lane!r}: {text!r}, "
             f"{len(self.history)} messages, {len(self.tools)} tools>"
         )

@@ -19,7 +19,6 @@ from corral.testing.model_server.fields import arguments, items, result, string,
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
-    asked,
     credential,
     env,
     error,
@@ -27,6 +26,7 @@ from corral.testing.model_server.openai import (
     head,
     refuse,
     refuse_key,
+    request_body,
     unscripted,
 )
 from corral.testing.model_server.request import Call, Message, Request, ToolResult
@@ -35,14 +35,14 @@ from corral.testing.model_server.wire import (
     EVENTS,
     JSON,
     call_id,
-    counts,
+    decode_signature,
     malformed,
-    mark,
-    paced,
+    plain_response,
+    request_mark,
     signature,
     sse,
-    undivided,
-    unsigned,
+    token_counts,
+    with_faults,
 )
 from corral.values import Json
 
@@ -74,7 +74,7 @@ INSTRUCTIONS = ("system", "developer")
 
 
 def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
-    sent = asked(incoming, PATH, "Missing required parameter: 'model'.")
+    sent = request_body(incoming, PATH, "Missing required parameter: 'model'.")
     if not isinstance(sent, dict):
         return sent
     return Request(
@@ -92,9 +92,9 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True
-    headers = head(mark(request))
+    headers = head(request_mark(request))
     if turn.status is not None and not (turn.late and streamed):
-        answer = failure(turn, mark(request))
+        answer = failure(turn, request_mark(request))
     elif turn.malformed is not None:
         good = _stream(request, turn)[:-1] if turn.text and streamed else []
         half = HALF if streamed else HALF.partition(b"data: ")[2]
@@ -105,15 +105,15 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
         )
     else:
         done: list[Json] = [item.done for item in _items(request, turn)]
-        whole = msgspec.json.encode(_ended(request, turn, done))
-        answer = undivided(whole, JSON + headers)
-    return paced(answer, turn)
+        body = msgspec.json.encode(_final_response(request, turn, done))
+        answer = plain_response(body, JSON + headers)
+    return with_faults(answer, turn)
 
 
 class Part(msgspec.Struct, frozen=True):
     """The content of an item, and the names of its events."""
 
-    said: tuple[str, ...]
+    texts: tuple[str, ...]
     key: str
     """The field of the text, in the part and in its last event."""
     inside: dict[str, Json]
@@ -125,8 +125,8 @@ class Part(msgspec.Struct, frozen=True):
     index: dict[str, Json]
 
     @property
-    def whole(self) -> dict[str, Json]:
-        return {**self.inside, self.key: "".join(self.said)}
+    def complete(self) -> dict[str, Json]:
+        return {**self.inside, self.key: "".join(self.texts)}
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -139,21 +139,23 @@ class Item(msgspec.Struct, frozen=True):
 
 
 def _items(request: Request, turn: Turn) -> Iterator[Item]:
-    name = mark(request)
+    name = request_mark(request)
     blocked = turn.block_reason is not None
     thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
     end = "incomplete" if turn.finish in REASONS else "completed"
     if (thoughts or turn.signature) and not blocked:
         yield _reasoning(request, turn, f"rs_{name}")
     if texts and not blocked:
-        yield _message(f"msg_{name}", _text(tuple(texts)), end)
+        yield _message(f"msg_{name}", _text_part(tuple(texts)), end)
     elif blocked and turn.message is not None:
-        yield _message(f"msg_{name}", _refused(turn.message), "completed")
+        yield _message(f"msg_{name}", _refusal_part(turn.message), "completed")
     for index, call in enumerate(() if blocked else turn.calls):
-        yield _called(request, call, call_id(request, index, call, "call"), f"{name}_{index}", end)
+        yield _call_item(
+            request, call, call_id(request, index, call, "call"), f"{name}_{index}", end
+        )
 
 
-def _called(request: Request, call: Call, at: str, name: str, end: str) -> Item:
+def _call_item(request: Request, call: Call, at: str, name: str, end: str) -> Item:
     """A call in the form in which the request declared its tool: a function with JSON, one whose
     input is plain text (``input`` of the call), or one in a namespace (``mcp__notes__keep``)."""
     kind, named = declared(request.body, call.name)
@@ -177,13 +179,13 @@ def _reasoning(request: Request, turn: Turn, id: str) -> Item:
     item: dict[str, Json] = {"id": id, "type": "reasoning"}
     if SEALED in items(request.body.get("include")):
         item["encrypted_content"] = signature(turn)
-    said = tuple(text for text in pieces(turn.thoughts) if text)
+    thoughts = tuple(text for text in pieces(turn.thoughts) if text)
     part = None
-    if said:
+    if thoughts:
         inside: dict[str, Json] = {"type": "summary_text"}
         within, text = "reasoning_summary_part", "reasoning_summary_text"
-        part = Part(said, "text", inside, within, text, {"summary_index": 0})
-    summary: list[Json] = [] if part is None else [part.whole]
+        part = Part(thoughts, "text", inside, within, text, {"summary_index": 0})
+    summary: list[Json] = [] if part is None else [part.complete]
     return Item(id, {**item, "summary": []}, part, {**item, "summary": summary})
 
 
@@ -193,16 +195,16 @@ def _message(id: str, part: Part, end: str) -> Item:
         id,
         {**item, "status": "in_progress", "content": []},
         part,
-        {**item, "status": end, "content": [part.whole]},
+        {**item, "status": end, "content": [part.complete]},
     )
 
 
-def _text(said: tuple[str, ...]) -> Part:
+def _text_part(texts: tuple[str, ...]) -> Part:
     inside: dict[str, Json] = {"type": "output_text", "annotations": [], "logprobs": []}
-    return Part(said, "text", inside, "content_part", "output_text", {"content_index": 0})
+    return Part(texts, "text", inside, "content_part", "output_text", {"content_index": 0})
 
 
-def _refused(why: str) -> Part:
+def _refusal_part(why: str) -> Part:
     inside: dict[str, Json] = {"type": "refusal"}
     return Part((why,), "refusal", inside, "content_part", "refusal", {"content_index": 0})
 
@@ -211,9 +213,9 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
     """One piece per delta, with the events before it. All events are numbered."""
     sent: list[bytes] = []
     waiting: list[dict[str, Json]] = []
-    for number, (said, event) in enumerate(_events(request, turn)):
+    for number, (ends_piece, event) in enumerate(_events(request, turn)):
         waiting.append({**event, "sequence_number": number})
-        if said:
+        if ends_piece:
             sent.append(sse(waiting))
             waiting = []
     return [*sent, sse(waiting)]
@@ -221,10 +223,10 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
 
 def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json]]]:
     """Each event, and whether a piece ends after it."""
-    begun = _response(request, "in_progress", [])
-    any_said = any(item.part is not None for item in _items(request, turn))
-    yield False, {"type": "response.created", "response": begun}
-    yield not any_said, {"type": "response.in_progress", "response": begun}
+    started = _response(request, "in_progress", [])
+    has_parts = any(item.part is not None for item in _items(request, turn))
+    yield False, {"type": "response.created", "response": started}
+    yield not has_parts, {"type": "response.in_progress", "response": started}
     done: list[Json] = []
     for index, item in enumerate(_items(request, turn)):
         at: dict[str, Json] = {"output_index": index}
@@ -237,7 +239,7 @@ def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json
         # Nested, as the service sends it. The API reference has the fields beside the type.
         yield False, {"type": "error", "error": error(turn)}
     elif turn.finish:
-        ended = _ended(request, turn, done)
+        ended = _final_response(request, turn, done)
         yield False, {"type": f"response.{ended['status']}", "response": ended}
 
 
@@ -247,15 +249,15 @@ def _part_events(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[s
     if part.inside:
         empty: dict[str, Json] = {**part.inside, part.key: ""}
         yield False, {"type": f"response.{part.within}.added", **at, "part": empty}
-    for text in part.said:
+    for text in part.texts:
         yield True, {"type": f"response.{part.text}.delta", **at, **extra, "delta": text}
-    whole: dict[str, Json] = {part.key: "".join(part.said)}
-    yield False, {"type": f"response.{part.text}.done", **at, **extra, **whole}
+    complete: dict[str, Json] = {part.key: "".join(part.texts)}
+    yield False, {"type": f"response.{part.text}.done", **at, **extra, **complete}
     if part.inside:
-        yield False, {"type": f"response.{part.within}.done", **at, "part": part.whole}
+        yield False, {"type": f"response.{part.within}.done", **at, "part": part.complete}
 
 
-def _ended(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
+def _final_response(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
     """The final response. There is none if the script has no finish reason."""
     status, more = "completed", dict[str, Json]()
     filtered = turn.block_reason is not None and turn.message is None
@@ -264,8 +266,8 @@ def _ended(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
     elif not turn.finish:
         status = "in_progress"
     elif turn.finish == "FAILED":
-        status, told = "failed", error(turn)
-        more["error"] = {"code": turn.error_status or "server_error", "message": told["message"]}
+        status, failed = "failed", error(turn)
+        more["error"] = {"code": turn.error_status or "server_error", "message": failed["message"]}
     elif filtered or turn.finish != "STOP":
         status = "incomplete"
         reason = REASONS.get(turn.finish, turn.finish.lower())
@@ -278,7 +280,7 @@ def _ended(request: Request, turn: Turn, output: list[Json]) -> dict[str, Json]:
 def _response(request: Request, status: str, output: list[Json]) -> dict[str, Json]:
     given = {name: request.body.get(name, usual) for name, usual in ECHOED.items()}
     return {
-        "id": f"resp_{mark(request)}",
+        "id": f"resp_{request_mark(request)}",
         "object": "response",
         "created_at": CREATED,
         "status": status,
@@ -293,10 +295,10 @@ def _response(request: Request, status: str, output: list[Json]) -> dict[str, Js
 
 def _usage(request: Request, turn: Turn) -> dict[str, Json]:
     """OpenAI counts reasoning as part of the output, and the cache as part of the input."""
-    given = counts(request, turn)
+    given = token_counts(request, turn)
     read = given.get("input", 0) + given.get("tool", 0)
     thoughts = given.get("thoughts", 0)
-    said = given.get("output", 0) + thoughts
+    written = given.get("output", 0) + thoughts
     cache: dict[str, Json] = {
         "cached_tokens": given.get("cached", 0),
         "cache_write_tokens": given.get("written", 0),
@@ -304,18 +306,18 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
     return {
         "input_tokens": read,
         "input_tokens_details": cache,
-        "output_tokens": said,
+        "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": thoughts},
-        "total_tokens": given.get("total", read + said),
+        "total_tokens": given.get("total", read + written),
     }
 
 
 def system(body: dict[str, Json]) -> str:
-    said = list(texts(body.get("instructions")))
+    found = list(texts(body.get("instructions")))
     for item in tables(body.get("input")):
         if item.get("role") in INSTRUCTIONS:
-            said.extend(texts(item.get("content")))
-    return "\n".join(said)
+            found.extend(texts(item.get("content")))
+    return "\n".join(found)
 
 
 def history(sent: Json) -> list[Message]:
@@ -397,7 +399,7 @@ def _input_items(sent: Json) -> Iterator[Message]:
 def _input_reasoning(item: dict[str, Json]) -> Message:
     thoughts = texts(item.get("summary")) + texts(item.get("content"))
     sealed = string(item.get("encrypted_content"))
-    signatures = () if sealed is None else (unsigned(sealed),)
+    signatures = () if sealed is None else (decode_signature(sealed),)
     return Message("model", thoughts=thoughts, signatures=signatures)
 
 

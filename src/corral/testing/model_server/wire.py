@@ -65,7 +65,7 @@ def body(incoming: Incoming) -> dict[str, Json]:
     return sent
 
 
-def paced(answer: ServerResponse, turn: Turn) -> ServerResponse:
+def with_faults(answer: ServerResponse, turn: Turn) -> ServerResponse:
     """The response with the delays and faults of the turn."""
     return msgspec.structs.replace(
         answer,
@@ -77,10 +77,10 @@ def paced(answer: ServerResponse, turn: Turn) -> ServerResponse:
     )
 
 
-def undivided(whole: bytes, headers: Headers = JSON) -> ServerResponse:
+def plain_response(body: bytes, headers: Headers = JSON) -> ServerResponse:
     """A response that is not streamed. It has two pieces, so that it can be cut in the middle."""
-    half = len(whole) // 2
-    return ServerResponse(headers=headers, pieces=[whole[:half], whole[half:]])
+    half = len(body) // 2
+    return ServerResponse(headers=headers, pieces=[body[:half], body[half:]])
 
 
 def malformed(
@@ -100,15 +100,15 @@ def retry_after(turn: Turn) -> Headers:
     return (("Retry-After", str(math.ceil(turn.retry_after))),)
 
 
-def counts(request: Request, turn: Turn) -> dict[str, int]:
+def token_counts(request: Request, turn: Turn) -> dict[str, int]:
     """The usage of the script; else an estimate of four characters per token."""
     if isinstance(turn.usage, Mapping):
         return dict(turn.usage)
     read = len(request.system) + sum(map(len, request.texts))
-    said = sum(map(len, pieces(turn.text))) + sum(len(str(call.args)) for call in turn.calls)
-    thought = sum(map(len, pieces(turn.thoughts)))
-    guessed = {"input": -(-read // 4), "output": -(-said // 4)}
-    return guessed | {"thoughts": -(-thought // 4)} if thought else guessed
+    written = sum(map(len, pieces(turn.text))) + sum(len(str(call.args)) for call in turn.calls)
+    thoughts = sum(map(len, pieces(turn.thoughts)))
+    guessed = {"input": -(-read // 4), "output": -(-written // 4)}
+    return guessed | {"thoughts": -(-thoughts // 4)} if thoughts else guessed
 
 
 def signature(turn: Turn) -> str | None:
@@ -116,7 +116,7 @@ def signature(turn: Turn) -> str | None:
     return base64.b64encode(plain.encode()).decode() if plain else None
 
 
-def unsigned(signature: str) -> str:
+def decode_signature(signature: str) -> str:
     """A signature that the client sent back, as it is in the script."""
     try:
         return base64.b64decode(signature, altchars=b"-_", validate=True).decode()
@@ -130,7 +130,7 @@ def call_id(request: Request, index: int, call: Call, prefix: str) -> str:
     return call.id or f"{prefix}_{len(request.tool_calls) + index}"
 
 
-def mark(request: Request) -> str:
+def request_mark(request: Request) -> str:
     """A part of ids. It differs for each request, because clients distinguish responses by it. It
     is the same in every run, so that recordings can be compared."""
     return blake2b(msgspec.json.encode(request.body), digest_size=12).hexdigest()
