@@ -94,8 +94,8 @@ def test_only_enabled_sections_need_their_parameters() -> None:
         ({"language": None, "style": 1}, "'language' must be str.*; 'style' must be"),
     ],
 )
-def test_a_wrong_value_is_rejected_when_it_is_set(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(PromptError, match=said):
+def test_a_wrong_value_is_rejected_when_it_is_set(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises(PromptError, match=expected):
         REVIEW.with_(**values)
 
 
@@ -143,8 +143,10 @@ def test_a_list_becomes_a_list() -> None:
         ("a } b", "'}' in the text is not a parameter"),
     ],
 )
-def test_an_unmatched_brace_is_an_error_when_the_prompt_is_created(text: str, said: str) -> None:
-    with pytest.raises(PromptError, match=said):
+def test_an_unmatched_brace_is_an_error_when_the_prompt_is_created(
+    text: str, expected: str
+) -> None:
+    with pytest.raises(PromptError, match=expected):
         Prompt(text, parameters={"language": str})
 
 

@@ -111,8 +111,8 @@ def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     from importlib import import_module
 
     home: str = vars(corral)["_HOME"][name]
-    whole = import_module(f"corral.{name}") if home == "corral" else None
-    assert getattr(corral, name) is (whole or getattr(import_module(home), name))
+    complete = import_module(f"corral.{name}") if home == "corral" else None
+    assert getattr(corral, name) is (complete or getattr(import_module(home), name))
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:

@@ -84,8 +84,8 @@ def test_combining_marks_do_not_cover_other_lines() -> None:
     for safe in (clean(flood), visible(flood)):
         assert sum(unicodedata.combining(char) > 0 for char in safe) <= 3
     cleaner = Cleaner()
-    told = "".join(cleaner.add(char) for char in flood)
-    assert told == clean(flood)
+    reported = "".join(cleaner.add(char) for char in flood)
+    assert reported == clean(flood)
 
 
 @given(ANY)

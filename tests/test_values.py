@@ -92,10 +92,10 @@ def test_adding_a_run_that_reported_nothing_changes_nothing(usage: Usage) -> Non
 
 
 def test_a_count_that_only_one_run_reports_makes_the_sum_partial() -> None:
-    whole = Usage(input=1, output=1, coverage="complete")
+    complete = Usage(input=1, output=1, coverage="complete")
     more = Usage(input=1, output=1, reasoning=1, coverage="complete")
-    assert (whole + whole).coverage == "complete"
-    assert (whole + more).coverage == "partial"
+    assert (complete + complete).coverage == "complete"
+    assert (complete + more).coverage == "partial"
 
 
 def test_a_difference_is_the_usage_since_then_and_unknown_stays_unknown() -> None:

@@ -135,7 +135,7 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
     """Only in rows that allow or ask for writing in the workspace."""
     assert agent.probe is not None
     run = RunOptions.build(agent.name, {"model": agent.probe.model})
-    told = {
+    reported = {
         name: {
             row.capability: row for row in compile_for(agent, replace(run, policy=policy)).report
         }
@@ -145,10 +145,10 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
             "all": Policy.full(),
         }.items()
     }
-    edits = told["edits"]["write"]
+    edits = reported["edits"]["write"]
     is_open = bool(agent.programs) and edits.enforcement != "impossible"
     assert (edits.races == "open", RACES in edits.note) == (is_open, is_open)
-    others = [row for rows in told.values() for row in rows.values() if row is not edits]
+    others = [row for rows in reported.values() for row in rows.values() if row is not edits]
     assert [row for row in others if row.races == "open" or RACES in row.note] == []
 
 

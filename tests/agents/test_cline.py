@@ -35,10 +35,10 @@ PLACE = LaunchContext(
 
 
 async def test_the_recording_becomes_calls_changes_and_denials(workspace: Path) -> None:
-    tape = RECORDINGS / "cline" / "work.ndjson"
-    assert b"canary" not in tape.read_bytes()
+    cassette = RECORDINGS / "cline" / "work.ndjson"
+    assert b"canary" not in cassette.read_bytes()
     async with corral.session(
-        "cline", cwd=workspace, model="scripted", policy=Policy.edits(), replay=tape
+        "cline", cwd=workspace, model="scripted", policy=Policy.edits(), replay=cassette
     ) as session:
         turn = session.prompt("Read here.txt, then write.")
         events = check_stream([event async for event in turn])

@@ -89,8 +89,10 @@ async def test_lines_of_our_own_events_are_read_as_a_stream(declare: Path, works
 async def test_a_stream_agent_is_resumed_with_its_own_flag(declare: Path, workspace: Path) -> None:
     native = corral.Policy.native()
     first = await corral.run("lines", "hi", cwd=workspace, policy=native)
-    again = await corral.run("lines", "hi", cwd=workspace, policy=native, resume=first.resume_token)
-    assert "--resume s-1" in again.text
+    second = await corral.run(
+        "lines", "hi", cwd=workspace, policy=native, resume=first.resume_token
+    )
+    assert "--resume s-1" in second.text
 
 
 async def test_the_error_of_a_stream_agent_comes_from_its_done_event(
@@ -141,11 +143,11 @@ async def test_a_file_in_the_current_directory_declares_nothing(
     ],
 )
 def test_an_invalid_table_is_an_error(
-    table: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "corral.toml").write_text(f"[agents.mine]\n{table}\n")
     monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "corral.toml"))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         config.find_agent("mine")
 
 
@@ -197,8 +199,10 @@ def test_a_registry_on_disk_lists_agents(
         ("acp:elsewhere", "lists no agent"),
     ],
 )
-def test_an_entry_that_cannot_be_started_is_an_error(name: str, said: str, registry: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_entry_that_cannot_be_started_is_an_error(
+    name: str, expected: str, registry: Path
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
         config.find_agent(name)
 
 

@@ -94,7 +94,7 @@ DENIED = {
 }
 
 TAPES = {name: Recordings(name) for name in LEAST}
-EVERY = [(name, tape) for name, tapes in TAPES.items() for tape in tapes.names]
+EVERY = [(name, cassette) for name, tapes in TAPES.items() for cassette in tapes.names]
 
 
 @pytest.mark.parametrize("agent", LEAST)

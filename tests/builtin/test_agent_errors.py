@@ -131,8 +131,8 @@ async def test_an_answer_cut_at_the_output_limit_is_an_error(ours: BuiltinAgent)
 async def test_an_empty_answer_is_an_error_and_the_session_continues(
     ours: BuiltinAgent, wire: str
 ) -> None:
-    led = ours.options([Turn(), say("ok")], wire)
-    async with corral.session(**led) as session:
+    run_options = ours.options([Turn(), say("ok")], wire)
+    async with corral.session(**run_options) as session:
         first = await session.run("one")
         second = await session.run("two")
     assert first.error is not None

@@ -60,11 +60,11 @@ async def _open(ours: BuiltinAgent) -> set[str]:
 
 async def test_cancelling_the_task_ends_everything(ours: BuiltinAgent) -> None:
     script = [call("shell", command="echo $$ > pid; sleep 300"), say("never")]
-    led = ours.options(script, policy="all")
-    model = led.pop("model", None)
+    run_options = ours.options(script, policy="all")
+    model = run_options.pop("model", None)
 
     async def work() -> Result:
-        return await corral.run(model or "", "go", **led)
+        return await corral.run(model or "", "go", **run_options)
 
     task = asyncio.create_task(work())
     pid = await read_pid(ours.workspace / "pid")
@@ -79,11 +79,11 @@ HOST = """
 import asyncio, json, sys
 import corral
 
-async def whole():
+async def run_all():
     async with corral.session(**json.loads(sys.argv[1])) as session:
         await session.run("go")
 
-asyncio.run(whole())
+asyncio.run(run_all())
 """
 
 
@@ -91,16 +91,16 @@ asyncio.run(whole())
 async def test_a_command_of_a_killed_agent_is_in_the_process_registry(ours: BuiltinAgent) -> None:
     # In its own session, so that no signal to the group reaches it.
     script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
-    led = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
-    host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, json.dumps(led))
+    run_options = {**ours.options(script, policy="all"), "cwd": str(ours.workspace)}
+    host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, json.dumps(run_options))
     pid = await read_pid(ours.workspace / "pid")
     host.kill()
     await host.wait()
     assert process_exists(pid), "nothing was left: this proves nothing"
-    ledger = ProcessRegistry(folders.process_registry())
-    assert [entry.agent for entry in ledger.reap()] == ["corral"]
+    registry = ProcessRegistry(folders.process_registry())
+    assert [entry.agent for entry in registry.reap()] == ["corral"]
     await wait_until(lambda: not process_exists(pid))
-    assert ledger.entries() == []
+    assert registry.entries() == []
 
 
 async def test_an_exception_of_the_reader_ends_everything(ours: BuiltinAgent) -> None:
@@ -163,8 +163,8 @@ async def test_fifty_concurrent_runs_succeed_and_leave_nothing(ours: BuiltinAgen
         command = Call("shell", {"command": f"echo {n} > out"})
         write = Call("write_file", {"file_path": "a.txt", "content": f"{n}"})
         script = [Turn(calls=[command, write]), call("read_file", file_path="a.txt"), say(f"{n}.")]
-        led = ours.options(script, policy="all", cwd=folders[n])
-        async with corral.session(**led) as session:
+        run_options = ours.options(script, policy="all", cwd=folders[n])
+        async with corral.session(**run_options) as session:
             return await session.run("go")
 
     results = await asyncio.gather(*(one(n) for n in range(50)))

@@ -154,7 +154,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
         ran.append("ran")
         return Outcome(text="", shown="")
 
-    executor = _hands({"tool": run})
+    executor = _executor({"tool": run})
     emitted: list[RawEvent] = []
     made = ToolCall("1", "tool", {}, raw="[1, 2]")
     (result,) = await executor.execute((made,), emitted.append)
@@ -172,14 +172,14 @@ async def test_a_tool_that_raises_is_an_error_result() -> None:
         raise ValueError("embedded null byte")
 
     emitted: list[RawEvent] = []
-    executor = _hands({"tool": run})
+    executor = _executor({"tool": run})
     (result,) = await executor.execute((ToolCall("1", "tool", {}),), emitted.append)
     assert result.is_error
     assert "ValueError: embedded null byte" in str(result.content)
     assert isinstance(emitted[-1], ToolResult)
 
 
-def _hands(running: dict[str, object]) -> ToolExecutor:
+def _executor(running: dict[str, object]) -> ToolExecutor:
     tools = {
         name: define_tool(
             ToolDefinition(
@@ -292,8 +292,8 @@ async def test_the_timeout_ends_a_running_tool(ours: BuiltinAgent) -> None:
 
 async def test_a_slow_reader_gets_all_events(ours: BuiltinAgent) -> None:
     """Everything has happened before the second event is read."""
-    led = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=60)
-    async with corral.session(**led) as session:
+    run_options = ours.options([call("list_dir"), say("a", "b", "c")], idle_timeout=60)
+    async with corral.session(**run_options) as session:
         events: list[Event] = []
         async for event in session.prompt("go"):
             events.append(event)

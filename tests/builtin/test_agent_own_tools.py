@@ -41,7 +41,7 @@ class Report:
 GOOD = '```json\n{"title": "fine", "score": 3}\n```'
 
 
-def led(ours: BuiltinAgent, script: list[Turn]) -> dict[str, str]:
+def run_options(ours: BuiltinAgent, script: list[Turn]) -> dict[str, str]:
     """The environment that leads a run to this script."""
     return dict(ours.options(script).get("env", {}))
 
@@ -121,7 +121,7 @@ async def test_hooks_see_change_and_refuse_calls(ours: BuiltinAgent) -> None:
 
     tools = Tools([add], hooks=[Hook(before=before, after=after)])
     calls = [Call("add", {"a": n}) for n in (1, 2, 3)]
-    env = led(ours, [Turn(calls=calls), say("ok")])
+    env = run_options(ours, [Turn(calls=calls), say("ok")])
     result = await corral.run(
         MODELS["gemini"], "go", tools=tools, env=env, cwd=ours.workspace, retries=0
     )
@@ -146,7 +146,7 @@ async def test_a_policy_can_deny_the_callers_functions(ours: BuiltinAgent) -> No
 
 
 async def typed(ours: BuiltinAgent, script: list[Turn], **more: object) -> Result[Report]:
-    env = led(ours, script)
+    env = run_options(ours, script)
     options: Any = {"env": env, "cwd": ours.workspace, "retries": 0, **more}
     result: Result[Report] = await corral.run(MODELS["gemini"], "review", output=Report, **options)
     return result
@@ -198,7 +198,7 @@ async def test_an_invalid_value_is_repaired_in_the_same_turn(ours: BuiltinAgent)
 
 async def test_the_run_continues_until_the_check_succeeds(ours: BuiltinAgent) -> None:
     write = call("write_file", file_path="done.txt", content="x")
-    env = led(ours, [say("Done."), write, say("Now.")])
+    env = run_options(ours, [say("Done."), write, say("Now.")])
     result = await corral.run(
         MODELS["gemini"],
         "write done.txt",
@@ -215,7 +215,7 @@ async def test_the_run_continues_until_the_check_succeeds(ours: BuiltinAgent) ->
 
 
 async def test_a_prompt_object_has_its_text_tools_and_type(ours: BuiltinAgent) -> None:
-    env = led(ours, [call("submit_result", title="fine", score=3), say("ok")])
+    env = run_options(ours, [call("submit_result", title="fine", score=3), say("ok")])
     section = corral.Section("Help", "Be {style}.", tools=[helper])
     complete = corral.Prompt(
         "Review this.", sections=[section], parameters={"style": str}, output=Report

@@ -78,8 +78,8 @@ async def test_prompts_of_a_session_share_a_history(ours: BuiltinAgent) -> None:
 async def test_another_process_resumes_the_session(ours: BuiltinAgent) -> None:
     ours.options([call("list_dir"), say("One."), say("Two.")])
     token, output = await _output_lines(await _child(ours, "first"))
-    again, answer = await _output_lines(await _child(ours, "second", token))
-    assert (output, answer, again) == ("One.", "Two.", token)
+    second, answer = await _output_lines(await _child(ours, "second", token))
+    assert (output, answer, second) == ("One.", "Two.", token)
     last = ours.requests[-1]
     assert last.texts == ["first", "One.", "second"]
     assert [made.name for made in last.tool_calls] == ["list_dir"]
@@ -139,8 +139,8 @@ async def test_a_session_is_resumed_with_another_vendors_model(
 ) -> None:
     thought = Turn(thoughts="hm", text="One.", calls=[Call("list_dir")])
     first = await ours.run([thought, say("Two.")])
-    led = ours.options([say("Three.")], wire, resume=first.resume_token or "")
-    async with corral.session(**led) as session:
+    run_options = ours.options([say("Three.")], wire, resume=first.resume_token or "")
+    async with corral.session(**run_options) as session:
         result = await session.run("go on")
     assert result.ok
     assert ours.requests[-1].texts[-1] == "go on"
@@ -162,8 +162,8 @@ async def test_resuming_without_keep_has_the_history_and_adds_nothing(
     first = await ours.run([say("One.")], "first")
     stored = store.find(first.resume_token or "")
     before = (stored.folder / NAME).read_bytes()
-    led = ours.options([say("Two.")], resume=first.resume_token or "", keep=False)
-    async with corral.session(**led) as session:
+    run_options = ours.options([say("Two.")], resume=first.resume_token or "", keep=False)
+    async with corral.session(**run_options) as session:
         await session.run("second")
     assert ours.requests[-1].texts == ["first", "One.", "second"]
     assert (stored.folder / NAME).read_bytes() == before
@@ -211,9 +211,9 @@ def test_only_the_incomplete_line_is_lost(tmp_path: Path) -> None:
     history.add(Message.user("one"))
     history.add(Message.assistant("two"))
     path.write_bytes(path.read_bytes()[:-5])
-    again = History(path)
-    assert [message.text for message in again.messages] == ["one"]
-    again.begin(Message.user("three"))
+    second = History(path)
+    assert [message.text for message in second.messages] == ["one"]
+    second.begin(Message.user("three"))
     assert [message.text for message in History(path).messages] == ["one", "three"]
 
 

@@ -27,13 +27,13 @@ def written(events: list[Event]) -> str:
 async def test_a_command_sees_no_key(
     ours: BuiltinAgent, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    led = ours.options([call("shell", command="env > seen"), say("ok")], policy="all")
+    run_options = ours.options([call("shell", command="env > seen"), say("ok")], policy="all")
     if given == "by environment":
         for name, value in model_env(ours.lane).items():
             monkeypatch.setenv(name, value)
-        del led["env"]
+        del run_options["env"]
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2hunter2")
-    async with corral.session(**led) as session:
+    async with corral.session(**run_options) as session:
         assert (await session.run("do it")).ok
     seen = (ours.workspace / "seen").read_text()
     assert "PATH=" in seen

@@ -81,8 +81,8 @@ async def test_messages_for_a_cancelled_turn_do_not_reach_the_next(
 
 
 async def test_steering_an_agent_that_cannot_be_steered_is_an_error(ours: BuiltinAgent) -> None:
-    led = scripted_options(ours.workspace, env={"SCRIPT": GOOD})
-    async with corral.session("gemini-cli", **led) as session:
+    run_options = scripted_options(ours.workspace, env={"SCRIPT": GOOD})
+    async with corral.session("gemini-cli", **run_options) as session:
         session.prompt("begin")
         with pytest.raises(corral.errors.ConfigError, match="cannot be steered"):
             session.steer("left")

@@ -77,8 +77,8 @@ async def test_a_run_is_the_same_over_every_wire(ours: BuiltinAgent, wire: str) 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_session_is_resumed_on_every_wire(ours: BuiltinAgent, wire: str) -> None:
-    led = ours.options([call("list_dir"), say("One."), call("list_dir"), say("Two.")], wire)
-    async with corral.session(**led) as session:
+    run_options = ours.options([call("list_dir"), say("One."), call("list_dir"), say("Two.")], wire)
+    async with corral.session(**run_options) as session:
         first, second = await session.run("a"), await session.run("b")
     assert (first.final_text, second.final_text) == ("One.", "Two.")
     assert [text for text in ours.requests[-1].texts if text] == ["a", "One.", "b"]

@@ -186,8 +186,8 @@ def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
     assert json.loads(done.stdout)["succeeded"] == 8
     assert len(results_of(workspace / "r.jsonl")) == 8
     assert model.counts.total() == 8
-    again = corral(*resume[1].split(), cwd=tmp_path)
-    assert (again.returncode, "has already ended: success" in again.stderr) == (2, True)
+    repeated = corral(*resume[1].split(), cwd=tmp_path)
+    assert (repeated.returncode, "has already ended: success" in repeated.stderr) == (2, True)
 
 
 def test_two_batches_cannot_write_the_same_file(workspace: Path, model: CountingModel) -> None:

@@ -45,7 +45,7 @@ class ChatSetup:
         """The chat at a terminal."""
         return screen("chat", *model, *words, cwd=self.cwd, env=self.env, term=term)
 
-    def heard(self, number: int) -> list[str]:
+    def received(self, number: int) -> list[str]:
         """The messages that the model has received."""
         return self.server.requests[number].texts
 
@@ -64,7 +64,7 @@ def playing(*turns: Turn) -> pytest.MarkDecorator:
 def test_each_line_is_a_prompt_of_one_conversation(chat: ChatSetup) -> None:
     done = chat.corral("chat", *MODEL, stdin="hi\nwhat did I say?\n")
     assert (done.returncode, done.stdout) == (0, "Hello.\nYou said hi.\n")
-    assert chat.heard(1) == ["hi", "Hello.", "what did I say?"]
+    assert chat.received(1) == ["hi", "Hello.", "what did I say?"]
     assert "continue with: corral chat --resume 2" in done.stderr
 
 
@@ -73,7 +73,7 @@ def test_a_conversation_is_resumed_with_its_own_agent_and_model(chat: ChatSetup)
     chat.corral("chat", *MODEL, stdin="hi\n")
     done = chat.corral("chat", "--resume", "last", "--quiet", stdin="what did I say?\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "You said hi.\n", "")
-    assert chat.heard(1) == ["hi", "Hello.", "what did I say?"]
+    assert chat.received(1) == ["hi", "Hello.", "what did I say?"]
 
 
 @playing(Turn(text="Hello.", usage={"input": 12, "output": 3}))
@@ -87,7 +87,7 @@ def test_a_slash_and_a_word_is_a_command(chat: ChatSetup) -> None:
 @playing(say("One."))
 def test_a_backslash_at_the_end_joins_lines(chat: ChatSetup) -> None:
     chat.corral("chat", *MODEL, stdin="one\\\ntwo\n")
-    assert chat.heard(0) == ["one\ntwo"]
+    assert chat.received(0) == ["one\ntwo"]
 
 
 @playing(say("Hello."), fail(401))
@@ -144,8 +144,8 @@ def test_an_unknown_command_is_refused_with_a_suggestion(chat: ChatSetup) -> Non
     assert "Did you mean /usage?" in done.stderr
     assert "no command is called /x" in done.stderr
     assert "/undo takes no argument" in done.stderr
-    assert chat.heard(0) == ["/etc/hosts?"]
-    assert chat.heard(1)[-1] == "/etc/hosts?"
+    assert chat.received(0) == ["/etc/hosts?"]
+    assert chat.received(1)[-1] == "/etc/hosts?"
 
 
 @playing(say("One."), say("Two."), say("Three."))
@@ -160,7 +160,7 @@ def test_the_model_and_the_policy_change_within_one_conversation(chat: ChatSetup
         "gemini-2.5-pro",
         "gemini-2.5-pro",
     ]
-    assert chat.heard(2) == ["a", "One.", "b", "Two.", "c"]
+    assert chat.received(2) == ["a", "One.", "b", "Two.", "c"]
     before, _, after = done.stderr.rpartition("capability")
     assert re.search(r"^shell +ask ", before, re.MULTILINE)
     assert re.search(r"^shell +allow ", after, re.MULTILINE)
@@ -235,7 +235,7 @@ def test_pasted_lines_are_one_prompt_and_go_into_a_private_history(chat: ChatSet
         shown.until_true(lambda: shown.lines[-1:] == [">"])
         shown.type("\x04")
         assert shown.end() == 0
-    assert chat.heard(0) == ["one \\n\ntwo"]
+    assert chat.received(0) == ["one \\n\ntwo"]
     history = Path(os.environ["CORRAL_HOME"], "chat_history")
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     with chat.screen() as shown:  # the arrow key brings the prompt back
@@ -245,7 +245,7 @@ def test_pasted_lines_are_one_prompt_and_go_into_a_private_history(chat: ChatSet
         shown.until_true(lambda: shown.lines[-1:] == [">"])
         shown.type("/ex\t\n")
         assert shown.end() == 0
-    assert chat.heard(1) == ["one \\n\ntwo"]
+    assert chat.received(1) == ["one \\n\ntwo"]
 
 
 @playing(say("First answer."), say("Second answer."))

@@ -41,9 +41,9 @@ def test_two_calls_share_one_agent_process_and_one_session(session: Path) -> Non
 def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None:
     first = run("pid", cwd=session).stdout
     assert "stopped" in corral("sessions", "stop", "fix", cwd=session).stdout
-    again = run("pid", cwd=session)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout != first
+    repeated = run("pid", cwd=session)
+    assert repeated.returncode == 0, repeated.stderr
+    assert repeated.stdout != first
     listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
     assert [each["turns"] for each in listed] == [2]
 

@@ -86,16 +86,25 @@ def test_invalid_arguments_are_an_error(
 def test_a_run_is_recorded_and_replayed_without_program_and_key(
     workspace: Path, other: Path, tmp_path: Path
 ) -> None:
-    tape = str(tmp_path / "tape.ndjson")
+    recording_file = str(tmp_path / "tape.ndjson")
     program = ("--agent", "gemini-cli", "--program", str(PROGRAM))
     then = corral(
-        "run", *program, "--record-to", tape, "-", cwd=workspace, stdin=GOOD, GEMINI_API_KEY=KEY
+        "run",
+        *program,
+        "--record-to",
+        recording_file,
+        "-",
+        cwd=workspace,
+        stdin=GOOD,
+        GEMINI_API_KEY=KEY,
     )
     assert (then.returncode, then.stdout) == (0, "hello\n"), then.stderr
-    assert KEY not in Path(tape).read_text()
-    assert format.read(tape)[0].head.version == "0.61.0"
-    now = corral("run", "--replay", tape, "-", cwd=other, stdin=GOOD, PATH="/nowhere")
+    assert KEY not in Path(recording_file).read_text()
+    assert format.read(recording_file)[0].head.version == "0.61.0"
+    now = corral("run", "--replay", recording_file, "-", cwd=other, stdin=GOOD, PATH="/nowhere")
     assert (now.returncode, now.stdout) == (0, "hello\n"), now.stderr
-    changed = corral("run", "--replay", tape, "-", cwd=other, stdin="init\ntext bye\nresult")
+    changed = corral(
+        "run", "--replay", recording_file, "-", cwd=other, stdin="init\ntext bye\nresult"
+    )
     assert changed.returncode == 1
     assert "-text hello\n+text bye" in changed.stderr

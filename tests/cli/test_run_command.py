@@ -298,9 +298,9 @@ def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
     to_file = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
     assert to_file.returncode == 0
     assert (workspace / "out.ndjson").read_text() == exported
-    again = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
-    assert again.returncode == 2
-    assert "already exists" in again.stderr
+    second = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
+    assert second.returncode == 2
+    assert "already exists" in second.stderr
 
 
 def test_a_session_is_resumed_by_name(workspace: Path) -> None:
@@ -373,12 +373,12 @@ def test_processes_of_a_killed_run_are_ended_by_reap(workspace: Path) -> None:
     running.stdout.readline()
     running.signal(signal.SIGKILL)
     running.end()
-    ledger = Path(os.environ["CORRAL_HOME"]) / "processes"
-    assert len(list(ledger.iterdir())) == 1
+    registry = Path(os.environ["CORRAL_HOME"]) / "processes"
+    assert len(list(registry.iterdir())) == 1
     done = corral("agents", "doctor", "--reap", cwd=workspace)
     assert done.returncode == 0
     assert "1 left behind, 0 running" in done.stdout
-    assert list(ledger.iterdir()) == []
+    assert list(registry.iterdir()) == []
 
 
 def test_deadlines_apply_while_the_reader_of_stdout_does_not_read(workspace: Path) -> None:

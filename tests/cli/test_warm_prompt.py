@@ -118,8 +118,8 @@ def test_an_interrupted_prompt_is_cancelled_and_the_session_goes_on(session: Pat
     short.send_signal(signal.SIGINT)
     short.communicate(timeout=60)
     assert short.returncode == 130
-    again = start(*words("text still here"), cwd=session)
-    assert again.communicate(timeout=60)[0] == "still here\n"
+    second = start(*words("text still here"), cwd=session)
+    assert second.communicate(timeout=60)[0] == "still here\n"
 
 
 def test_a_process_that_ends_meanwhile_is_reported(session: Path) -> None:

@@ -47,9 +47,9 @@ def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Pat
     pipelines.answer_sync(waiting.run, "Y", db=db)
     done = pipelines.resume_sync(waiting.run, db=db)
     assert (done.status, done.completed) == ("success", ["start", "ask", "ship", "exit"])
-    again = pipelines.fork_sync(waiting.run, "ask", db=db)
-    assert again.status == "waiting"
-    pipelines.cancel_sync(again.run, reason="enough", db=db)
-    assert {each.id for each in pipelines.runs_sync(db=db)} == {waiting.run, again.run}
+    second = pipelines.fork_sync(waiting.run, "ask", db=db)
+    assert second.status == "waiting"
+    pipelines.cancel_sync(second.run, reason="enough", db=db)
+    assert {each.id for each in pipelines.runs_sync(db=db)} == {waiting.run, second.run}
     shown = pipelines.show_sync(waiting.run, db=db)
     assert shown.state.completed == ["start", "ask", "ship", "exit"]

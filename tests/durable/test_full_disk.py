@@ -72,11 +72,11 @@ def test_a_run_on_a_full_disk_fails_and_can_be_resumed(workspace: Path, empty_db
     words = line.partition("then: corral ")[2].split()
     finished = done.stderr.count("✓")
     assert finished < 12
-    again = subprocess.run(
+    second = subprocess.run(
         [CORRAL, *words, "--json"], cwd=workspace, capture_output=True, text=True, timeout=100
     )
-    assert again.returncode == 0, again.stderr
-    result = json.loads(again.stdout.splitlines()[-1])
+    assert second.returncode == 0, second.stderr
+    result = json.loads(second.stdout.splitlines()[-1])
     assert (result["status"], len(result["completed"])) == ("success", 14)
 
 
@@ -90,8 +90,8 @@ def test_a_batch_on_a_full_disk_fails_and_can_be_continued(workspace: Path, empt
     assert done.returncode == 1, done.stderr
     check_message(done.stderr, db)
     assert "then run the same command again: corral batch tasks.jsonl" in done.stderr
-    again = subprocess.run([CORRAL, *words], cwd=workspace, capture_output=True, timeout=100)
-    assert again.returncode == 0, again.stderr
+    second = subprocess.run([CORRAL, *words], cwd=workspace, capture_output=True, timeout=100)
+    assert second.returncode == 0, second.stderr
     lines = [json.loads(line) for line in (workspace / "out.jsonl").read_text().splitlines()]
     assert sorted(line["id"] for line in lines) == sorted(f"t{i}" for i in range(60))
 

@@ -74,12 +74,12 @@ def test_twenty_files_become_lines_after_an_interruption(
     while count_lines(output) < 2 and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGINT)
-    said = first.communicate(timeout=60)[0].decode()
-    assert "corral: interrupted with" in said
+    printed = first.communicate(timeout=60)[0].decode()
+    assert "corral: interrupted with" in printed
     assert 2 <= count_lines(output) < 20
-    again = start("files_to_jsonl.sh", "*.txt", workspace, model.env)
-    said = again.communicate(timeout=120)[0].decode()
-    assert again.returncode == 0, said
+    second = start("files_to_jsonl.sh", "*.txt", workspace, model.env)
+    printed = second.communicate(timeout=120)[0].decode()
+    assert second.returncode == 0, printed
     found = [json.loads(line) for line in output.read_text().splitlines()]
     assert {each["id"]: each["output"]["summary"] for each in found} == {
         f"part{number:02}.txt": f"did {number}" for number in range(1, 21)
@@ -97,9 +97,9 @@ def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> N
         record.save()
         record.close(keep=True)
     shown = start("find_session.sh", "the PARSER", workspace, {})
-    said = shown.communicate(timeout=60)[0].decode()
-    assert shown.returncode == 0, said
-    assert "> Fix the parser" in said
+    printed = shown.communicate(timeout=60)[0].decode()
+    assert shown.returncode == 0, printed
+    assert "> Fix the parser" in printed
     document = (workspace / "session.md").read_text()
     assert document.startswith("# Fix the parser")
     assert "Done: Fix the parser" in document
@@ -114,8 +114,8 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     assert waiting.returncode == 10, waiting.stderr
     refused = corral("pipeline", "answer", "last", "N", cwd=workspace)
     assert refused.returncode == 0, refused.stderr
-    again = corral("pipeline", "resume", "last", cwd=workspace)
-    assert again.returncode == 10, again.stderr
+    second = corral("pipeline", "resume", "last", cwd=workspace)
+    assert second.returncode == 10, second.stderr
     corral("pipeline", "answer", "approve", "Y", cwd=workspace)  # the beginning of its id
     done = corral("pipeline", "resume", "last", cwd=workspace)
     assert done.returncode == 0, done.stderr

@@ -55,13 +55,13 @@ REFUSED: list[tuple[dict[str, Any], type[errors.CorralError], str]] = [
 
 @pytest.mark.parametrize(("given", "kind", "said"), REFUSED)
 async def test_invalid_requests_are_refused_before_anything_is_sent(
-    given: dict[str, Any], kind: type[errors.CorralError], said: str
+    given: dict[str, Any], kind: type[errors.CorralError], expected: str
 ) -> None:
     async with scripted([say("never")]) as (server, client):
         options: Any = {"model": MODEL, **given, "client": client}
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=expected):
             await models.generate(**options)
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=expected):
             await models.stream(**options).collect()
         assert server.requests == []
 
@@ -131,10 +131,10 @@ async def test_tools_that_fail_are_error_results_in_order() -> None:
         answer = await models.generate(MODEL, "go", client=client, tools=[broken])
     results = answer.steps[0].results
     assert [result.is_error for result in results] == [True, True, True]
-    said = [str(result.content) for result in results]
-    assert "no air" in said[0]
-    assert "no tool 'unknown'" in said[1]
-    assert "do not fit" in said[2]
+    contents = [str(result.content) for result in results]
+    assert "no air" in contents[0]
+    assert "no tool 'unknown'" in contents[1]
+    assert "do not fit" in contents[2]
 
 
 async def test_calls_of_a_tool_spec_are_left_to_the_caller() -> None:
@@ -182,7 +182,7 @@ async def endless(gone: asyncio.Event) -> AsyncGenerator[str, None]:
 
 @pytest.mark.parametrize("how", ["break", "close", "cancel"])
 async def test_leaving_a_stream_closes_its_connection(how: str) -> None:
-    gone, begun = asyncio.Event(), asyncio.Event()
+    gone, started = asyncio.Event(), asyncio.Event()
     async with endless(gone) as url, asyncio.timeout(20):
         async with models.Client(
             keys={"gemini": "k"}, base_urls={"gemini": url}, environ={}
@@ -192,7 +192,7 @@ async def test_leaving_a_stream_closes_its_connection(how: str) -> None:
                 async with models.stream(MODEL, "go", client=client) as events:
                     async for event in events:
                         if isinstance(event, models.TextDelta):
-                            begun.set()
+                            started.set()
                             if how == "break":
                                 break
                             if how == "close":
@@ -200,7 +200,7 @@ async def test_leaving_a_stream_closes_its_connection(how: str) -> None:
                                 return
 
             task = asyncio.create_task(read())
-            await begun.wait()
+            await started.wait()
             if how == "cancel":
                 task.cancel()
             await asyncio.wait([task])
@@ -275,12 +275,12 @@ async def test_the_first_middleware_is_the_outermost(streamed: bool) -> None:
 )
 async def test_streamed_and_completed_are_equal(turn: Turn) -> None:
     async with scripted([turn, turn]) as (_, client):
-        whole = (await models.generate(MODEL, "hi", client=client, max_tool_rounds=0)).response
+        full = (await models.generate(MODEL, "hi", client=client, max_tool_rounds=0)).response
         streamed = (
             await models.stream(MODEL, "hi", client=client, max_tool_rounds=0).collect()
         ).response
     fields = [name for name in models.Response.__struct_fields__ if name != "raw"]
-    assert [getattr(whole, name) for name in fields] == [getattr(streamed, name) for name in fields]
+    assert [getattr(full, name) for name in fields] == [getattr(streamed, name) for name in fields]
 
 
 def gemini_event(text: str, **more: Any) -> bytes:

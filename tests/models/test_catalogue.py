@@ -105,8 +105,8 @@ def test_every_vendor_of_the_catalogue_is_known() -> None:
 
 
 def test_each_kind_of_token_has_its_price_and_the_cached_are_part_of_the_input() -> None:
-    whole = usd(KNOWN, "x:pro", input=1_000, output=100, cache_read=600, cache_write=100)
-    assert whole == pytest.approx((300 * 1 + 600 * 0.1 + 100 * 1.25 + 100 * 10) / 1e6)
+    complete = usd(KNOWN, "x:pro", input=1_000, output=100, cache_read=600, cache_write=100)
+    assert complete == pytest.approx((300 * 1 + 600 * 0.1 + 100 * 1.25 + 100 * 10) / 1e6)
 
 
 def test_reasoning_is_part_of_the_output_and_not_paid_twice() -> None:

@@ -28,9 +28,9 @@ async def test_the_real_vendor_answers_with_and_without_streaming(
         pytest.skip(f"there is no key to call {model} with: set {' or '.join(keys)}")
     async with models.Client(environ=ENVIRON) as client:
         prompt = "Answer with the one word: pong"
-        whole = await models.generate(model, prompt, client=client, max_tokens=2000)
+        complete = await models.generate(model, prompt, client=client, max_tokens=2000)
         streamed = await models.stream(model, prompt, client=client, max_tokens=2000).collect()
-    for answer in (whole, streamed):
+    for answer in (complete, streamed):
         assert "pong" in answer.text.lower()
         assert answer.finish_reason.reason == "stop"
         assert answer.usage.input

@@ -81,7 +81,7 @@ def test_parsing_and_linting_load_no_engine_and_no_network() -> None:
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path) -> None:
     received: list[events.RunEvent] = []
-    begun: list[tuple[str, Path]] = []
+    started: list[tuple[str, Path]] = []
     result = pipelines.run_sync(
         GATE,
         durable=durable,
@@ -89,12 +89,12 @@ def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path)
         cwd=workspace,
         interviewer=interviewers.Queued(["yes"]),
         on_event=received.append,
-        on_start=lambda name, folder: begun.append((name, folder)),
+        on_start=lambda name, folder: started.append((name, folder)),
     )
     assert result.ok, result.reason
     assert result.completed == ["start", "ask", "ship", "done"]
     assert result.text == "[Simulated] Response for stage: ship"
-    assert begun == [(result.run, Path(result.folder))]
+    assert started == [(result.run, Path(result.folder))]
     assert isinstance(received[0], events.PipelineStarted)
     assert isinstance(received[-1], events.PipelineCompleted)
 
@@ -110,10 +110,10 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
     await pipelines.answer(result.run, "n", db=db)
     result = await pipelines.resume(result.run, db=db)
     assert result.completed == ["start", "ask", "done"]
-    again = await pipelines.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
-    assert again.completed == ["start", "ask", "ship", "done"]
-    assert {run.id for run in await pipelines.runs(db=db)} == {result.run, again.run}
-    assert (await pipelines.show(again.run, db=db)).status == "success"
+    second = await pipelines.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
+    assert second.completed == ["start", "ask", "ship", "done"]
+    assert {run.id for run in await pipelines.runs(db=db)} == {result.run, second.run}
+    assert (await pipelines.show(second.run, db=db)).status == "success"
 
 
 @pytest.mark.parametrize("time", ["first", "second"])
@@ -177,7 +177,7 @@ def test_a_goal_that_is_not_text_is_rejected(workspace: Path) -> None:
 def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
     durable: bool, workspace: Path
 ) -> None:
-    begun: list[str] = []
+    started: list[str] = []
     (workspace / "file").touch()
     for place in ("/proc/cannot/be/created", workspace / "file", workspace / "file" / "run"):
         with pytest.raises(ConfigError, match="the run folder"):
@@ -187,6 +187,6 @@ def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
                 simulate=True,
                 cwd=workspace,
                 run_dir=place,
-                on_start=lambda name, _: begun.append(name),
+                on_start=lambda name, _: started.append(name),
             )
-    assert not begun
+    assert not started

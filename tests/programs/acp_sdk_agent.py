@@ -49,22 +49,22 @@ class Worker:
 
     async def prompt(self, prompt: list[Any], session_id: str, **more: Any) -> PromptResponse:
         word, _, rest = prompt[0].text.partition(" ")
-        tell = self.client.session_update
+        report = self.client.session_update
         match word:
             case "say":
-                await tell(session_id, update_agent_thought_text("hm"))
-                await tell(session_id, update_plan([plan_entry("one")]))
+                await report(session_id, update_agent_thought_text("hm"))
+                await report(session_id, update_plan([plan_entry("one")]))
                 for piece in rest.split():
-                    await tell(session_id, update_agent_message_text(piece))
+                    await report(session_id, update_agent_message_text(piece))
             case "many":
                 piece = update_agent_message_text("x" * 80)
                 for _ in range(int(rest)):
-                    await tell(session_id, piece)
+                    await report(session_id, piece)
             case "edit":
                 await self._edit(session_id, rest)
             case "read":
                 read = await self.client.read_text_file(path=rest, session_id=session_id)
-                await tell(session_id, update_agent_message_text(read.content))
+                await report(session_id, update_agent_message_text(read.content))
             case "wait":
                 await self.cancelled.wait()
                 return PromptResponse(stop_reason="cancelled")

@@ -107,9 +107,9 @@ def sent(command: Command) -> Any:
 
 
 def only(data: tuple[int, bytes]) -> Any:
-    said = json.loads(data[1])
-    assert said["id"] == data[0]
-    return said["method"], said["params"]
+    message = json.loads(data[1])
+    assert message["id"] == data[0]
+    return message["method"], message["params"]
 
 
 # What we say.
@@ -193,15 +193,19 @@ def test_an_empty_prompt_is_never_sent() -> None:
 
 def test_a_prompt_that_looks_like_a_command_is_escaped() -> None:
     quirks = AcpQuirks(command_prefixes=("/", "$"), command_escape="\n")
-    for text, said in (("/help me", "\n/help me"), ("$x", "\n$x"), ("help /me", "help /me")):
+    for text, expected_text in (
+        ("/help me", "\n/help me"),
+        ("$x", "\n$x"),
+        ("help /me", "help /me"),
+    ):
         _, params = only(AcpClient(quirks).prompt("s", [TextBlock(text)]))
-        assert params["prompt"][0]["text"] == said
+        assert params["prompt"][0]["text"] == expected_text
     assert only(AcpClient().prompt("s", [TextBlock("/x")]))[1]["prompt"][0]["text"] == "/x"
 
 
 # What the agent says.
 
-TOLD: list[tuple[str, bytes, list[RawEvent]]] = [
+UPDATES: list[tuple[str, bytes, list[RawEvent]]] = [
     ("text", chunk("a") + chunk("") + chunk("b"), ["a", "b"]),
     (
         "messages",
@@ -339,7 +343,9 @@ TOLD: list[tuple[str, bytes, list[RawEvent]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "expected"), [t[1:] for t in TOLD], ids=[t[0] for t in TOLD])
+@pytest.mark.parametrize(
+    ("data", "expected"), [t[1:] for t in UPDATES], ids=[t[0] for t in UPDATES]
+)
 def test_an_update_becomes_these_items(data: bytes, expected: list[RawEvent]) -> None:
     assert items(data) == expected
 
@@ -403,9 +409,9 @@ def test_a_finished_call_that_is_sent_again_is_not_a_new_call() -> None:
     ended = update("tool_call_update", toolCallId="1", status="failed")
     twice = (began + ended) * 2
     for quirks, calls in ((AcpQuirks(repeats_finished_calls=True), 1), (DEFAULT_QUIRKS, 2)):
-        told = items(twice, quirks)
+        reported = items(twice, quirks)
         for kind in (ToolUse, ToolResult):
-            assert sum(isinstance(item, kind) for item in told) == calls
+            assert sum(isinstance(item, kind) for item in reported) == calls
 
 
 def test_a_call_that_reports_an_unavailable_tool_is_denied() -> None:
@@ -452,13 +458,13 @@ def test_a_permission_request_for_a_path_outside_counts_as_an_edit() -> None:
     ],
 )
 def test_an_error_sent_as_the_answer_is_an_error_if_no_tokens_were_counted(
-    said: list[str], usage: Json, *, failed: bool
+    chunks: list[str], usage: Json, *, failed: bool
 ) -> None:
-    data = b"".join(chunk(text) for text in said)
+    data = b"".join(chunk(text) for text in chunks)
     data += line(id=1, result={"stopReason": "end_turn", "usage": usage})
     emitted = prompted(AcpQuirks(error_text="Error: ")).receive(data)
-    told = [item for command in emitted if isinstance(command, Emit) for item in command.events]
-    finish = told[-1]
+    reported = [item for command in emitted if isinstance(command, Emit) for item in command.events]
+    finish = reported[-1]
     assert isinstance(finish, TurnEnd)
     assert finish.ok is not failed
     assert finish.message == ("no key (HTTP 401)" if failed else None)
@@ -466,9 +472,9 @@ def test_an_error_sent_as_the_answer_is_an_error_if_no_tokens_were_counted(
 
 def last(data: bytes, quirks: AcpQuirks) -> TurnEnd:
     emitted = prompted(quirks).receive(data)
-    told = [item for command in emitted if isinstance(command, Emit) for item in command.events]
-    assert isinstance(told[-1], TurnEnd)
-    return told[-1]
+    reported = [item for command in emitted if isinstance(command, Emit) for item in command.events]
+    assert isinstance(reported[-1], TurnEnd)
+    return reported[-1]
 
 
 COUNTED: Json = {"inputTokens": 10, "outputTokens": 2}
@@ -530,8 +536,8 @@ def test_history_is_dropped_until_the_prompt_also_after_the_reply() -> None:
     ]
     acp.prompt("s", [TextBlock("go")])
     assert acp.receive(chunk("new")) == [Emit("s", ["new"])]
-    (told,) = acp.receive(update("usage_update", used=1, cost={"amount": 2.5}))
-    assert told == Emit("s", [UsageReport(Usage(), context_size=1, cost=Cost(0.5, "reported"))])
+    (reported,) = acp.receive(update("usage_update", used=1, cost={"amount": 2.5}))
+    assert reported == Emit("s", [UsageReport(Usage(), context_size=1, cost=Cost(0.5, "reported"))])
 
 
 def test_history_is_reported_if_the_caller_asks_for_it() -> None:
@@ -583,14 +589,14 @@ def test_usage_sent_with_text_chunks_is_added_up_within_the_turn() -> None:
 
 def test_tokens_counted_for_the_session_are_reported_for_the_turn() -> None:
     acp = prompted(AcpQuirks(usage="session"))
-    told: list[int | None] = []
+    reported: list[int | None] = []
     for number, tokens in ((1, 10), (2, 30)):
         usage = {"inputTokens": tokens, "outputTokens": 1}
         emit = acp.receive(line(id=number, result={"stopReason": "end_turn", "usage": usage}))[0]
         assert isinstance(emit, Emit)
-        told += [item.usage.input for item in emit.events if isinstance(item, TurnEnd)]
+        reported += [item.usage.input for item in emit.events if isinstance(item, TurnEnd)]
         acp.prompt("s", [TextBlock("go on")])
-    assert told == [10, 20]
+    assert reported == [10, 20]
 
 
 def test_cost_is_reported_for_the_turn_and_not_for_the_session() -> None:
@@ -664,9 +670,9 @@ def test_an_option_that_was_not_offered_is_never_sent() -> None:
 def test_a_denied_tool_is_reported_even_if_the_agent_sends_no_update(silent: bool) -> None:
     acp = prompted(AcpQuirks(no_update_after_denial=silent))
     acp.receive(permission(toolCallId="1", kind="execute"))
-    said = acp.answer_permission(0, "no")
-    said += acp.receive(chunk("then not") + line(id=1, result={"stopReason": "end_turn"}))
-    found = [item for command in said if isinstance(command, Emit) for item in command.events]
+    commands = acp.answer_permission(0, "no")
+    commands += acp.receive(chunk("then not") + line(id=1, result={"stopReason": "end_turn"}))
+    found = [item for command in commands if isinstance(command, Emit) for item in command.events]
     denied = ToolResult("1", "denied", name="execute", error="permission was refused")
     assert found[:2] == ([denied, "then not"] if silent else ["then not", denied])
     assert found.count(denied) == 1
@@ -677,8 +683,8 @@ def test_a_denial_that_the_agent_reports_is_reported_once_with_its_message() -> 
     acp.receive(permission(toolCallId="1"))
     acp.answer_permission(0, "no")
     failed = update("tool_call_update", toolCallId="1", status="failed", rawOutput="refused")
-    said = acp.receive(failed + line(id=1, result={"stopReason": "end_turn"}))
-    assert said[0] == Emit(
+    commands = acp.receive(failed + line(id=1, result={"stopReason": "end_turn"}))
+    assert commands[0] == Emit(
         "s",
         [
             ToolResult("1", "denied", name="other", error="refused"),
@@ -777,8 +783,8 @@ def test_a_tool_that_fails_after_cancel_is_cancelled() -> None:
 def test_a_permission_request_is_withdrawn_when_its_turn_ends() -> None:
     acp = prompted()
     acp.receive(permission(toolCallId="1"))
-    said = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
-    assert PermissionWithdrawn("s", 0) in said
+    commands = acp.receive(line(id=1, result={"stopReason": "end_turn"}))
+    assert PermissionWithdrawn("s", 0) in commands
     assert acp.answer_permission(0, "yes") == []
 
 
@@ -794,9 +800,9 @@ def test_files_are_served_only_if_that_was_offered() -> None:
     (answer,) = acp.answer_file_request(0, {"content": "x"})
     assert sent(answer)["result"] == {"content": "x"}
     assert acp.answer_file_request(0, {"content": "y"}) == []
-    refused, told = acp.receive(line(id=1, method="fs/write_text_file", params=READ))
+    refused, reported = acp.receive(line(id=1, method="fs/write_text_file", params=READ))
     assert sent(refused)["error"]["code"] == -32601
-    assert isinstance(told, Emit)
+    assert isinstance(reported, Emit)
 
 
 def test_a_missing_file_is_answered_in_the_way_the_agent_can_handle() -> None:
@@ -809,30 +815,32 @@ def test_a_missing_file_is_answered_in_the_way_the_agent_can_handle() -> None:
 
 @pytest.mark.parametrize("method", ["terminal/create", "elicitation/create", "_x/y", ""])
 def test_a_method_that_was_not_offered_is_rejected_at_once(method: str) -> None:
-    refused, told = AcpClient().receive(line(id="q", method=method, params={}))
+    refused, reported = AcpClient().receive(line(id="q", method=method, params={}))
     assert sent(refused)["id"] == "q"
     assert sent(refused)["error"]["code"] == -32601
-    assert told == Emit(None, [Vendor("refused_call", {"method": method, "params": {}})])
+    assert reported == Emit(None, [Vendor("refused_call", {"method": method, "params": {}})])
 
 
 def test_an_invalid_permission_request_is_rejected_and_reported() -> None:
-    refused, told = AcpClient().receive(line(id=0, method="session/request_permission", params=[]))
+    refused, reported = AcpClient().receive(
+        line(id=0, method="session/request_permission", params=[])
+    )
     assert sent(refused)["error"]["code"] == -32602
-    assert told == Emit(None, [Unknown([])])
+    assert reported == Emit(None, [Unknown([])])
 
 
 def test_a_request_with_the_id_of_an_open_request_is_rejected() -> None:
     acp = AcpClient()
     assert any(isinstance(command, AcpPermissionRequest) for command in acp.receive(permission(7)))
-    again = acp.receive(permission(7, toolCallId="other"))
-    assert not any(isinstance(command, AcpPermissionRequest) for command in again)
-    [sent] = [command for command in again if isinstance(command, Send)]
+    repeated = acp.receive(permission(7, toolCallId="other"))
+    assert not any(isinstance(command, AcpPermissionRequest) for command in repeated)
+    [sent] = [command for command in repeated if isinstance(command, Send)]
     assert b"-32600" in sent.data
 
 
 def test_unknown_notifications_of_an_agent_are_reported() -> None:
-    said = AcpClient().receive(line(method="_auth/status", params={"x": 1}))
-    assert said == [Emit(None, [Vendor("_auth/status", {"x": 1})])]
+    commands = AcpClient().receive(line(method="_auth/status", params={"x": 1}))
+    assert commands == [Emit(None, [Vendor("_auth/status", {"x": 1})])]
     assert AcpClient().receive(line(method="session/update", params=7)) == [
         Emit(None, [Unknown(7)])
     ]
@@ -842,8 +850,8 @@ def test_unknown_notifications_of_an_agent_are_reported() -> None:
 
 
 def test_garbage_between_frames_is_reported_and_no_frame_is_lost() -> None:
-    said = prompted().receive(chunk("a") + b"banner\n{oops\n" + chunk("b"))
-    first, between, second = said
+    commands = prompted().receive(chunk("a") + b"banner\n{oops\n" + chunk("b"))
+    first, between, second = commands
     assert (first, second) == (Emit("s", ["a"]), Emit("s", ["b"]))
     assert isinstance(between, Emit)
     assert between.session_id is None
@@ -854,11 +862,11 @@ def test_garbage_between_frames_is_reported_and_no_frame_is_lost() -> None:
 
 def test_a_reply_without_a_call_is_reported_and_ends_no_turn() -> None:
     acp = prompted()
-    (told,) = acp.receive(line(id=99, result={"stopReason": "end_turn"}))
-    assert isinstance(told, Emit)
-    assert told.session_id is None
-    said = acp.receive(line(id="1", result={"stopReason": "end_turn"}))
-    assert any(isinstance(command, CallFinished) for command in said)
+    (reported,) = acp.receive(line(id=99, result={"stopReason": "end_turn"}))
+    assert isinstance(reported, Emit)
+    assert reported.session_id is None
+    commands = acp.receive(line(id="1", result={"stopReason": "end_turn"}))
+    assert any(isinstance(command, CallFinished) for command in commands)
 
 
 def test_the_end_of_the_agent_fails_pending_calls_and_reports_open_tool_calls() -> None:
@@ -866,10 +874,10 @@ def test_the_end_of_the_agent_fails_pending_calls_and_reports_open_tool_calls() 
     id, _ = acp.new_session("/w")
     acp.receive(permission(toolCallId="1", kind="read"))
     acp.receive(update("tool_call", toolCallId="2", kind="edit", status="pending"))
-    said = acp.end("it died")
-    assert said[0] == Emit("s", [ToolUse("2", "edit", kind="edit")])
-    assert said[1] == PermissionWithdrawn("s", 0)
-    settled = [command for command in said if isinstance(command, CallFinished)]
+    commands = acp.end("it died")
+    assert commands[0] == Emit("s", [ToolUse("2", "edit", kind="edit")])
+    assert commands[1] == PermissionWithdrawn("s", 0)
+    settled = [command for command in commands if isinstance(command, CallFinished)]
     assert [(s.id, s.method, s.session_id) for s in settled] == [
         (1, "session/prompt", "s"),
         (id, "session/new", None),
@@ -882,7 +890,7 @@ FRAMES = st.one_of(
     st.builds(chunk, st.text(max_size=6), st.sampled_from("st")),
     st.sampled_from(
         [
-            *(data for _, data, _ in TOLD),
+            *(data for _, data, _ in UPDATES),
             permission(toolCallId="p"),
             permission("q", "t", toolCallId="p", rawInput={"command": "ls"}),
             line(id=1, result={"stopReason": "end_turn"}),
@@ -901,11 +909,11 @@ FRAMES = st.one_of(
 def play(data: bytes, size: int) -> list[Any]:
     acp = prompted()
     acp.prompt("t", [TextBlock("go")])
-    said: list[Command] = []
+    commands: list[Command] = []
     for start in range(0, len(data), size):
-        said += acp.receive(data[start : start + size])
+        commands += acp.receive(data[start : start + size])
     flat: list[Any] = []
-    for command in [*said, *acp.end()]:
+    for command in [*commands, *acp.end()]:
         if isinstance(command, Emit):
             flat += [(command.session_id, item) for item in command.events]
         else:
@@ -943,14 +951,14 @@ def test_events_of_two_sessions_are_never_mixed(order: list[str]) -> None:
     acp = prompted()
     acp.prompt("t", [TextBlock("go")])
     at = {"s": 0, "t": 0}
-    heard: dict[str | None, list[RawEvent]] = {"s": [], "t": []}
+    received: dict[str | None, list[RawEvent]] = {"s": [], "t": []}
     for session in order:
         for command in acp.receive(STEPS[at[session]](session)):
             if isinstance(command, Emit):
-                heard[command.session_id] += command.events
+                received[command.session_id] += command.events
         at[session] += 1
     for session in ("s", "t"):
-        assert heard[session] == [
+        assert received[session] == [
             "a",
             ToolUse("1", "read", kind="read", input={"x": session}),
             "b",
@@ -969,11 +977,11 @@ def test_many_updates_leave_no_state_behind() -> None:
     gc.collect()
     before = sys.getallocatedblocks()
 
-    def heard() -> int:
+    def received() -> int:
         emits = [command for command in acp.receive(block) if isinstance(command, Emit)]
         return sum(isinstance(item, str) for emit in emits for item in emit.events)
 
-    assert sum(heard() for _ in range(100)) == 100_000
+    assert sum(received() for _ in range(100)) == 100_000
     gc.collect()
     assert sys.getallocatedblocks() - before < 1000
 

@@ -66,9 +66,9 @@ def quirks_of(name: str) -> AcpQuirks:
 def frames(name: str) -> Iterator[tuple[bool, Any]]:
     """Whether the agent said it, and what."""
     for line in (FOLDER / f"{name}.ndjson").read_text("utf-8").splitlines():
-        said = json.loads(line)
-        if isinstance(said["msg"], dict):
-            yield said["dir"] in ("<", "agent->client"), said["msg"]
+        response = json.loads(line)
+        if isinstance(response["msg"], dict):
+            yield response["dir"] in ("<", "agent->client"), response["msg"]
 
 
 def say(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
@@ -196,7 +196,11 @@ def shown(item: RawEvent) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recording_becomes_these_commands(name: str) -> None:
-    lines = [json.dumps(line, ensure_ascii=False) for said in play(name) for line in as_json(said)]
+    lines = [
+        json.dumps(line, ensure_ascii=False)
+        for response in play(name)
+        for line in as_json(response)
+    ]
     check_golden(GOLDENS / f"{name}.ndjson", "".join(line + "\n" for line in lines))
 
 
@@ -229,7 +233,7 @@ def test_every_session_fulfils_the_guarantees(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_answer_has_no_history_and_no_injected_text(name: str) -> None:
-    said: dict[str, str] = {}
+    response: dict[str, str] = {}
     loaded: set[str] = set()
     for of_agent, message in frames(name):
         params: dict[str, Any] = message.get("params") or {}
@@ -243,13 +247,13 @@ def test_the_answer_has_no_history_and_no_injected_text(name: str) -> None:
             if update["sessionUpdate"] == "agent_message_chunk":
                 text = update["content"]["text"]
                 if not text.startswith("[MODE_UPDATE]"):
-                    said[session_id] = said.get(session_id, "") + text
-    heard = {
+                    response[session_id] = response.get(session_id, "") + text
+    received = {
         session_id: text
         for session_id, items in items_of(play(name)).items()
         if session_id and (text := "".join(filter(None, map(text_of, items))))
     }
-    assert heard == {session_id: text for session_id, text in said.items() if text}
+    assert received == {session_id: text for session_id, text in response.items() if text}
 
 
 def text_of(item: RawEvent) -> str | None:
@@ -330,7 +334,11 @@ def test_the_model_that_was_used_is_reported() -> None:
 
 
 def replies(name: str, method: str) -> list[CallFinished]:
-    return [said for said in play(name) if isinstance(said, CallFinished) and said.method == method]
+    return [
+        response
+        for response in play(name)
+        if isinstance(response, CallFinished) and response.method == method
+    ]
 
 
 def test_what_an_agent_offers_is_read_from_its_replies() -> None:

@@ -106,9 +106,9 @@ def test_a_second_reply_to_a_call_is_reported_and_changes_nothing() -> None:
         line(id=1, result=1) + line(id=1, result=2) + line(id=1, error={"code": 1, "message": "x"})
     )
     assert first == Reply(1, "a", 1)
-    for again in (second, third):
-        assert isinstance(again, Error)
-        assert "twice" in again.message
+    for repeated in (second, third):
+        assert isinstance(repeated, Error)
+        assert "twice" in repeated.message
 
 
 def test_an_error_without_an_id_is_reported_with_its_message() -> None:
@@ -221,9 +221,9 @@ LINES = st.one_of(
 @no_deadline
 @given(data=st.lists(LINES).map(b"\n".join), size=st.integers(1, 50))
 def test_any_bytes_in_any_chunks_become_the_same_messages(data: bytes, size: int) -> None:
-    whole, cut = waiting("a", "b"), waiting("a", "b")
+    complete, cut = waiting("a", "b"), waiting("a", "b")
     found: list[Message | Tick] = []
     for start in range(0, len(data), size):
         found += cut.receive(data[start : start + size])
-    assert [*found, *cut.end()] == [*whole.receive(data), *whole.end()]
-    assert cut.pending == whole.pending
+    assert [*found, *cut.end()] == [*complete.receive(data), *complete.end()]
+    assert cut.pending == complete.pending

@@ -37,11 +37,11 @@ def read(chunks: Iterable[bytes], limit: int = MAX_LINE_SIZE) -> list[bytes | Ov
 
 def expected(data: bytes, limit: int) -> list[bytes | Oversized]:
     lines = data.split(b"\n")
-    whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-    bare = [line.removesuffix(b"\n") for line in whole]
+    complete = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    bare = [line.removesuffix(b"\n") for line in complete]
     return [
         Oversized(len(line), text[:HEAD_SIZE]) if len(text) > limit else line
-        for line, text in zip(whole, bare, strict=True)
+        for line, text in zip(complete, bare, strict=True)
     ]
 
 
@@ -137,9 +137,9 @@ def test_64_mib_pass_and_one_more_byte_does_not() -> None:
     lines = Lines()
     for _ in range(64):
         lines.feed(mib)
-    (whole,) = lines.feed(b"\n")
-    assert isinstance(whole, bytes)
-    assert len(whole) == MAX_LINE_SIZE + 1
+    (complete,) = lines.feed(b"\n")
+    assert isinstance(complete, bytes)
+    assert len(complete) == MAX_LINE_SIZE + 1
     for _ in range(64):
         lines.feed(mib)
     (dropped,) = lines.feed(b"x\n")

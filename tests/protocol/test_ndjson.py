@@ -83,9 +83,9 @@ def test_invalid_json_is_a_recoverable_error(line: str) -> None:
     error, after = items(f"{line}\n{say('a')}\n")
     assert isinstance(error, Error)
     assert (error.code, error.recoverable, error.phase) == ("malformed_line", True, "stream")
-    with pytest.raises(msgspec.DecodeError) as told:
+    with pytest.raises(msgspec.DecodeError) as reported:
         msgspec.json.decode(line)
-    assert str(told.value) in error.message
+    assert str(reported.value) in error.message
     assert error.facts == {"sample": line}
     assert after == "a"
 

@@ -39,7 +39,7 @@ def fresh(used: Sequence[str] = ()) -> ResponseBuilder:
     return ResponseBuilder("gemini", "model-x", used)
 
 
-def whole(parts: ResponseBuilder) -> tuple[list[StreamEvent], Response]:
+def complete(parts: ResponseBuilder) -> tuple[list[StreamEvent], Response]:
     parts.set_finish("stop", "STOP")
     response = parts.response()
     return parts.take_events(), response
@@ -99,31 +99,31 @@ STEPS = st.lists(
 )
 
 
-def tell(parts: ResponseBuilder, steps: Sequence[Step]) -> None:
-    for kind, said in steps:
+def report(parts: ResponseBuilder, steps: Sequence[Step]) -> None:
+    for kind, answer in steps:
         match kind:
             case "text":
-                parts.add_text(said)
+                parts.add_text(answer)
             case "thinking":
-                parts.add_thinking(said)
+                parts.add_thinking(answer)
             case "end":
                 parts.end_part()
             case "call":
-                parts.start_call("key", said or "f")
+                parts.start_call("key", answer or "f")
             case "arguments":
-                parts.add_arguments("key", said)
+                parts.add_arguments("key", answer)
             case "end_call":
                 parts.end_call("key")
             case _:
-                parts.add_call("f", {"said": said})
+                parts.add_call("f", {"said": answer})
 
 
 @no_deadline
 @given(steps=STEPS)
 def test_events_are_valid_and_build_the_response_for_any_input(steps: list[Step]) -> None:
     parts = fresh()
-    tell(parts, steps)
-    events, response = whole(parts)
+    report(parts, steps)
+    events, response = complete(parts)
     lawful(events)
     assert from_events(events) == response.message.content
     ids = [call.id for call in response.tool_calls]
@@ -139,7 +139,7 @@ def test_text_in_pieces_is_the_text_in_one(text: str, cuts: list[int]) -> None:
         at = cut
     one = fresh()
     one.add_text(text)
-    assert whole(pieces)[1] == whole(one)[1]
+    assert complete(pieces)[1] == complete(one)[1]
 
 
 @no_deadline
@@ -158,7 +158,7 @@ def test_arguments_in_pieces_are_the_arguments_in_one(
     for cut in [*sorted({c for c in cuts if 0 < c < len(written)}), len(written)]:
         parts.add_arguments(0, written[at:cut])
         at = cut
-    _, response = whole(parts)
+    _, response = complete(parts)
     assert response.tool_calls == (ToolCall("id-1", "f", arguments),)
 
 
@@ -170,7 +170,7 @@ def test_arguments_that_are_not_an_object_are_stored_as_written(written: str) ->
     parts = fresh()
     parts.start_call(0, "f")
     parts.add_arguments(0, written)
-    (call,) = whole(parts)[1].tool_calls
+    (call,) = complete(parts)[1].tool_calls
     assert (call.arguments, call.raw) == ({}, written)
 
 
@@ -179,7 +179,7 @@ def test_a_call_without_arguments_has_none(written: str) -> None:
     parts = fresh()
     parts.start_call(0, "f")
     parts.add_arguments(0, written)
-    (call,) = whole(parts)[1].tool_calls
+    (call,) = complete(parts)[1].tool_calls
     assert (call.arguments, call.raw) == ({}, None)
 
 
@@ -187,7 +187,7 @@ def test_a_missing_id_is_generated_and_unique_in_the_conversation() -> None:
     parts = fresh(used=["call_2", "call_1"])
     for _ in range(3):
         parts.add_call("f", {})
-    ids = [call.id for call in whole(parts)[1].tool_calls]
+    ids = [call.id for call in complete(parts)[1].tool_calls]
     assert len({*ids, "call_1", "call_2"}) == 5
     assert "f" not in ids
 
@@ -196,7 +196,7 @@ def test_an_id_that_comes_twice_names_one_call_only() -> None:
     parts = fresh(used=["old"])
     for id in ("old", "new", "new"):
         parts.add_call("f", {}, id)
-    ids = [call.id for call in whole(parts)[1].tool_calls]
+    ids = [call.id for call in complete(parts)[1].tool_calls]
     assert ids[1] == "new"
     assert len({*ids, "old"}) == 4
 
@@ -209,7 +209,7 @@ def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
     parts.add_arguments("a", '{"x": 1}')
     parts.add_arguments("b", " 2}")
     parts.end_call("b")
-    events, response = whole(parts)
+    events, response = complete(parts)
     lawful(events)
     assert response.tool_calls == (ToolCall("1", "f", {"x": 1}), ToolCall("2", "g", {"y": 2}))
 
@@ -217,7 +217,7 @@ def test_parallel_calls_grow_side_by_side_and_keep_their_order() -> None:
 def test_arguments_of_an_unknown_call_are_only_an_event() -> None:
     parts = fresh()
     parts.add_arguments("unknown", "{}")
-    events, response = whole(parts)
+    events, response = complete(parts)
     assert response.message.content == ()
     assert [event for event in events if isinstance(event, ProviderEvent)]
 
@@ -230,7 +230,7 @@ def test_a_signature_completes_its_part() -> None:
     parts.set_signature("x")
     parts.add_text("b")
     parts.set_signature("alone", "thinking")
-    assert whole(parts)[1].message.content == (
+    assert complete(parts)[1].message.content == (
         Thinking("hm", "t"),
         Text("a", "x"),
         Text("b"),
@@ -243,7 +243,7 @@ def test_thinking_of_two_items_becomes_two_parts() -> None:
     parts.add_thinking("a", "item-1")
     parts.add_thinking("b", "item-2")
     parts.add_redacted("secret", "item-3")
-    assert whole(parts)[1].message == Message(
+    assert complete(parts)[1].message == Message(
         "assistant",
         (
             Thinking("a", None, "item-1"),
@@ -283,6 +283,6 @@ def test_a_response_without_a_finish_reason_is_an_error() -> None:
 
 
 def test_an_empty_response_has_a_start_event() -> None:
-    events, response = whole(fresh())
+    events, response = complete(fresh())
     assert events == [Start("", "model-x", "gemini")]
     assert response.message.content == ()

@@ -226,8 +226,8 @@ def test_a_recursive_value_is_an_error_and_not_a_crash() -> None:
     ],
     ids=str,
 )
-def test_an_invalid_schema_is_rejected(of: object, said: str) -> None:
-    with pytest.raises(errors.SchemaInvalid, match=said):
+def test_an_invalid_schema_is_rejected(of: object, message: str) -> None:
+    with pytest.raises(errors.SchemaInvalid, match=message):
         schema_of(of)
 
 
@@ -289,7 +289,7 @@ def deeper(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @given(st.recursive(SIMPLE, deeper, max_leaves=5), VALUES)
 def test_our_checker_agrees_with_the_reference(inner: Json, value: Json) -> None:
     tree: Json = {"type": ["array", "integer"], "items": {"$ref": "#/$defs/tree"}}
-    whole: dict[str, Json] = {"allOf": [inner], "$defs": {"tree": tree}}
-    theirs = jsonschema.Draft202012Validator(whole).is_valid(value)
-    schema: Schema[Any] = schema_of(whole)
+    complete: dict[str, Json] = {"allOf": [inner], "$defs": {"tree": tree}}
+    theirs = jsonschema.Draft202012Validator(complete).is_valid(value)
+    schema: Schema[Any] = schema_of(complete)
     assert (schema.fit(value)[1] == ()) == theirs

@@ -90,12 +90,12 @@ def test_byte_by_byte_is_the_same_as_at_once(stream: bytes) -> None:
     ],
 )
 def test_every_pair_of_cuts_gives_the_same_events(stream: bytes) -> None:
-    whole = expected(stream)
-    assert len(whole) >= 2
+    complete = expected(stream)
+    assert len(complete) >= 2
     for first in range(len(stream) + 1):
         for second in range(first, len(stream) + 1):
             chunks = [stream[:first], stream[first:second], stream[second:]]
-            assert read(chunks) == whole, (first, second)
+            assert read(chunks) == complete, (first, second)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def result(**more: Any) -> dict[str, Any]:
     return {"type": "result", "subtype": "success", "result": "ok", **usage, **more}
 
 
-def returned(call: str, said: str, **more: Any) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": call, "content": said, "is_error": True}
+def returned(call: str, content: str, **more: Any) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": call, "content": content, "is_error": True}
     return {"type": "user", "message": {"role": "user", "content": [block]}, **more}
 
 
@@ -143,19 +143,21 @@ def test_there_is_one_warning_for_an_answer_that_broke_off() -> None:
     def start(id: str) -> dict[str, Any]:
         return {"type": "stream_event", "event": {"type": "message_start", "message": {"id": id}}}
 
-    whole = {"id": "b", "content": [{"type": "text", "text": "Hello"}]}
-    said = {"type": "assistant", "message": whole}
+    complete = {"id": "b", "content": [{"type": "text", "text": "Hello"}]}
+    assistant = {"type": "assistant", "message": complete}
     control = StreamJsonClient(MANNERS)
-    items = hear(control, start("a"), piece("Hel"), start("b"), piece("Hello"), said, start("c"))
+    items = hear(
+        control, start("a"), piece("Hel"), start("b"), piece("Hello"), assistant, start("c")
+    )
     assert [item.delta for item in items if isinstance(item, Text)] == ["Hel", "Hello"]
     assert [item.code for item in items if isinstance(item, Error)] == ["text_repeated"]
 
 
 def test_a_second_init_is_the_same_session() -> None:
-    told = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
+    reported = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
     stream = NdjsonStream(Frames, StreamJsonClient(MANNERS).translate)
     guard = EventNormalizer(Init(run_id="r", agent="a"), started=0.0)
-    lines = [told, told, result()]
+    lines = [reported, reported, result()]
     items = stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     events = [*guard.take(items, 0.0), *guard.close(0.0, None)]
     assert [type(event) for event in events if not isinstance(event, Vendor)] == [Init, Done]
@@ -169,9 +171,11 @@ def test_text_in_the_name_of_the_user_is_not_part_of_the_answer() -> None:
 
 
 def test_the_first_lines_are_the_handshake_and_the_prompt_with_its_images() -> None:
-    hello, said = encode_prompt("look", [Image(b"\0\0\0", "image/png")], MANNERS.media).splitlines()
+    hello, prompt = encode_prompt(
+        "look", [Image(b"\0\0\0", "image/png")], MANNERS.media
+    ).splitlines()
     assert json.loads(hello)["request"]["subtype"] == "initialize"
-    content = json.loads(said)["message"]["content"]
+    content = json.loads(prompt)["message"]["content"]
     assert content[0] == {"type": "text", "text": "look"}
     assert content[1]["source"] == {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     assert json.loads(encode_prompt("only").splitlines()[1])["message"]["content"] == "only"

@@ -60,5 +60,5 @@ def test_an_engine_that_asks_again_gets_the_answer_that_was_given_meanwhile(
         provider.generate("What now?")
     [record] = store.all_sessions()
     (record.folder / "turn-1" / "answer.md").write_text("Meanwhile.")
-    again = create("manual", {"working_dir": str(workspace)})
-    assert again.generate("What now?").response == "Meanwhile."
+    second = create("manual", {"working_dir": str(workspace)})
+    assert second.generate("What now?").response == "Meanwhile."

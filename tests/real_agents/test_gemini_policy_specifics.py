@@ -315,7 +315,7 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
     notes.mkdir()
     kept: list[str] = []
 
-    def tell(text: str) -> str:
+    def report(text: str) -> str:
         """Keeps a text."""
         kept.append(text)
         return "kept"
@@ -327,7 +327,7 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
     ]
     script = [*(Turn(calls=[each]) for each in calls), say("done")]
     options = agent.options(script, policy="edits", mcp_servers=[notes_server(notes)])
-    async with corral.session(agent.name, tools=[tell], **options) as session:
+    async with corral.session(agent.name, tools=[report], **options) as session:
         result = await session.run("do it")
     assert kept == ["two"]
     assert [each.name for each in result.denied] == ["mcp_notes_keep"] * 2
@@ -364,8 +364,8 @@ async def test_prompts_in_a_pool_share_a_process_and_nothing_else(
     asked = [request for request in agent.requests if not request.aside]
     assert len(asked) == 2 * PROMPTS
     for request in asked:
-        said = [text for message in request.history for text in message.texts]
-        assert said == [request.last_text]
+        response = [text for message in request.history for text in message.texts]
+        assert response == [request.last_text]
     assert processes_matching(str(tmp_path)) == []
     assert list(paths.sessions().iterdir()) == []
     assert os.listdir(tmp_path / "user-home") == []

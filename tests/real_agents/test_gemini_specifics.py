@@ -235,14 +235,14 @@ async def test_a_cli_that_ends_itself_fails_its_prompt_and_the_next_prompt_start
                 for pid in child_pids():
                     os.kill(pid, signal.SIGTERM)
         assert child_pids() == []
-        again = await session.run("second question")
+        repeated = await session.run("second question")
     broken = result_from_events(check_stream(events))
     assert broken.text == "half"
     with pytest.raises(errors.StreamBroken) as caught:
         broken.raise_for_status()
     assert "--acp" in " ".join(caught.value.argv)
     assert (caught.value.exit_code, caught.value.signal) == (0, None)
-    assert again.text == "complete"
+    assert repeated.text == "complete"
     assert "first question" not in agent.requests[-1].texts
     assert processes_matching(str(tmp_path)) == []
 

@@ -210,9 +210,9 @@ async def test_after_a_crash_the_next_prompt_starts_another_process(
     assert caught.value.argv
     assert third.final_text == "third answer"
     assert third.session_id == first.session_id
-    told = [text for message in agent.turns[-1].history for text in message.texts]
-    assert "first answer" in told
-    assert any("third question" in text for text in told)
+    reported = [text for message in agent.turns[-1].history for text in message.texts]
+    assert "first answer" in reported
+    assert any("third question" in text for text in reported)
     assert processes_matching(str(tmp_path)) == []
 
 
@@ -233,7 +233,7 @@ async def test_the_command_of_a_killed_agent_ends_with_it(
                 os.kill(pid, signal.SIGKILL)
             broken = await reading
             assert processes_matching(sleep_time) == []
-            again = await session.run("and now?")
+            second = await session.run("and now?")
     assert broken.error is not None
     assert broken.error.code == "killed_by_signal"
-    assert again.final_text == "still here"
+    assert second.final_text == "still here"

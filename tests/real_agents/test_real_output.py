@@ -46,8 +46,8 @@ async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
     assert result.output == Review("fine", 2)
     repaired = agent.turns[-1]
     assert "problems: expected an integer" in repaired.last_text
-    said = [text for m in repaired.history if m.role == "model" for text in m.texts]
-    assert said == ['{"summary": "fine", "problems": "two"}']
+    response = [text for m in repaired.history if m.role == "model" for text in m.texts]
+    assert response == ['{"summary": "fine", "problems": "two"}']
 
 
 @for_agents("gemini-acp", "claude-cli")
@@ -79,8 +79,8 @@ async def test_a_pool_repairs_the_answer_in_the_session_of_its_prompt(agent: Rea
         result = await pool.run("review it", output=Review, on_event=watch)
         assert result.output == Review("fine", 2)
         assert [end.output for end in ends] == [None, {"summary": "fine", "problems": 2}]
-        said = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
-        assert said == ['{"summary": "fine", "problems": "two"}']
+        response = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
+        assert response == ['{"summary": "fine", "problems": "two"}']
         failed = await pool.run("review it", output=list[Review], repairs=0)
         with pytest.raises(errors.SchemaNotMet):
             assert failed.output

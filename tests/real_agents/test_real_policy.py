@@ -223,7 +223,7 @@ async def test_the_caller_decides_and_shell_rules_need_no_question(
     script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
     async with agent.session(script, ask, **options) as session:
         result = await session.run("do it")
-        again = await session.run("and now?")
+        second = await session.run("and now?")
 
     assert file_names(workspace) == sorted(["seed.txt", *names])
     assert [kind for kind, _ in asked] == kinds
@@ -235,7 +235,7 @@ async def test_the_caller_decides_and_shell_rules_need_no_question(
             result.raise_for_status()
     else:
         assert result.ok
-    assert again.final_text == "done"
+    assert second.final_text == "done"
 
 
 @for_agents("gemini-acp", "claude-cli")

@@ -46,7 +46,7 @@ async def test_a_recorded_conversation_is_replayed_without_program_key_and_serve
     agent: RealAgent, seed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = seed.parent
-    tape = tmp_path / "tape.ndjson"
+    recording_file = tmp_path / "tape.ndjson"
     script = [
         Turn(thoughts="**Hm**\nlet me see", calls=[agent.read("seed.txt")]),
         Turn(calls=[agent.shell("echo hello")]),
@@ -54,12 +54,12 @@ async def test_a_recorded_conversation_is_replayed_without_program_key_and_serve
         say("Still."),
     ]
     policy = corral.Policy(read="allow", shell="ask" if agent.record.asks else "allow")
-    made = agent.options(script, policy=policy, record_to=tape)
+    made = agent.options(script, policy=policy, record_to=recording_file)
     recorded = await talk(agent.name, made, *PROMPTS)
     assert isinstance(recorded[-1], Done)
     assert recorded[-1].status == "success", recorded[-1]
-    assert KEY.encode() not in tape.read_bytes()
-    assert format.read(tape)[0].head.version
+    assert KEY.encode() not in recording_file.read_bytes()
+    assert format.read(recording_file)[0].head.version
 
     monkeypatch.setenv("PATH", "/nowhere")
     other = tmp_path / "elsewhere"
@@ -69,7 +69,7 @@ async def test_a_recorded_conversation_is_replayed_without_program_key_and_serve
         "model": agent.record.probe.model,
         "policy": policy,
         "retries": 0,
-        "replay": tape,
+        "replay": recording_file,
         "timeout": 60,
     }
     replayed = await talk(agent.name, options, *PROMPTS)

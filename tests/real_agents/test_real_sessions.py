@@ -89,8 +89,8 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
     prompts = [request.last_text.strip() for request in agent.turns]
     assert len(prompts) == 4
     assert all(sent.endswith(p.strip()) for sent, p in zip(prompts, ODD_PROMPTS, strict=True))
-    said = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
-    assert said == [*ANSWERS[:3]]
+    response = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
+    assert response == [*ANSWERS[:3]]
     sent = sent_json(agent.requests)
     assert "Be KIND." in sent
     assert "seed words" not in sent
@@ -119,14 +119,14 @@ async def test_a_fork_continues_from_a_session_that_stays_unchanged(agent: RealA
     async with corral.session(agent.name, **options) as session:
         forks = [await session.run(f"question {n}") for n in (1, 2)]
     options["fork"] = False
-    again = await corral.run(agent.name, "question 3", **options)
+    second = await corral.run(agent.name, "question 3", **options)
     shutil.rmtree(store.find(first.resume_token or "").folder)  # the fork does not need it
     options["resume"] = forks[0].resume_token
     later = await corral.run(agent.name, "question 4", **options)
 
-    results = (first, *forks, again, later)
+    results = (first, *forks, second, later)
     assert [result.final_text for result in results] == [f"answer {n}" for n in range(5)]
-    assert first.session_id == again.session_id
+    assert first.session_id == second.session_id
     assert len({result.session_id for result in (*forks, later)}) == 1
     assert forks[0].session_id != first.session_id
     assert len({result.cost.usd for result in results}) == 1  # each run reports its own cost
@@ -187,9 +187,9 @@ async def test_cancelling_a_prompt_ends_its_command_and_the_session_goes_on(
         async with agent.session(script, policy="all") as session:
             result = await cancel_during_command(session, sleep_time, started)
             if agent.record.persistent or agent.name == "claude-cli":
-                again = await session.run("and now?")
-                assert again.final_text == "still here"
-                assert again.session_id == result.session_id
+                second = await session.run("and now?")
+                assert second.final_text == "still here"
+                assert second.session_id == result.session_id
                 assert "do it" in sent_json(agent.turns[-1:])
         assert processes_matching(sleep_time) == []
         assert processes_matching(str(tmp_path)) == []

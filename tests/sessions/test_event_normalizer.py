@@ -101,8 +101,8 @@ def test_a_bounded_number_of_lines_is_queued(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_second_init_is_a_vendor_event() -> None:
     events = normalized(Init(session_id="s-1"), Init(session_id="s-2", model="other"))
-    (again,) = of_type(events, Vendor)
-    assert again.name == "init"
+    (second,) = of_type(events, Vendor)
+    assert second.name == "init"
     assert done_of(events).session_id == "s-2"
 
 

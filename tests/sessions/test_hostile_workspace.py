@@ -57,8 +57,8 @@ async def test_turns_in_a_folder_that_the_agent_sabotages(
         events = [event async for event in session.prompt(orders)]
         check_stream(events)
         result = corral.result_from_events(events)
-        again = "init\nsh echo more >> sub/work; touch file\ntext more\nresult"
-        second = corral.result_from_events([event async for event in session.prompt(again)])
+        repeated = "init\nsh echo more >> sub/work; touch file\ntext more\nresult"
+        second = corral.result_from_events([event async for event in session.prompt(repeated)])
     assert (result.status, result.text) == ("success", "the answer")
     paths = {os.path.relpath(path_from_printable(each.path), workspace) for each in result.files}
     assert paths == {".gitattributes", "sub/work", "caf\udce9"}

@@ -33,11 +33,11 @@ async def test_a_label_is_on_every_event_in_the_result_and_on_disk(workspace: Pa
     options = scripted_options(workspace, label="review 7")
     async with corral.session("gemini-cli", **options) as session:
         events = check_stream([event async for event in session.prompt(orders)])
-        again = await session.run(GOOD)
+        second = await session.run(GOOD)
     assert {event.label for event in events} == {"review 7"}
     assert {json.loads(corral.to_json(event))["label"] for event in events} == {"review 7"}
     assert [corral.from_json(corral.to_json(event)) for event in events] == events
-    assert corral.result_from_events(events).label == again.label == "review 7"
+    assert corral.result_from_events(events).label == second.label == "review 7"
     [stored] = store.all_sessions()
     assert stored.meta.label == "review 7"
 

@@ -87,8 +87,8 @@ async def test_a_turn_that_has_heard_the_model_goes_on(closed_port: int) -> None
     await asyncio.sleep(0.2)  # many attempts
     assert turn.error is None
     assert len(turn.warnings) == 1
-    said = ServerFailed("500")
-    assert watch.cause_of(said) is said
+    response = ServerFailed("500")
+    assert watch.cause_of(response) is response
     await watch.stop()
 
 

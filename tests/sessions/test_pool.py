@@ -375,10 +375,10 @@ async def test_each_listener_gets_the_events_of_its_own_prompt_as_they_come(
     workspace: Path,
 ) -> None:
     release = workspace / "release"
-    heard: dict[str, list[Event]] = {"one": [], "two": []}
+    received: dict[str, list[Event]] = {"one": [], "two": []}
 
     def listen(event: Event, name: str) -> None:
-        heard[name].append(event)
+        received[name].append(event)
         if isinstance(event, Text) and event.delta == "open":
             release.touch()  # the prompt would never end if its events came all at once
 
@@ -388,7 +388,7 @@ async def test_each_listener_gets_the_events_of_its_own_prompt_as_they_come(
             pool.run("text two", on_event=partial(listen, name="two")),
         )
     assert tuple(
-        corral.result_from_events(check_stream(events)) for events in heard.values()
+        corral.result_from_events(check_stream(events)) for events in received.values()
     ) == tuple(results)
 
 

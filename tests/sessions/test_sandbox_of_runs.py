@@ -119,10 +119,10 @@ def test_the_repository_of_a_work_tree_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_repository_of_a_submodule_is_shown(tmp_path: Path) -> None:
-    part, whole = make_repository(tmp_path / "part"), make_repository(tmp_path / "whole")
+    part, complete = make_repository(tmp_path / "part"), make_repository(tmp_path / "whole")
     allow = ("-c", "protocol.file.allow=always")
-    git("-C", str(whole), *allow, "submodule", "add", "-q", str(part), "sub")
-    assert [*sandbox.git_folders(str(whole / "sub"))] == [str(whole / ".git/modules/sub")]
+    git("-C", str(complete), *allow, "submodule", "add", "-q", str(part), "sub")
+    assert [*sandbox.git_folders(str(complete / "sub"))] == [str(complete / ".git/modules/sub")]
 
 
 @pytest.mark.parametrize("name", [".git", ".git/worktrees/tree", ".git/modules/sub"])

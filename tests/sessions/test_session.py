@@ -250,10 +250,10 @@ async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(worksp
 async def test_a_session_remembers_and_can_be_resumed(workspace: Path) -> None:
     first = await result_of(workspace, "init abc\ntext one\nresult\nargv first.json")
     assert first.resume_token is not None
-    again = await result_of(
+    repeated = await result_of(
         workspace, "init abc\ntext two\nresult\nargv second.json", resume=first.resume_token
     )
-    assert again.ok
+    assert repeated.ok
     argv = json.loads((workspace / "second.json").read_text())["argv"]
     assert argv[argv.index("--resume") + 1] == "abc"
     assert "--resume" not in json.loads((workspace / "first.json").read_text())["argv"]

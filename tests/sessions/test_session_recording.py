@@ -63,7 +63,7 @@ def other(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tape(tmp_path: Path) -> Path:
+def recording_file(tmp_path: Path) -> Path:
     return tmp_path / "tape.ndjson"
 
 
@@ -89,11 +89,11 @@ def stop_of(stream: list[corral.Event]) -> corral.events.Error:
 
 
 async def test_a_conversation_is_replayed_to_the_same_events_in_another_folder(
-    workspace: Path, other: Path, tape: Path
+    workspace: Path, other: Path, recording_file: Path
 ) -> None:
     prompts = (TALK, "history")
-    then = await talk(peer(), *prompts, ask=yes, cwd=workspace, record_to=tape)
-    now = await talk(peer(), *prompts, ask=yes, cwd=other, replay=tape)
+    then = await talk(peer(), *prompts, ask=yes, cwd=workspace, record_to=recording_file)
+    now = await talk(peer(), *prompts, ask=yes, cwd=other, replay=recording_file)
     assert essence(then, workspace) == essence(now, other)
     assert str(other) in "".join(event.delta for event in now if isinstance(event, Text))
 
@@ -111,46 +111,48 @@ async def test_a_conversation_is_replayed_to_the_same_events_in_another_folder(
     ],
 )
 async def test_one_process_per_prompt_is_replayed_to_the_same_events(
-    orders: str, workspace: Path, other: Path, tape: Path, monkeypatch: pytest.MonkeyPatch
+    orders: str, workspace: Path, other: Path, recording_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     then = await talk(
         "gemini-cli",
         orders,
         cwd=workspace,
-        record_to=tape,
+        record_to=recording_file,
         program=PROGRAM,
         env={"GEMINI_API_KEY": KEY},
     )
     monkeypatch.setenv("PATH", "/nowhere")
-    now = await talk("gemini-cli", orders, cwd=other, replay=tape)
+    now = await talk("gemini-cli", orders, cwd=other, replay=recording_file)
     assert essence(then, workspace) == essence(now, other)
 
 
-async def test_each_prompt_of_a_session_has_its_own_answer(workspace: Path, tape: Path) -> None:
+async def test_each_prompt_of_a_session_has_its_own_answer(
+    workspace: Path, recording_file: Path
+) -> None:
     prompts = (GOOD, "init\ntext second\nresult", GOOD)
     env = {"GEMINI_API_KEY": KEY}
     then = await talk(
-        "gemini-cli", *prompts, cwd=workspace, record_to=tape, program=PROGRAM, env=env
+        "gemini-cli", *prompts, cwd=workspace, record_to=recording_file, program=PROGRAM, env=env
     )
-    assert len(format.read(tape)) == 3
-    now = await talk("gemini-cli", *prompts, cwd=workspace, replay=tape)
+    assert len(format.read(recording_file)) == 3
+    now = await talk("gemini-cli", *prompts, cwd=workspace, replay=recording_file)
     assert essence(then, workspace) == essence(now, workspace)
-    more = await talk("gemini-cli", *prompts, GOOD, cwd=workspace, replay=tape)
+    more = await talk("gemini-cli", *prompts, GOOD, cwd=workspace, replay=recording_file)
     assert stop_of(more).code == "replay_mismatch"
     assert "made once more" in stop_of(more).message
 
 
 async def test_another_prompt_is_a_mismatch_with_a_readable_difference(
-    workspace: Path, tape: Path
+    workspace: Path, recording_file: Path
 ) -> None:
-    await talk(peer(), "text one", "text two", cwd=workspace, record_to=tape)
-    now = await talk(peer(), "text one", "text three", cwd=workspace, replay=tape)
+    await talk(peer(), "text one", "text two", cwd=workspace, record_to=recording_file)
+    now = await talk(peer(), "text one", "text three", cwd=workspace, replay=recording_file)
     error = stop_of(now)
     assert error.code == "replay_mismatch"
     assert '-        "text": "text two"\n+        "text": "text three"' in error.message
     assert "record the conversation again" in (error.hint or "")
     with pytest.raises(errors.ReplayMismatch):
-        await corral.run(peer(), "text 1", cwd=workspace, replay=tape, check=True)
+        await corral.run(peer(), "text 1", cwd=workspace, replay=recording_file, check=True)
 
 
 @pytest.mark.parametrize(
@@ -164,17 +166,17 @@ async def test_another_prompt_is_a_mismatch_with_a_readable_difference(
     ids=["prompt", "model", "policy", "system-prompt"],
 )
 async def test_a_changed_prompt_to_one_process_is_a_mismatch(
-    prompt: str, change: RunKwargs, workspace: Path, tape: Path
+    prompt: str, change: RunKwargs, workspace: Path, recording_file: Path
 ) -> None:
     made: RunKwargs = {"cwd": workspace, "model": "gemini-2.5-flash", "policy": "edits"}
     then: RunKwargs = {
         **made,
-        "record_to": tape,
+        "record_to": recording_file,
         "program": PROGRAM,
         "env": {"GEMINI_API_KEY": KEY},
     }
     await talk("gemini-cli", GOOD, **then)
-    now: RunKwargs = {**made, **change, "replay": tape}
+    now: RunKwargs = {**made, **change, "replay": recording_file}
     error = stop_of(await talk("gemini-cli", prompt, **now))
     assert error.code == "replay_mismatch"
     assert "\n-" in error.message
@@ -182,96 +184,112 @@ async def test_a_changed_prompt_to_one_process_is_a_mismatch(
 
 
 async def test_a_prompt_that_reaches_the_agent_in_a_file_counts_too(
-    workspace: Path, other: Path, tape: Path
+    workspace: Path, other: Path, recording_file: Path
 ) -> None:
     env = {"GEMINI_API_KEY": KEY}
     answer_text = "Read @README.md"
-    await talk("gemini-cli", answer_text, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
-    same = await talk("gemini-cli", answer_text, cwd=other, replay=tape)
+    await talk(
+        "gemini-cli", answer_text, cwd=workspace, record_to=recording_file, program=PROGRAM, env=env
+    )
+    same = await talk("gemini-cli", answer_text, cwd=other, replay=recording_file)
     assert stop_of(same).code == "stream_broken"  # as it was: the program knows no such word
-    now = await talk("gemini-cli", "Read @LICENSE", cwd=other, replay=tape)
+    now = await talk("gemini-cli", "Read @LICENSE", cwd=other, replay=recording_file)
     assert "@README.md" in stop_of(now).message
     assert "@LICENSE" in stop_of(now).message
 
 
-async def test_another_answer_to_a_question_is_a_difference(workspace: Path, tape: Path) -> None:
-    await talk(peer(), TALK, ask=yes, cwd=workspace, record_to=tape)
-    now = await talk(peer(), TALK, cwd=workspace, replay=tape)
+async def test_another_answer_to_a_question_is_a_difference(
+    workspace: Path, recording_file: Path
+) -> None:
+    await talk(peer(), TALK, ask=yes, cwd=workspace, record_to=recording_file)
+    now = await talk(peer(), TALK, cwd=workspace, replay=recording_file)
     assert stop_of(now).code == "replay_mismatch"
     assert '-      "optionId": "b-once"' in stop_of(now).message
 
 
-async def test_a_session_that_is_left_early_replays(workspace: Path, tape: Path) -> None:
-    await talk(peer(), "text one", "text two", cwd=workspace, record_to=tape)
-    now = await talk(peer(), "text one", cwd=workspace, replay=tape)
+async def test_a_session_that_is_left_early_replays(workspace: Path, recording_file: Path) -> None:
+    await talk(peer(), "text one", "text two", cwd=workspace, record_to=recording_file)
+    now = await talk(peer(), "text one", cwd=workspace, replay=recording_file)
     assert isinstance(now[-1], Done)
     assert now[-1].status == "success"
 
 
 async def test_processes_of_a_recorded_agent_end_with_it(
-    workspace: Path, tape: Path, tmp_path: Path
+    workspace: Path, recording_file: Path, tmp_path: Path
 ) -> None:
-    await talk(peer(), "child\ndaemon\ntext x", cwd=workspace, record_to=tape)
+    await talk(peer(), "child\ndaemon\ntext x", cwd=workspace, record_to=recording_file)
     assert left(tmp_path) == []
 
 
 async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
-    workspace: Path, tape: Path, tmp_path: Path
+    workspace: Path, recording_file: Path, tmp_path: Path
 ) -> None:
-    async with corral.session(peer(), cwd=workspace, record_to=tape, grace=1) as session:
+    async with corral.session(peer(), cwd=workspace, record_to=recording_file, grace=1) as session:
         async for event in session.prompt("text x\nignore-cancel\nhang"):
             if isinstance(event, Text):
                 assert len(left(tmp_path)) == 2
                 break
     assert left(tmp_path) == []
-    assert format.read(tape)[0].head.agent == peer()
+    assert format.read(recording_file)[0].head.agent == peer()
 
 
 async def test_secrets_of_the_run_are_not_in_the_recording_and_may_differ(
-    workspace: Path, tape: Path
+    workspace: Path, recording_file: Path
 ) -> None:
     def server(value: str) -> corral.McpServer:
         return corral.McpServer("notes", command=("true",), env={"PLAIN_NAME": value})
 
     orders = "told session/new"
     await talk(
-        peer(), orders, cwd=workspace, record_to=tape, mcp_servers=[server("canary-1234567")]
+        peer(),
+        orders,
+        cwd=workspace,
+        record_to=recording_file,
+        mcp_servers=[server("canary-1234567")],
     )
-    assert b"canary" not in tape.read_bytes()
-    assert b"[notes:PLAIN_NAME redacted]" in tape.read_bytes()
+    assert b"canary" not in recording_file.read_bytes()
+    assert b"[notes:PLAIN_NAME redacted]" in recording_file.read_bytes()
     now = await talk(
-        peer(), orders, cwd=workspace, replay=tape, mcp_servers=[server("other-7654321")]
+        peer(), orders, cwd=workspace, replay=recording_file, mcp_servers=[server("other-7654321")]
     )
     assert isinstance(now[-1], Done)
     assert now[-1].status == "success"
 
 
-async def test_a_recording_is_of_its_agent(workspace: Path, tape: Path) -> None:
+async def test_a_recording_is_of_its_agent(workspace: Path, recording_file: Path) -> None:
     with pytest.raises(errors.ConfigError, match="cannot be read"):
-        await talk("gemini-cli", GOOD, cwd=workspace, replay=tape)
+        await talk("gemini-cli", GOOD, cwd=workspace, replay=recording_file)
     env = {"GEMINI_API_KEY": KEY}
-    await talk("gemini-cli", GOOD, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
+    await talk(
+        "gemini-cli", GOOD, cwd=workspace, record_to=recording_file, program=PROGRAM, env=env
+    )
     with pytest.raises(errors.ConfigError, match="recorded with gemini-cli, not with gemini-acp"):
-        await talk("gemini-acp", GOOD, cwd=workspace, replay=tape)
+        await talk("gemini-acp", GOOD, cwd=workspace, replay=recording_file)
 
 
-async def test_a_replay_needs_no_credentials(workspace: Path, tape: Path) -> None:
+async def test_a_replay_needs_no_credentials(workspace: Path, recording_file: Path) -> None:
     env = {"GEMINI_API_KEY": KEY}
-    await talk("gemini-cli", GOOD, cwd=workspace, record_to=tape, program=PROGRAM, env=env)
-    now = await talk("gemini-cli", GOOD, cwd=workspace, replay=tape, auth="subscription")
+    await talk(
+        "gemini-cli", GOOD, cwd=workspace, record_to=recording_file, program=PROGRAM, env=env
+    )
+    now = await talk("gemini-cli", GOOD, cwd=workspace, replay=recording_file, auth="subscription")
     assert isinstance(now[-1], Done)
     assert now[-1].status == "success"
 
 
-async def test_what_cannot_be_recorded_or_replayed_is_refused(workspace: Path, tape: Path) -> None:
+async def test_what_cannot_be_recorded_or_replayed_is_refused(
+    workspace: Path, recording_file: Path
+) -> None:
     def tool() -> str:
         """A tool."""
         return ""
 
     with pytest.raises(errors.ConfigError, match="record_to and replay both given"):
-        await corral.run(peer(), "x", cwd=workspace, record_to=tape, replay=tape)
+        await corral.run(
+            peer(), "x", cwd=workspace, record_to=recording_file, replay=recording_file
+        )
     with pytest.raises(errors.ConfigError, match="runs in this process"):
-        await corral.run("corral", "x", cwd=workspace, record_to=tape, model="gemini:any")
-    await talk(peer(), "text x", cwd=workspace, record_to=tape)
+        await corral.run("corral", "x", cwd=workspace, record_to=recording_file, model="gemini:any")
+    await talk(peer(), "text x", cwd=workspace, record_to=recording_file)
     with pytest.raises(errors.ConfigError, match="a recording calls no tools"):
-        await corral.run(peer(), "text x", cwd=workspace, replay=tape, tools=[tool])
+        await corral.run(peer(), "text x", cwd=workspace, replay=recording_file, tools=[tool])

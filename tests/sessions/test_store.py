@@ -180,13 +180,13 @@ async def test_a_home_that_cannot_be_written_costs_the_record_and_not_the_run(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         events = [event async for event in session.prompt(GOOD)]
-        again = await session.run(GOOD)
+        second = await session.run(GOOD)
         assert len(list(temporary.glob("corral-session-*"))) == 1
     assert list(temporary.glob("corral-session-*")) == []
     (warning,) = [event for event in events if isinstance(event, Error)]
     assert (warning.code, warning.recoverable) == ("session_lost", True)
     assert "cannot be written: set CORRAL_HOME" in warning.message
-    assert (again.status, again.resume_token) == ("success", None)
+    assert (second.status, second.resume_token) == ("success", None)
 
 
 async def test_a_run_in_python_is_recorded_as_one_of_the_command_line(workspace: Path) -> None:

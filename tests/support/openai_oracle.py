@@ -27,7 +27,7 @@ def sdk(answer: Callable[[httpx2.Request], httpx2.Response]) -> openai.OpenAI:
     )
 
 
-def sent_by_sdk(door: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def sent_by_sdk(method: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The path and the body that the SDK puts on the wire."""
     seen: list[tuple[str, bytes]] = []
 
@@ -37,7 +37,7 @@ def sent_by_sdk(door: str, arguments: dict[str, Any]) -> tuple[str, dict[str, An
 
     with sdk(answer) as client:
         create: Any = client.responses.create
-        if door == "chat":
+        if method == "chat":
             create = client.chat.completions.create
         create(**arguments)
     path, body = seen[0]

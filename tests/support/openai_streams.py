@@ -28,7 +28,7 @@ CHAT_USAGE: Item = {
 
 class Answer(NamedTuple):
     stream: bytes
-    whole: bytes
+    complete: bytes
 
 
 def sse(*datas: Item | str, named: bool = False) -> bytes:
@@ -43,7 +43,7 @@ def sse(*datas: Item | str, named: bool = False) -> bytes:
 # --- Responses -----------------------------------------------------------------------------
 
 
-def said(*pieces: str, id: str = "msg_1", refused: bool = False, **more: Any) -> Item:
+def text_item(*pieces: str, id: str = "msg_1", refused: bool = False, **more: Any) -> Item:
     kind = "refusal" if refused else "output_text"
     return {"kind": kind, "pieces": pieces, "id": id, "more": more}
 
@@ -61,8 +61,8 @@ def responded(*items: Item, end: str = "completed", **more: Any) -> Answer:
     numbered = [
         dict(event, sequence_number=n) for n, event in enumerate(_item_events(items, end, more))
     ]
-    whole = numbered[-1]["response"]
-    return Answer(sse(*numbered, named=True), json.dumps(whole).encode())
+    complete = numbered[-1]["response"]
+    return Answer(sse(*numbered, named=True), json.dumps(complete).encode())
 
 
 def response(status: str, output: list[Item], **more: Any) -> Item:
@@ -122,8 +122,8 @@ def _message(item: Item, status: str) -> Item:
         part: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         refusal: Item = {"type": "refusal", "refusal": text}
         content = [refusal if item["kind"] == "refusal" else part]
-    whole = {"id": item["id"], "type": "message", "status": status, "role": "assistant"}
-    return {**whole, "content": content, **item["more"]}
+    complete = {"id": item["id"], "type": "message", "status": status, "role": "assistant"}
+    return {**complete, "content": content, **item["more"]}
 
 
 def _saying(item: Item, place: int) -> Iterator[Item]:
@@ -149,15 +149,15 @@ def _saying(item: Item, place: int) -> Iterator[Item]:
 def _thinking(item: Item) -> Item:
     texts = ["".join(pieces) for pieces in item["summaries"]]
     summary = [{"type": "summary_text", "text": text} for text in texts]
-    whole: Item = {"id": item["id"], "type": "reasoning", "summary": summary}
-    return whole if item["sealed"] is None else {**whole, "encrypted_content": item["sealed"]}
+    complete: Item = {"id": item["id"], "type": "reasoning", "summary": summary}
+    return complete if item["sealed"] is None else {**complete, "encrypted_content": item["sealed"]}
 
 
 def _reasoning(item: Item, place: int) -> Iterator[Item]:
-    begun: Item = {"id": item["id"], "type": "reasoning", "summary": []}
+    started: Item = {"id": item["id"], "type": "reasoning", "summary": []}
     if item["sealed"] is not None:
-        begun["encrypted_content"] = "incomplete"  # the vendor warns of it: only the last counts
-    yield _event("output_item.added", output_index=place, item=begun)
+        started["encrypted_content"] = "incomplete"  # the vendor warns of it: only the last counts
+    yield _event("output_item.added", output_index=place, item=started)
     for number, pieces in enumerate(item["summaries"]):
         at = {"item_id": item["id"], "output_index": place, "summary_index": number}
         part = {"type": "summary_text", "text": ""}
@@ -184,8 +184,8 @@ def _call(item: Item, arguments: str, status: str) -> Item:
 def _calls(items: tuple[Item, ...], places: list[int]) -> Iterator[Item]:
     """Calls that run in parallel, their pieces by turns."""
     for place in places:
-        begun = _call(items[place], "", "in_progress")
-        yield _event("output_item.added", output_index=place, item=begun)
+        started = _call(items[place], "", "in_progress")
+        yield _event("output_item.added", output_index=place, item=started)
     for turn in range(max(len(items[place]["pieces"]) for place in places)):
         for place in places:
             for piece in items[place]["pieces"][turn : turn + 1]:
@@ -219,17 +219,17 @@ def chunk(delta: Item | None = None, finish: str | None = None, **more: Any) -> 
 
 
 def completion(message: Item, finish: str = "stop", **more: Any) -> bytes:
-    told = {"role": "assistant", "content": None, **message}
-    whole = {
+    reported = {"role": "assistant", "content": None, **message}
+    complete = {
         "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
         "object": "chat.completion",
         "created": 1741294021,
         "model": "gpt-5.5-2026-04-01",
-        "choices": [{"index": 0, "message": told, "logprobs": None, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": reported, "logprobs": None, "finish_reason": finish}],
         "usage": CHAT_USAGE,
         **more,
     }
-    return json.dumps(whole).encode()
+    return json.dumps(complete).encode()
 
 
 def piece_of(index: int | None, arguments: str = "", **more: Any) -> Item:

@@ -50,8 +50,8 @@ class SchedulerDriver:
         self.last: list[Command] = []
         self.waiting: dict[str, Command] = {}
         self.script = {
-            node: deque([said] if isinstance(said, Outcome) else said)
-            for node, said in (script or {}).items()
+            node: deque([outcomes] if isinstance(outcomes, Outcome) else outcomes)
+            for node, outcomes in (script or {}).items()
         }
         self._record(self.scheduler.start())
 
@@ -90,10 +90,10 @@ class SchedulerDriver:
     def run(self) -> SchedulerDriver:
         """Run until only people, child pipelines and timers are pending."""
         while visits := [v for v in self.waiting.values() if isinstance(v, RunNode)]:
-            said = self.script.get(visits[0].node)
+            outcomes = self.script.get(visits[0].node)
             outcome = Outcome()
-            if said:
-                outcome = said.popleft() if len(said) > 1 else said[0]
+            if outcomes:
+                outcome = outcomes.popleft() if len(outcomes) > 1 else outcomes[0]
             self.end(visits[0].id, outcome)
         return self
 

@@ -14,7 +14,7 @@ GOOD = "init\ntext hello\nresult"
 
 def scripted_options(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:
     """Options that make ``gemini-cli`` run the scripted program."""
-    whole: RunKwargs = {
+    complete: RunKwargs = {
         "cwd": workspace,
         "program": PROGRAM,
         "timeout": 30,
@@ -22,7 +22,7 @@ def scripted_options(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs
         **options,
         "env": {"GEMINI_API_KEY": "scripted-key-0123456789", **options.get("env", {})},
     }
-    return whole
+    return complete
 
 
 def marked_processes() -> list[str]:
@@ -40,8 +40,8 @@ def marked_processes() -> list[str]:
 
 def child_pids() -> list[int]:
     """Pids of this process's children, zombies included."""
-    kids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in kids]
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children]
 
 
 def open_descriptors() -> set[str]:

@@ -82,7 +82,7 @@ def only(path: Path) -> Take:
     return take
 
 
-def heard(take: Take, dir: str = "out") -> bytes:
+def received(take: Take, dir: str = "out") -> bytes:
     output = [entry for entry in take.entries if isinstance(entry, DataEntry)]
     return b"".join(entry.data for entry in output if entry.dir == dir)
 
@@ -103,7 +103,7 @@ def test_every_byte_is_passed_on_and_recorded(path: Path, data: bytes) -> None:
     done = recorded(path, ["cat"], data)
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
     take = only(path)
-    assert take.input == heard(take) == data
+    assert take.input == received(take) == data
     assert StreamClosed() in take.entries
     assert take.entries[-1] == Ended(0, None)
 
@@ -117,7 +117,7 @@ def test_text_without_a_possible_secret_is_returned_at_once(path: Path) -> None:
 def test_stderr_and_the_exit_code_are_passed_on(path: Path) -> None:
     done = recorded(path, python("import sys; sys.stderr.write('oh'); sys.exit(41)"))
     assert (done.returncode, done.stderr) == (41, b"oh")
-    assert heard(only(path), "err") == b"oh"
+    assert received(only(path), "err") == b"oh"
     assert only(path).entries[-1] == Ended(41, None)
 
 
@@ -149,7 +149,7 @@ def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
         process.kill()
         process.wait(30)
     take = only(path)
-    assert take.input == heard(take) == b"first\n"
+    assert take.input == received(take) == b"first\n"
     assert not any(isinstance(entry, Ended) for entry in take.entries)
 
 
@@ -157,7 +157,7 @@ def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: P
     recorded(path, ["cat"], b"first\nsecond\n")
     complete = path.read_bytes()
     path.write_bytes(complete[: complete.rindex(b"exit") - 20])
-    assert heard(only(path)) == b"first\nsecond\n"
+    assert received(only(path)) == b"first\nsecond\n"
     path.write_bytes(b'{"not": "this"}\n' + complete)
     with pytest.raises(ConfigError, match=r"not a recording: .*, line 1"):
         format.read(path)
@@ -177,7 +177,7 @@ def test_a_secret_is_passed_on_and_is_not_in_the_file(path: Path) -> None:
     take = only(path)
     assert take.head.secrets == ("MY_API_KEY",)
     assert take.head.argv[-1] == "[MY_API_KEY redacted]"
-    assert heard(take).count(b"[MY_API_KEY redacted]") == 3
+    assert received(take).count(b"[MY_API_KEY redacted]") == 3
 
 
 def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> Non
         exchange(process, b"it is 01234567")
         exchange(process, b"89abcdef, it is\n")
     assert b"01234567" not in path.read_bytes()
-    assert heard(only(path)) == b"it is [MY_TOKEN redacted], it is\n"
+    assert received(only(path)) == b"it is [MY_TOKEN redacted], it is\n"
 
 
 @pytest.mark.parametrize("before", range(format.PIECE - 20, format.PIECE + 2, 3))
@@ -198,7 +198,7 @@ def test_a_secret_in_a_very_long_line_is_not_in_the_file(path: Path, before: int
     writer.data("out", complete[:cut])
     writer.data("out", complete[cut:])
     writer.ended(0, None)
-    assert heard(only(path)) == b"x" * before + b"[K redacted]" + b"y" * 40
+    assert received(only(path)) == b"x" * before + b"[K redacted]" + b"y" * 40
 
 
 def test_a_program_that_exits_without_flushing_loses_nothing(path: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_program_that_exits_without_flushing_loses_nothing(path: Path, tmp_pat
         done = subprocess.run(command(path, *python(code)), stdout=file, timeout=60)
     assert done.returncode == 0
     assert out.stat().st_size == (8 << 20) + 1
-    assert len(heard(only(path))) == (8 << 20) + 1
+    assert len(received(only(path))) == (8 << 20) + 1
 
 
 def test_background_processes_do_not_delay_the_recorder(path: Path) -> None:
@@ -236,7 +236,7 @@ def test_takes_of_one_run_share_a_file_and_another_run_overwrites_it(path: Path)
     recorded(path, ["cat"], b"1", CORRAL_CASSETTE_RUN="a")
     recorded(path, ["env"], b"2", CORRAL_CASSETTE_RUN="a")
     assert [take.head.argv[0] for take in format.read(path)] == ["cat", "env"]
-    assert b"CORRAL_CASSETTE" not in heard(format.read(path)[1])
+    assert b"CORRAL_CASSETTE" not in received(format.read(path)[1])
     recorded(path, ["cat"], b"3", CORRAL_CASSETTE_RUN="b")
     assert [take.input for take in format.read(path)] == [b"3"]
 
@@ -271,7 +271,7 @@ def test_a_slow_reader_gets_all_output_of_a_program_that_has_exited(
         time.sleep(2 * QUIET)  # longer than the recorder waits for others after the exit
         data = process.stdout.read()
     assert len(data) == 900_003
-    assert len(heard(only(path))) == 900_003
+    assert len(received(only(path))) == 900_003
 
 
 def is_running(pid: int) -> bool:

@@ -37,7 +37,7 @@ def reply(id: int, **result: Any) -> bytes:
     return line(id=id, result=result)
 
 
-class Tape:
+class Cassette:
     """A recording, written by hand: ``i`` went in, ``o`` came out."""
 
     def __init__(self, path: Path, workspace: Path) -> None:
@@ -96,18 +96,18 @@ class Tape:
 
 
 @pytest.fixture
-def tape(tmp_path: Path, workspace: Path) -> Tape:
-    return Tape(tmp_path / "tape.ndjson", workspace)
+def recorded(tmp_path: Path, workspace: Path) -> Cassette:
+    return Cassette(tmp_path / "tape.ndjson", workspace)
 
 
-def test_ids_folders_ports_and_clients_may_differ(tape: Tape, workspace: Path) -> None:
+def test_ids_folders_ports_and_clients_may_differ(recorded: Cassette, workspace: Path) -> None:
     reported = {"clientInfo": {"version": "1"}, "cwd": "/then/work", "url": "http://127.0.0.1:1/a"}
-    tape.take(
+    recorded.take(
         ("i", call(7, "new", **reported)),
         ("o", reply(7, file="/then/work/a.txt", like="/then/workshop", list=["in /then/work."])),
     )
     now = {"clientInfo": {"version": "2"}, "cwd": str(workspace), "url": "http://127.0.0.1:22/a"}
-    done = tape.play(call(1, "new", **now))
+    done = recorded.play(call(1, "new", **now))
     assert done.returncode == 0
     answer = json.loads(done.stdout)
     assert answer["id"] == 1
@@ -118,98 +118,105 @@ def test_ids_folders_ports_and_clients_may_differ(tape: Tape, workspace: Path) -
     }
 
 
-def test_ids_of_the_agent_stay_and_must_be_sent_back(tape: Tape) -> None:
-    tape.take(
+def test_ids_of_the_agent_stay_and_must_be_sent_back(recorded: Cassette) -> None:
+    recorded.take(
         ("i", call(1, "go")),
         ("o", call(1, "may_i")),
         ("i", reply(1, yes=True)),
         ("o", reply(1, done=True)),
     )
-    done = tape.play(call(5, "go"), reply(1, yes=True))
+    done = recorded.play(call(5, "go"), reply(1, yes=True))
     assert [json.loads(each)["id"] for each in done.stdout.splitlines()] == [1, 5]
-    assert tape.play(call(5, "go"), reply(2, yes=True)).returncode == 90
+    assert recorded.play(call(5, "go"), reply(2, yes=True)).returncode == 90
 
 
-def test_files_are_stored_byte_for_byte(tape: Tape) -> None:
+def test_files_are_stored_byte_for_byte(recorded: Cassette) -> None:
     odd = b'{"b" :1,  "a": "\\u00fc", "method":"m"}\n'
-    tape.take(("i", call(1, "go")), ("o", odd), ("o", b"no json\n"), ("e", b"oh\n"), ("o", b"end"))
-    done = tape.play(call(1, "go"))
+    recorded.take(
+        ("i", call(1, "go")), ("o", odd), ("o", b"no json\n"), ("e", b"oh\n"), ("o", b"end")
+    )
+    done = recorded.play(call(1, "go"))
     assert done.stdout == odd + b"no json\nend"
     assert done.stderr == b"oh\n"
 
 
-def test_parallel_messages_may_arrive_in_another_order(tape: Tape) -> None:
+def test_parallel_messages_may_arrive_in_another_order(recorded: Cassette) -> None:
     one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
-    tape.take(("i", one), ("o", reply(1, a="one")), ("i", two), ("o", reply(2, a="two")))
-    done = tape.play(call(8, "ask", text="two"), call(9, "ask", text="one"))
+    recorded.take(("i", one), ("o", reply(1, a="one")), ("i", two), ("o", reply(2, a="two")))
+    done = recorded.play(call(8, "ask", text="two"), call(9, "ask", text="one"))
     assert done.returncode == 0
     answers = [json.loads(each) for each in done.stdout.splitlines()]
     assert [(each["id"], each["result"]["a"]) for each in answers] == [(9, "one"), (8, "two")]
 
 
-def test_a_message_that_never_matches_ends_the_replay(tape: Tape) -> None:
+def test_a_message_that_never_matches_ends_the_replay(recorded: Cassette) -> None:
     one, two = call(1, "ask", text="one"), call(2, "ask", text="two")
-    tape.take(("i", one), ("o", reply(1)), ("i", two), ("o", reply(2)))
-    code, output = tape.wait(two)
+    recorded.take(("i", one), ("o", reply(1)), ("i", two), ("o", reply(2)))
+    code, output = recorded.wait(two)
     assert code == 90
     assert '-    "text": "one"\n+    "text": "two"' in output
 
 
-def test_a_message_that_never_arrives_ends_the_replay(tape: Tape) -> None:
-    tape.take(
+def test_a_message_that_never_arrives_ends_the_replay(recorded: Cassette) -> None:
+    recorded.take(
         ("i", call(1, "ask")),
         ("i", line(method="cancel")),
         ("o", reply(1, stopped=True)),
     )
-    code, output = tape.wait(call(1, "ask"))
+    code, output = recorded.wait(call(1, "ask"))
     assert code == 90
     assert "nothing came" in output
     assert '-  "method": "cancel"' in output
 
 
-def test_an_early_end_of_the_input_is_an_error(tape: Tape) -> None:
-    tape.take(("i", call(1, "one")), ("o", reply(1)), ("i", call(2, "two")), ("o", reply(2)))
-    done = tape.play(call(1, "one"))
+def test_an_early_end_of_the_input_is_an_error(recorded: Cassette) -> None:
+    recorded.take(("i", call(1, "one")), ("o", reply(1)), ("i", call(2, "two")), ("o", reply(2)))
+    done = recorded.play(call(1, "one"))
     assert done.returncode == 90
     assert b"+(the end of the input)" in done.stderr
 
 
-def test_more_requests_than_recorded_are_an_error(tape: Tape) -> None:
-    tape.take(("i", call(1, "one")), ("o", reply(1)))
-    done = tape.play(call(1, "one"), call(2, "two"))
+def test_more_requests_than_recorded_are_an_error(recorded: Cassette) -> None:
+    recorded.take(("i", call(1, "one")), ("o", reply(1)))
+    done = recorded.play(call(1, "one"), call(2, "two"))
     assert done.returncode == 90
     assert b"-(the end of the input)" in done.stderr
 
 
-def test_a_recording_without_an_end_is_an_error(tape: Tape) -> None:
-    tape.take(("i", call(1, "one")), ("o", reply(1)), end=False)
-    code, output = tape.wait(call(1, "one"))
+def test_a_recording_without_an_end_is_an_error(recorded: Cassette) -> None:
+    recorded.take(("i", call(1, "one")), ("o", reply(1)), end=False)
+    code, output = recorded.wait(call(1, "one"))
     assert code == 90
     assert "the recorder was killed" in output
 
 
-def test_arguments_and_texts_must_be_as_recorded(tape: Tape, workspace: Path) -> None:
-    tape.take(("i", b"do it in /then/work\n"), ("o", b"done\n"), args=("--in", "/then/work/x"))
-    same = tape.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/x"))
+def test_arguments_and_texts_must_be_as_recorded(recorded: Cassette, workspace: Path) -> None:
+    recorded.take(("i", b"do it in /then/work\n"), ("o", b"done\n"), args=("--in", "/then/work/x"))
+    same = recorded.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/x"))
     assert (same.returncode, same.stdout) == (0, b"done\n")
-    other = tape.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/y"))
+    other = recorded.play(f"do it in {workspace}\n".encode(), args=("--in", f"{workspace}/y"))
     assert other.returncode == 90
     assert b'-    "<cwd>/x"\n+    "<cwd>/y"' in other.stderr
 
 
-def test_processes_of_one_run_replay_the_takes_in_order(tape: Tape) -> None:
-    tape.take(("i", b"same\n"), ("o", b"first\n"))
-    tape.take(("i", b"same\n"), ("o", b"second\n"))
-    assert [tape.play(b"same\n", run="a").stdout for _ in range(2)] == [b"first\n", b"second\n"]
-    more = tape.play(b"same\n", run="a")
+def test_processes_of_one_run_replay_the_takes_in_order(recorded: Cassette) -> None:
+    recorded.take(("i", b"same\n"), ("o", b"first\n"))
+    recorded.take(("i", b"same\n"), ("o", b"second\n"))
+    assert [recorded.play(b"same\n", run="a").stdout for _ in range(2)] == [
+        b"first\n",
+        b"second\n",
+    ]
+    more = recorded.play(b"same\n", run="a")
     assert more.returncode == 90
     assert b"has this request 2 times" in more.stderr
-    assert tape.play(b"same\n", run="b").stdout == b"first\n"
-    assert [tape.play(b"same\n").stdout for _ in range(2)] == [b"first\n", b"first\n"]
+    assert recorded.play(b"same\n", run="b").stdout == b"first\n"
+    assert [recorded.play(b"same\n").stdout for _ in range(2)] == [b"first\n", b"first\n"]
 
 
-def test_a_program_that_never_read_its_input_does_not_delay_the_end(tape: Tape) -> None:
-    tape.take(("o", b"usage: x\n"), end=False)
-    with tape.path.open("ab") as file:
+def test_a_program_that_never_read_its_input_does_not_delay_the_end(
+    recorded: Cassette,
+) -> None:
+    recorded.take(("o", b"usage: x\n"), end=False)
+    with recorded.path.open("ab") as file:
         file.write(b'{"take": "take1", "exit": 2}\n')
-    assert tape.wait() == (2, "")
+    assert recorded.wait() == (2, "")

@@ -49,13 +49,13 @@ def test_turns_are_undone_one_after_another_without_a_repository(
     turn(history, workspace, b=None, a="three\n")
     assert "-two\n+three\n" in history.diff()
     assert "-one\n+three\n" in history.diff(all_turns=True)
-    again = FileHistory(tmp_path / "own", workspace)  # as another process would
-    assert sorted(again.undo()) == ["a", "b"]
+    second = FileHistory(tmp_path / "own", workspace)  # as another process would
+    assert sorted(second.undo()) == ["a", "b"]
     assert contents(workspace) == middle
-    assert sorted(again.undo()) == ["a", "new/x"]
+    assert sorted(second.undo()) == ["a", "new/x"]
     assert contents(workspace) == start
     assert not (workspace / "new").exists()
-    assert (again.undo(), again.diff()) == ([], "")
+    assert (second.undo(), second.diff()) == ([], "")
     assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700
 
 

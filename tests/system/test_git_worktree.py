@@ -44,9 +44,9 @@ async def test_a_worktree_is_at_its_commit_after_the_branch_moved(
     assert change is not None
     assert change.files == ("b.txt",)
     assert git(repository, "log", "-1", "--format=%s %P", "corral/b/t") == f"a message {commit}"
-    again = await TaskWorktree.make(root, commit, tree.place)
-    assert not (again.place / "b.txt").exists()
-    await again.remove()
+    second = await TaskWorktree.make(root, commit, tree.place)
+    assert not (second.place / "b.txt").exists()
+    await second.remove()
     assert not tree.place.exists()
     assert git(repository, "worktree", "list").count("\n") == 0
 

@@ -159,11 +159,11 @@ async def test_data_before_a_broken_connection_is_returned_first() -> None:
         Http() as http,
     ):
         answer = await http.post(server.url, b"", {})
-        heard = b""
+        received = b""
         with pytest.raises(StreamBroken):
             while True:
-                heard += await answer.chunk()
-    assert heard == b"onetw"
+                received += await answer.chunk()
+    assert received == b"onetw"
 
 
 async def test_headers_have_names_in_any_case_and_both_values() -> None:
@@ -371,17 +371,17 @@ async def test_a_response_before_the_end_of_the_upload_is_read() -> None:
 
 @pytest.mark.parametrize("output", [b"", CHUNKED + b"1\r\nx\r\n"], ids=["head", "body"])
 async def test_a_cancellation_closes_the_connection_at_once(output: bytes) -> None:
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
     async def talk(line: RawConnection) -> None:
         await line.request()
         await line.send(output)
-        heard.set()
+        received.set()
         await line.wait_closed()
 
     async with raw_server(talk) as server, Http() as http, asyncio.timeout(60):
         task = asyncio.create_task(asked(http, server))
-        await heard.wait()
+        await received.wait()
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -179,25 +179,25 @@ def test_writing_to_an_exited_program_is_not_an_error(folder: Path) -> None:
 
 def test_the_end_of_stderr_is_stored_without_colors(folder: Path) -> None:
     async def main() -> tuple[str, int]:
-        heard: list[bytes] = []
+        received: list[bytes] = []
         process = await Process.start(
             ProcessSpec(
                 sh(r"seq 1 100000 >&2; printf '\033[31mred\033[0m \377\n' >&2"),
                 cwd=folder,
                 env=os.environ,
-                on_stderr=heard.append,
+                on_stderr=received.append,
                 stderr_tail=1_000,
             )
         )
         await process.wait()
         stored = process.stderr
         await process.end()
-        return stored, sum(map(len, heard))
+        return stored, sum(map(len, received))
 
-    stored, heard = run(main())
+    stored, received = run(main())
     assert stored.endswith("100000\nred �\n")
     assert len(stored) < 1_000
-    assert heard == 588_895 + len("\033[31mred\033[0m \377\n")
+    assert received == 588_895 + len("\033[31mred\033[0m \377\n")
 
 
 def test_stderr_is_read_while_stdout_is_not(folder: Path) -> None:

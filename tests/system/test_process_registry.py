@@ -61,24 +61,24 @@ def leave_behind(folder: Path, kind: str, token: str) -> None:
 
 
 def test_a_process_is_registered_while_it_runs(folder: Path) -> None:
-    ledger = ProcessRegistry(folder / "processes", agent="sleeper")
+    process_registry = ProcessRegistry(folder / "processes", agent="sleeper")
 
     async def main() -> None:
         process = await Process.start(
-            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=process_registry)
         )
-        (entry,) = ledger.entries()
+        (entry,) = process_registry.entries()
         assert (entry.pid, entry.pgid, entry.owner) == (process.pid, process.pid, os.getpid())
         assert (entry.agent, entry.program, entry.is_orphaned) == ("sleeper", "sleep", False)
-        (file,) = ledger.folder.iterdir()
+        (file,) = process_registry.folder.iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
-        assert ledger.reap() == []
+        assert process_registry.reap() == []
         assert process.exit is None
         await process.end()
 
     asyncio.run(main())
-    assert ledger.entries() == []
-    assert list(ledger.folder.iterdir()) == []
+    assert process_registry.entries() == []
+    assert list(process_registry.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["session", "daemon", "bare-daemon", "deaf-daemon", "forker"])
@@ -86,11 +86,11 @@ def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, kind, token)
     assert descendants(token) > 0
-    ledger = ProcessRegistry(folder)
-    assert [entry.is_orphaned for entry in ledger.entries()] == [True]
-    assert len(ledger.reap()) == 1
+    process_registry = ProcessRegistry(folder)
+    assert [entry.is_orphaned for entry in process_registry.entries()] == [True]
+    assert len(process_registry.reap()) == 1
     assert descendants(token) == 0
-    assert ledger.entries() == []
+    assert process_registry.entries() == []
 
 
 @pytest.mark.seconds
@@ -112,30 +112,30 @@ def test_several_may_reap_at_once(folder: Path) -> None:
 def test_another_process_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) -> None:
     token = secrets.token_hex()
     leave_behind(folder, "plain", token)
-    ledger = ProcessRegistry(folder)
-    (entry,) = ledger.entries()
+    process_registry = ProcessRegistry(folder)
+    (entry,) = process_registry.entries()
     with subprocess.Popen(["sleep", "50"], start_new_session=True) as stranger:
         forged = msgspec.structs.replace(entry, pid=stranger.pid, pgid=stranger.pid)
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(forged))
-        assert ledger.reap() == [forged]
+        assert process_registry.reap() == [forged]
         assert stranger.poll() is None
         stranger.kill()
     assert descendants(token) == 0
 
 
 def test_an_entry_of_another_boot_is_orphaned_and_its_pids_are_ignored(folder: Path) -> None:
-    ledger = ProcessRegistry(folder)
+    process_registry = ProcessRegistry(folder)
 
     async def main() -> None:
         process = await Process.start(
-            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=ledger)
+            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=process_registry)
         )
-        (entry,) = ledger.entries()
+        (entry,) = process_registry.entries()
         old = msgspec.structs.replace(entry, boot="another")
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(old))
-        assert ledger.reap() == [old]
+        assert process_registry.reap() == [old]
         assert process.exit is None
-        assert ledger.entries() == []
+        assert process_registry.entries() == []
         await process.end()
 
     asyncio.run(main())
@@ -143,11 +143,11 @@ def test_an_entry_of_another_boot_is_orphaned_and_its_pids_are_ignored(folder: P
 
 def test_entries_of_another_container_are_ignored(folder: Path) -> None:
     leave_behind(folder, "flood", secrets.token_hex())
-    ledger = ProcessRegistry(folder)
-    (entry,) = ledger.entries()
+    process_registry = ProcessRegistry(folder)
+    (entry,) = process_registry.entries()
     file = folder / f"{entry.mark}.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(entry, pid_space="other")))
-    assert ledger.entries() == ledger.reap() == []
+    assert process_registry.entries() == process_registry.reap() == []
     assert msgspec.json.decode(file.read_bytes(), type=Entry).pid == entry.pid
 
 

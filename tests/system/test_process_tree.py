@@ -294,8 +294,8 @@ def test_a_forked_child_does_not_kill_its_parents_processes() -> None:
     run(main())
 
 
-def host(how: str, ledger: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "process_owner.py"), how, str(ledger)]
+def host(how: str, registry: Path, kind: str, token: str) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-Wdefault", str(PROGRAMS / "process_owner.py"), how, str(registry)]
     return subprocess.Popen(
         [*argv, *process_tree(kind, token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -124,7 +124,7 @@ def test_redacted_thoughts_and_invalid_values_are_accepted() -> None:
 
 
 def test_generated_ids_differ_from_earlier_ones() -> None:
-    again: list[MessageParam] = [
+    repeated: list[MessageParam] = [
         *HELLO,
         {
             "role": "assistant",
@@ -132,7 +132,7 @@ def test_generated_ids_differ_from_earlier_ones() -> None:
         },
     ]
     with ModelServer([call("read")]) as server:
-        (block,) = ask(server, again).content
+        (block,) = ask(server, repeated).content
     assert block.type == "tool_use"
     assert block.id == "toolu_1"
 

@@ -13,7 +13,7 @@ import pytest
 from corral.testing import Expect, ModelServer, Turn, fail, hang, say
 
 STREAM = "/v1beta/models/m:streamGenerateContent?alt=sse"
-WHOLE = "/v1beta/models/m:generateContent"
+COMPLETE = "/v1beta/models/m:generateContent"
 BODY = b'{"contents": [{"parts": [{"text": "hi"}]}]}'
 
 
@@ -90,7 +90,7 @@ def test_a_connection_is_reused_for_the_next_request() -> None:
         assert b'"one"' in read_until(client, b"0\r\n\r\n")
         client.sendall(request())
         assert b"RESOURCE_EXHAUSTED" in read_until(client, b"}}")
-        client.sendall(request(WHOLE, BODY, "Connection: close"))
+        client.sendall(request(COMPLETE, BODY, "Connection: close"))
         assert b'"two"' in read_all(client)
 
 
@@ -105,13 +105,13 @@ def test_a_chunked_request_body_is_joined() -> None:
     chunks = [b"%x;x=1\r\n%s\r\n" % (len(c), c) for c in (BODY[:7], BODY[7:])]
     body = b"".join(chunks) + b"0\r\nTrailer: x\r\n\r\n"
     with ModelServer([Turn(text="ok", expect=Expect(text="hi"))]) as server:
-        sent = request(WHOLE, body, "Transfer-Encoding: chunked", "Connection: close")
+        sent = request(COMPLETE, body, "Transfer-Encoding: chunked", "Connection: close")
         assert b'"ok"' in exchange(server, sent)
         assert server.failures == []
 
 
 def test_a_client_that_expects_100_continue_gets_it() -> None:
-    head, _, _ = request(WHOLE, BODY, "Expect: 100-continue").partition(b"\r\n\r\n")
+    head, _, _ = request(COMPLETE, BODY, "Expect: 100-continue").partition(b"\r\n\r\n")
     with ModelServer([say("ok")]) as server, connect(server) as client:
         client.sendall(head + b"\r\n\r\n")
         assert read_until(client, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -124,9 +124,9 @@ def test_a_client_that_expects_100_continue_gets_it() -> None:
     [
         (request("/favicon.ico", b"", "Connection: close", verb="GET"), b"404", b"NOT_FOUND"),
         (request("/v1beta/models/m:embed", b"{}", "Connection: close"), b"404", b"NOT_FOUND"),
-        (request(WHOLE, b"{oops", "Connection: close"), b"400", b"Invalid JSON payload"),
-        (request(WHOLE, b"[]", "Connection: close"), b"400", b"not an object"),
-        (request(WHOLE, b"[" * 9**6, "Connection: close"), b"400", b"Invalid JSON payload"),
+        (request(COMPLETE, b"{oops", "Connection: close"), b"400", b"Invalid JSON payload"),
+        (request(COMPLETE, b"[]", "Connection: close"), b"400", b"not an object"),
+        (request(COMPLETE, b"[" * 9**6, "Connection: close"), b"400", b"Invalid JSON payload"),
         (b"what?\r\n\r\n", b"400", b"request line"),
         (b"GET / HTTP/1.1\r\nnocolon\r\n\r\n", b"400", b"colon"),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400", b"Content-Length"),
@@ -163,7 +163,7 @@ def test_head_gets_a_404_without_a_body() -> None:
 
 
 def test_no_key_is_a_401_and_a_key_in_the_query_is_accepted() -> None:
-    bare = request(WHOLE, BODY, "Connection: close").replace(b"X-Goog-Api-Key: k\r\n", b"")
+    bare = request(COMPLETE, BODY, "Connection: close").replace(b"X-Goog-Api-Key: k\r\n", b"")
     with ModelServer([say("in")]) as server:
         refused = exchange(server, bare)
         listed = exchange(
@@ -218,10 +218,10 @@ def test_a_cut_before_the_first_piece_closes_the_connection_without_a_response()
 
 def test_an_answer_in_one_piece_can_be_cut_short_of_its_length() -> None:
     with ModelServer([Turn(text="a", cut_bytes=5), Turn(malformed="json")]) as server:
-        head, _, body = exchange(server, request(WHOLE)).partition(b"\r\n\r\n")
+        head, _, body = exchange(server, request(COMPLETE)).partition(b"\r\n\r\n")
         assert b"Content-Length: " in head
         assert body == b'{"can'
-        assert b"data: " not in exchange(server, request(WHOLE, BODY, "Connection: close"))
+        assert b"data: " not in exchange(server, request(COMPLETE, BODY, "Connection: close"))
 
 
 def test_a_hang_from_the_start_lasts_until_the_client_leaves() -> None:
@@ -250,13 +250,13 @@ def test_an_answer_in_one_piece_can_stop_in_the_middle() -> None:
     turns = [Turn(text="y" * 1000, hang="after"), Turn(text="y" * 1000, cut=1)]
     with ModelServer(turns) as server:
         with connect(server) as client:
-            client.sendall(request(WHOLE))
+            client.sendall(request(COMPLETE))
             got = read_until(client, b"yyy")
             assert not got.endswith(b"}")
             client.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 client.recv(1)
-        assert exchange(server, request(WHOLE)).endswith(b"yyy")
+        assert exchange(server, request(COMPLETE)).endswith(b"yyy")
 
 
 def test_delays_before_the_first_byte_and_between_chunks() -> None:
@@ -278,7 +278,7 @@ def test_twenty_megabytes_each_way() -> None:
     body = json.dumps({"contents": [{"parts": [{"text": text}]}]}).encode()
     with ModelServer([Turn(text=text, repeat=2)]) as server:
         began = time.monotonic()
-        for path in (STREAM, WHOLE):
+        for path in (STREAM, COMPLETE):
             got = exchange(server, request(path, body, "Connection: close"))
             assert len(got) > 20_000_000
         taken = time.monotonic() - began
@@ -293,7 +293,7 @@ def test_a_body_over_the_limit_is_refused_while_it_arrives() -> None:
             yield b"%x\r\n%s\r\n" % (len(piece), piece)
 
     with ModelServer() as server, connect(server) as client:
-        client.sendall(request(WHOLE, b"", "Transfer-Encoding: chunked"))
+        client.sendall(request(COMPLETE, b"", "Transfer-Encoding: chunked"))
         try:
             for chunk in chunks():
                 client.sendall(chunk)

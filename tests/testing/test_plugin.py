@@ -106,11 +106,11 @@ def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path)
 
 def test_recording_again_overwrites_the_recording(project: Path) -> None:
     record(project, "-k", "a_run")
-    (tape,) = project.rglob("*.ndjson")
-    first = tape.read_text()
+    (cassette,) = project.rglob("*.ndjson")
+    first = cassette.read_text()
     record(project, "-k", "a_run")
-    assert tape.read_text() != first
-    assert tape.read_text().count('"cassette":') == 1
+    assert cassette.read_text() != first
+    assert cassette.read_text().count('"cassette":') == 1
 
 
 def test_the_plugin_imports_nothing_unless_it_is_used(tmp_path: Path) -> None:

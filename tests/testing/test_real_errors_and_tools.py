@@ -82,13 +82,13 @@ async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
         spent, events = await run("second question")
         unknown, _ = await run("third question")
 
-    (begun,) = [event for event in events if isinstance(event, Init)]
+    (started,) = [event for event in events if isinstance(event, Init)]
     offered = next(request.tools for request in stage.requests if request.tools)
     if name in TELL_TOOLS:
         renamed = TELL_TOOLS[name]
-        assert {renamed.get(tool, tool) for tool in offered} <= set(begun.tools)
+        assert {renamed.get(tool, tool) for tool in offered} <= set(started.tools)
     else:
-        assert begun.tools == ()
+        assert started.tools == ()
     assert (workspace / "probe.txt").exists(), "the turn that failed has called a tool before"
     assert spent.error is not None
     assert (spent.status, spent.error.code) == ("error", "quota_spent"), spent.error

@@ -54,7 +54,7 @@ def tables() -> dict[str, dict[str, tuple[Outcome | None, str]]]:
     return found
 
 
-TOLD = tables()
+UPDATES = tables()
 
 
 def seen(row: Row) -> tuple[Outcome, str]:
@@ -88,8 +88,8 @@ def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_tables_have_every_agent_and_every_scenario_and_no_failure() -> None:
-    assert sorted(TOLD) == sorted([*PROGRAMS, *WIRES]), "run `make table`"
-    for name, column in TOLD.items():
+    assert sorted(UPDATES) == sorted([*PROGRAMS, *WIRES]), "run `make table`"
+    for name, column in UPDATES.items():
         assert list(column) == [scenario.name for scenario in SCENARIOS], name
         assert "fail" not in {outcome for outcome, _ in column.values()}, name
 
@@ -101,6 +101,6 @@ async def test_an_agent_does_what_the_tables_say(name: str, tier: str) -> None:
     report = await check_agent(name, only=[tier] if tier else [], options=options, concurrency=1)
     assert not report.failed, report
     # The tables have no entry for an agent that was not available when they were made.
-    reported = {key: TOLD[name][key] for key in (row.scenario for row in report.rows)}
+    reported = {key: UPDATES[name][key] for key in (row.scenario for row in report.rows)}
     if {outcome for outcome, _ in reported.values()} != {None}:
         assert {row.scenario: seen(row) for row in report.rows} == reported, "run `make table`"

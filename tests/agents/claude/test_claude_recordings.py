@@ -172,9 +172,9 @@ def test_an_api_error_that_comes_as_an_answer_is_an_error() -> None:
 
 
 def test_retries_are_reported_as_warnings() -> None:
-    told = [e for e in play("e429") if isinstance(e, Error) and e.code == "retrying"]
-    assert told
-    assert all(e.recoverable and e.level == "warning" and "429" in e.message for e in told)
+    reported = [e for e in play("e429") if isinstance(e, Error) and e.code == "retrying"]
+    assert reported
+    assert all(e.recoverable and e.level == "warning" and "429" in e.message for e in reported)
 
 
 def test_usage_counts_the_cache_as_input() -> None:

@@ -50,11 +50,11 @@ def launch(
 
 def settings(started: Launch) -> dict[str, Any]:
     """The ``-c`` arguments, parsed in the same way as by Codex."""
-    told = [word for flag, word in pairs(started) if flag == "-c"]
-    whole: dict[str, Any] = {}
-    for setting in told:
-        merge(whole, tomllib.loads(setting))
-    return whole
+    configured = [word for flag, word in pairs(started) if flag == "-c"]
+    complete: dict[str, Any] = {}
+    for setting in configured:
+        merge(complete, tomllib.loads(setting))
+    return complete
 
 
 def merge(into: dict[str, Any], more: dict[str, Any]) -> None:
@@ -98,12 +98,12 @@ def test_it_uses_the_private_home_and_reads_the_prompt_from_a_closed_stdin() -> 
 
 def test_it_contacts_only_the_model_and_runs_no_git() -> None:
     started = launch()
-    told = settings(started)
-    assert told["analytics"]["enabled"] is False
-    assert told["check_for_update_on_startup"] is False
-    assert told["otel"]["metrics_exporter"] == "none"
+    configured = settings(started)
+    assert configured["analytics"]["enabled"] is False
+    assert configured["check_for_update_on_startup"] is False
+    assert configured["otel"]["metrics_exporter"] == "none"
     assert started.env["GIT_DIR"] == "/dev/null"
-    assert "GIT_DIR" in told["shell_environment_policy"]["exclude"]
+    assert "GIT_DIR" in configured["shell_environment_policy"]["exclude"]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_hook_judges_the_paths_that_the_sandbox_does_not(
 
 def test_the_hook_guards_the_folders_of_the_session() -> None:
     policy = Policy(write="allow", writable=("/more",))
-    told = settings(launch(policy=policy, include_directories=["/else"]))
-    words = shlex.split(told["hooks"]["PreToolUse"][0]["hooks"][0]["command"])
+    configured = settings(launch(policy=policy, include_directories=["/else"]))
+    words = shlex.split(configured["hooks"]["PreToolUse"][0]["hooks"][0]["command"])
     guarded = json.loads(words[words.index("corral.system.hook_guard") + 1])
     assert guarded == {
         "cwd": "/work/repo",
@@ -168,12 +168,12 @@ def test_a_setting_that_is_too_long_for_an_argument_is_refused() -> None:
 def test_no_secret_is_written_into_an_argument_or_a_file() -> None:
     started = launch(mcp_servers=[NOTES, OWN], policy="all")
     assert "canary" not in json.dumps([started.argv, started.files, started.notes])
-    told = settings(started)
-    assert told["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
-    assert told["mcp_servers"]["notes"]["env_vars"] == ["TOKEN"]
-    (name,) = told["mcp_servers"]["corral"]["env_http_headers"].values()
+    configured = settings(started)
+    assert configured["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
+    assert configured["mcp_servers"]["notes"]["env_vars"] == ["TOKEN"]
+    (name,) = configured["mcp_servers"]["corral"]["env_http_headers"].values()
     assert started.env[name] == "canary-2"
-    hidden = told["shell_environment_policy"]["exclude"]
+    hidden = configured["shell_environment_policy"]["exclude"]
     assert {"OPENAI_API_KEY", "CODEX_API_KEY", "TOKEN", name} <= set(hidden)
 
 
@@ -210,9 +210,9 @@ def test_options_become_settings_of_codex() -> None:
         output_schema={"type": "object"},
         include_directories=["/else"],
     )
-    told = settings(started)
-    assert told["developer_instructions"] == odd
-    assert told["model_reasoning_effort"] == "high"
+    configured = settings(started)
+    assert configured["developer_instructions"] == odd
+    assert configured["model_reasoning_effort"] == "high"
     assert "--image=/state/images/1-b.png" in started.argv
     assert ("--output-schema", "/state/home/schema.json") in pairs(started)
     assert json.loads(started.files["schema.json"]) == {"type": "object"}
@@ -226,8 +226,11 @@ def test_options_become_settings_of_codex() -> None:
 
 
 def test_instructions_of_a_repository_are_read_only_if_it_is_trusted() -> None:
-    told = settings(launch())
-    assert (told["project_doc_max_bytes"], told["skills"]["include_instructions"]) == (0, False)
+    configured = settings(launch())
+    assert (configured["project_doc_max_bytes"], configured["skills"]["include_instructions"]) == (
+        0,
+        False,
+    )
     trusted = settings(launch(inherit="project"))
     assert trusted["projects"] == {"/work/repo": {"trust_level": "trusted"}}
     assert "project_doc_max_bytes" not in trusted
@@ -274,13 +277,13 @@ def test_a_policy_becomes_a_sandbox_and_a_list_of_offered_tools(
     policy: Policy, box: str, network: bool | None, search: str, shell: bool
 ) -> None:
     started = launch(policy=policy)
-    told = settings(started)
+    configured = settings(started)
     assert sandbox(started) == box
-    assert told.get("sandbox_workspace_write", {}).get("network_access") == network
-    assert told["web_search"] == search
+    assert configured.get("sandbox_workspace_write", {}).get("network_access") == network
+    assert configured["web_search"] == search
     assert ("shell_tool" not in disabled(started)) == shell
     if box == "workspace-write":
-        assert told["sandbox_workspace_write"]["exclude_slash_tmp"] is True
+        assert configured["sandbox_workspace_write"]["exclude_slash_tmp"] is True
 
 
 def test_writable_folders_are_opened_only_together_with_the_workspace() -> None:
@@ -428,8 +431,8 @@ def explained(
 def test_a_denial_is_read_from_stderr(line: str, name: str, status: str) -> None:
     assert AGENT.read_stderr is not None
     head = "2026-11-15T00:03:51.608351Z ERROR codex_core::tools::router: error="
-    told: Any = AGENT.read_stderr(head + line)
-    assert (told.name, told.status) == (name, status)
+    configured: Any = AGENT.read_stderr(head + line)
+    assert (configured.name, configured.status) == (name, status)
     assert AGENT.read_stderr("2026-11-15T00:03:51Z ERROR codex_core::other: error=rejected") is None
 
 

@@ -48,14 +48,14 @@ def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
 
 def test_it_gets_its_settings_as_json_without_a_secret() -> None:
     started = launch(model="gpt-5.5", retries=2)
-    told = config(started)
+    configured = config(started)
     assert started.argv == ("node", "/opt/codex-acp")
     assert "canary" not in json.dumps([started.argv, started.env, started.files])
-    assert (told["model"], told["model_provider"]) == ("gpt-5.5", "corral")
-    assert told["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
-    assert told["model_providers"]["corral"]["stream_max_retries"] == 2
-    assert told["features"]["plugins"] is False
-    assert (told["project_doc_max_bytes"], told["allow_login_shell"]) == (0, False)
+    assert (configured["model"], configured["model_provider"]) == ("gpt-5.5", "corral")
+    assert configured["model_providers"]["corral"]["env_key"] == "OPENAI_API_KEY"
+    assert configured["model_providers"]["corral"]["stream_max_retries"] == 2
+    assert configured["features"]["plugins"] is False
+    assert (configured["project_doc_max_bytes"], configured["allow_login_shell"]) == (0, False)
     assert started.env["CODEX_HOME"] == "/state/home/.codex"
     assert started.env["CODEX_ACP_PROMPT_SUGGESTIONS"] == "false"
     assert any("title" in note for note in started.notes)
@@ -145,10 +145,10 @@ def test_the_text_of_a_reported_error_decides_its_class(
     finish = TurnEnd(ok=False, kind=kind, message=message)
     run = RunOptions.build(AGENT.name)
     ending = Ending(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
-    told = AGENT.explain(ending)
-    assert told is not None
-    assert type(told) is expected
-    assert told.message == message.strip()
+    configured = AGENT.explain(ending)
+    assert configured is not None
+    assert type(configured) is expected
+    assert configured.message == message.strip()
 
 
 def test_settings_of_a_repository_are_refused_unless_they_are_inherited() -> None:
@@ -177,9 +177,9 @@ def test_the_process_obeys_the_same_settings_as_its_sessions() -> None:
 
 
 def test_images_are_judged_by_a_hook_and_patches_by_permission_requests() -> None:
-    told = config(launch(policy="edits"))
-    (hook,) = told["hooks"]["PreToolUse"]
+    configured = config(launch(policy="edits"))
+    (hook,) = configured["hooks"]["PreToolUse"]
     assert hook["matcher"] == "^(view_image)$"
-    assert told["bypass_hook_trust"] is True
+    assert configured["bypass_hook_trust"] is True
     for policy in (Policy(read="deny"), Policy.full()):
         assert "hooks" not in config(launch(policy=policy))

@@ -82,8 +82,10 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
-    heard = [item for line in stderr.splitlines() if (item := AGENT.read_stderr(line)) is not None]
-    events += guard.take([*stream.end(), *heard], 0.0)
+    received = [
+        item for line in stderr.splitlines() if (item := AGENT.read_stderr(line)) is not None
+    ]
+    events += guard.take([*stream.end(), *received], 0.0)
     ending = Ending(
         code=ended if ended >= 0 else None,
         signal=-ended if ended < 0 else None,
@@ -134,8 +136,8 @@ def test_boundaries_of_the_output_do_not_matter(name: str, size: int) -> None:
 
 
 def test_an_error_line_does_not_end_the_turn_and_the_last_message_comes_once() -> None:
-    told = [event for event in play("e401") if isinstance(event, Error)]
-    assert [(e.code, e.recoverable) for e in told] == [
+    reported = [event for event in play("e401") if isinstance(event, Error)]
+    assert [(e.code, e.recoverable) for e in reported] == [
         ("retrying", True),
         ("retrying", True),
         ("agent_warning", True),
@@ -177,12 +179,14 @@ def test_a_plan_update_becomes_a_plan_event() -> None:
     transport = stream_transport(AGENT)
     stream = NdjsonStream(transport.frames, transport.translator())
     todo = {"id": "t", "type": "todo_list", "items": [{"text": "a", "completed": True}]}
-    (told,) = stream.receive(json.dumps({"type": "item.updated", "item": todo}).encode() + b"\n")
-    assert to_json(told) == (  # type: ignore[arg-type]
+    (reported,) = stream.receive(
+        json.dumps({"type": "item.updated", "item": todo}).encode() + b"\n"
+    )
+    assert to_json(reported) == (  # type: ignore[arg-type]
         b'{"type":"plan","entries":[{"content":"a","status":"completed"}]}'
     )
 
 
 def test_responses_are_separate_messages() -> None:
-    told = [e.message_id for e in play("parallel") if isinstance(e, Text)]
-    assert told == ["item_0", "item_3"]
+    reported = [e.message_id for e in play("parallel") if isinstance(e, Text)]
+    assert reported == ["item_0", "item_3"]

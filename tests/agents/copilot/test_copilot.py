@@ -80,8 +80,8 @@ def test_the_prompt_is_sent_on_stdin_and_the_session_id_is_known_before_the_star
     assert "--yolo" not in started.argv
     assert f"--session-id={started.session_id}" in started.argv
     assert launch().session_id == started.session_id
-    again = launch(resume="abc")
-    assert ("--resume=abc" in again.argv, again.session_id) == (True, "abc")
+    second = launch(resume="abc")
+    assert ("--resume=abc" in second.argv, second.session_id) == (True, "abc")
     assert f"--usage-output-file={started.report}" in started.argv
     assert started.report == "/state/tmp/usage.json"
 

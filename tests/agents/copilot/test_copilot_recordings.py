@@ -58,8 +58,8 @@ def test_a_failed_command_is_not_a_failed_tool_and_its_output_is_streamed() -> N
 
 
 def test_each_retry_is_reported() -> None:
-    told = [event for event in played("e429") if isinstance(event, Error) and event.recoverable]
-    assert [(event.code, event.level) for event in told] == [("retrying", "warning")] * 5
+    reported = [event for event in played("e429") if isinstance(event, Error) and event.recoverable]
+    assert [(event.code, event.level) for event in reported] == [("retrying", "warning")] * 5
 
 
 def test_exit_code_0_after_a_signal_is_not_a_success() -> None:
@@ -101,8 +101,8 @@ def test_tokens_are_the_sum_of_the_models_in_its_report() -> None:
         "reasoningTokens": 3,
     }
     report = {"modelMetrics": {"a": {"usage": usage}, "b": {"usage": usage}}, "new": {}}
-    told = read_report(msgspec.json.encode(report), TurnEnd(ok=True)).usage
-    assert msgspec.to_builtins(told) == {
+    reported = read_report(msgspec.json.encode(report), TurnEnd(ok=True)).usage
+    assert msgspec.to_builtins(reported) == {
         "input": 240,
         "output": 20,
         "reasoning": 6,

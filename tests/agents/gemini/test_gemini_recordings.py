@@ -117,7 +117,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     events: list[Event] = []
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
-    events += guard.take([*stream.end(), *heard(stderr)], 0.0)
+    events += guard.take([*stream.end(), *received(stderr)], 0.0)
     ending = Ending(
         code=ended if ended >= 0 else None,
         signal=-ended if ended < 0 else None,
@@ -129,7 +129,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     return check_stream([*events, *guard.close(0.0, agent.explain(ending))])
 
 
-def heard(stderr: str) -> list[RawEvent]:
+def received(stderr: str) -> list[RawEvent]:
     read = registry.find("gemini-cli").read_stderr
     assert read is not None
     return [item for line in stderr.splitlines() if (item := read(line)) is not None]
@@ -182,13 +182,13 @@ def test_no_line_of_the_real_cli_is_unknown_or_malformed(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_prompt_is_never_answer_text(name: str) -> None:
     frames = (FOLDER / f"{name}.ndjson").read_text("utf-8").split("\n")
-    said = ""
+    response = ""
     for line in frames:
         frame: dict[str, str] = json.loads(line) if line.startswith("{") else {}
         if frame.get("role") == "assistant":
-            said += frame["content"]
+            response += frame["content"]
     answered = "".join(event.delta for event in play(name) if isinstance(event, Text))
-    assert answered == said
+    assert answered == response
 
 
 def test_a_line_that_is_not_json_becomes_a_log_event_in_order() -> None:
@@ -224,9 +224,9 @@ def test_a_repeated_answer_gives_one_warning() -> None:
 
 
 def test_retries_that_are_only_on_stderr_are_reported() -> None:
-    told = [e for e in play("err429_then_ok") if isinstance(e, Error)]
-    assert [(e.code, e.recoverable, e.level) for e in told] == [("retrying", True, "warning")]
-    assert told[0].message == "Attempt 1 failed with status 429. Retrying with backoff..."
+    reported = [e for e in play("err429_then_ok") if isinstance(e, Error)]
+    assert [(e.code, e.recoverable, e.level) for e in reported] == [("retrying", True, "warning")]
+    assert reported[0].message == "Attempt 1 failed with status 429. Retrying with backoff..."
 
 
 def test_the_delay_that_the_api_requests_is_in_seconds() -> None:

@@ -117,8 +117,12 @@ def test_a_repository_with_settings_of_its_own_is_refused_unless_it_is_trusted()
 
 def test_it_downloads_nothing_and_runs_no_program_of_the_repository() -> None:
     started = launch(policy="edits")
-    told = config(started)
-    assert (told["formatter"], told["lsp"], told["snapshot"]) == (False, False, False)
+    configured = config(started)
+    assert (configured["formatter"], configured["lsp"], configured["snapshot"]) == (
+        False,
+        False,
+        False,
+    )
     assert started.files[".config/opencode/.npmrc"] == "offline=true\n"
     assert started.path_folders == ("/opt/tools",)
     without = launch(policy="edits", at={"helpers": {}})
@@ -242,9 +246,9 @@ def test_the_report_says_what_cannot_be_enforced() -> None:
     ],
 )
 def test_the_text_of_an_error_decides_its_class(message: str, kind: type[Exception]) -> None:
-    told = explained(finish=TurnEnd(ok=False, kind="-32603", message=message))
-    assert type(told) is kind
-    assert not str(told).startswith("Internal error: ")
+    configured = explained(finish=TurnEnd(ok=False, kind="-32603", message=message))
+    assert type(configured) is kind
+    assert not str(configured).startswith("Internal error: ")
 
 
 def test_an_exit_without_a_message_is_explained_by_its_code() -> None:

@@ -154,11 +154,11 @@ def test_a_similar_tool_name_is_an_error() -> None:
 
 def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() -> None:
     started = launch()
-    told = settings(started)
+    configured = settings(started)
     assert started.env["QWEN_HOME"] == "/state/s1/home/.qwen"
-    assert told["security"]["folderTrust"]["enabled"] is True
-    assert told["disableAllHooks"] is True
-    assert told["mcp"] == {"allowed": ["none"]}
+    assert configured["security"]["folderTrust"]["enabled"] is True
+    assert configured["disableAllHooks"] is True
+    assert configured["mcp"] == {"allowed": ["none"]}
     assert value(started, "--extensions") == "none"
     assert json.loads(started.files[".qwen/settings.json"]) == {}
     theirs = settings(launch(inherit="project", project_files=("/work/repo/.qwen",)))
@@ -169,10 +169,10 @@ def test_nothing_of_the_repository_or_the_user_is_read_unless_it_is_inherited() 
 
 def test_mcp_servers_need_trust_and_are_refused_if_the_repository_has_settings() -> None:
     started = launch(mcp_servers=[NOTES], policy=Policy(mcp="allow"))
-    told = settings(started)
-    assert told["security"]["folderTrust"]["enabled"] is False
-    assert told["mcpServers"]["notes"]["command"] == "notes"
-    assert "canary-token" not in json.dumps(told)
+    configured = settings(started)
+    assert configured["security"]["folderTrust"]["enabled"] is False
+    assert configured["mcpServers"]["notes"]["command"] == "notes"
+    assert "canary-token" not in json.dumps(configured)
     assert "canary-token" in started.env.values()
     denied = settings(launch(mcp_servers=[NOTES], policy=Policy(mcp="deny")))
     assert denied["mcpServers"] == {}
@@ -276,9 +276,9 @@ def ended(
     ],
 )
 def test_the_text_of_the_service_becomes_one_error(
-    said: str, kind: type[errors.CorralError]
+    expected: str, kind: type[errors.CorralError]
 ) -> None:
-    assert type(ended(TurnEnd(ok=False, message=said), code=1)) is kind
+    assert type(ended(TurnEnd(ok=False, message=expected), code=1)) is kind
 
 
 def test_an_end_without_a_result_is_explained() -> None:

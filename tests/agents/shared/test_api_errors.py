@@ -29,7 +29,7 @@ def explained(
     return registry.find(name).explain(ending)
 
 
-SAID = {
+MESSAGES = {
     "gemini-cli": ("unknown", '[API Error: {"error":{"code":402,"message":"Pay."}}]', 146),
     "gemini-acp": ("402", "Pay.", 0),
     "claude-cli": ("unknown", "API Error: 402 Error 402.", 1),
@@ -46,18 +46,18 @@ SAID = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_http_402_is_the_same_error_with_the_same_hint_everywhere(name: str) -> None:
-    kind, message, code = SAID.get(name, ("error", "402 Pay.", 1))
+    kind, message, code = MESSAGES.get(name, ("error", "402 Pay.", 1))
     error = explained(name, TurnEnd(ok=False, kind=kind, message=message), code)
     assert type(error) is errors.QuotaSpent, error
     assert (error.hint, error.retryable) == (QUOTA, False)
 
 
-@pytest.mark.parametrize("said", ["Error: invalid API key", "Request failed: 401 Unauthorized"])
+@pytest.mark.parametrize("expected", ["Error: invalid API key", "Request failed: 401 Unauthorized"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_authentication_failure_on_stderr_has_the_usual_advice(name: str, said: str) -> None:
-    error = explained(name, None, 1, f"starting\n{said}\n")
+def test_an_authentication_failure_on_stderr_has_the_usual_advice(name: str, expected: str) -> None:
+    error = explained(name, None, 1, f"starting\n{expected}\n")
     assert type(error) is errors.AuthenticationFailed, error
-    assert said in error.message
+    assert expected in error.message
     assert error.hint
     assert "Set " in error.hint
 
@@ -68,15 +68,15 @@ def test_other_exits_are_not_authentication_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "models/nope is not found for API version v1beta, or is not supported",
         "Requested entity was not found.",
         "The model `nope` does not exist.",
     ],
 )
-def test_an_unknown_model_over_acp_is_not_a_server_error(said: str) -> None:
-    error = explained("gemini-acp", TurnEnd(ok=False, kind="500", message=said))
+def test_an_unknown_model_over_acp_is_not_a_server_error(expected: str) -> None:
+    error = explained("gemini-acp", TurnEnd(ok=False, kind="500", message=expected))
     assert type(error) is errors.ModelNotFound
     assert not error.retryable
     only_logged = TurnEnd(ok=False, kind="500", message="Zip.")

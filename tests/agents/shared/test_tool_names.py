@@ -50,8 +50,8 @@ def test_a_list_with_the_shell_or_web_tools_is_a_coherent_policy(
 @pytest.mark.parametrize("name", SHELLS)
 def test_a_denied_network_with_a_listed_shell_is_refused_only_if_it_is_explicit(name: str) -> None:
     shell = of_kind(name, "execute")[:1]
-    said = Policy(network="deny", allow_tools=tuple(shell))
-    found = compiled(name, policy=said)
+    policy = Policy(network="deny", allow_tools=tuple(shell))
+    found = compiled(name, policy=policy)
     walled = name == "codex-cli"  # has a sandbox for it
     assert [capability for capability, _ in found] == ([] if walled else ["network"])
 
@@ -64,8 +64,8 @@ def test_codex_acp_takes_a_list_without_the_shell_and_refuses_the_shell_alone() 
 def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:
     policy = policy_from_table({"preset": "edits", "allow_tools": ["Bash"]}, "policy.toml")
     assert (policy.network, policy.allow_tools) == (None, ("Bash",))
-    told: dict[str, object] = {"preset": "edits", "allow_tools": ["Bash"], "network": "deny"}
-    assert policy_from_table(told, "policy.toml").network == "deny"
+    reported: dict[str, object] = {"preset": "edits", "allow_tools": ["Bash"], "network": "deny"}
+    assert policy_from_table(reported, "policy.toml").network == "deny"
 
 
 @pytest.mark.parametrize("where", ["allow_tools", "deny_tools"])

@@ -137,10 +137,12 @@ async def test_writing_creates_folders_and_counts_lines(workspace: Path) -> None
     assert [(e.kind, e.lines_added, e.lines_removed) for e in outcome.effects] == [
         ("created", 2, 0)
     ]
-    again = await call_tool(
+    second = await call_tool(
         Workspace(workspace), "write_file", file_path="new/deep/f.txt", content="é\nc\n"
     )
-    assert [(e.kind, e.lines_added, e.lines_removed) for e in again.effects] == [("modified", 1, 1)]
+    assert [(e.kind, e.lines_added, e.lines_removed) for e in second.effects] == [
+        ("modified", 1, 1)
+    ]
 
 
 async def test_a_file_keeps_its_mode_and_a_new_one_obeys_the_mask(workspace: Path) -> None:

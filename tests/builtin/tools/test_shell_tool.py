@@ -155,20 +155,20 @@ async def test_the_end_of_a_long_output_is_kept(workspace: Path) -> None:
 
 async def test_output_is_reported_while_the_command_runs(workspace: Path) -> None:
     reported: list[str] = []
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
-    def tell(delta: str) -> None:
+    def report(delta: str) -> None:
         reported.append(delta)
-        heard.set()
+        received.set()
 
     shell = by_name("shell")
     assert shell is not None
     command = "echo now; until [ -e go ]; do sleep 0.02; done; printf 'caf\\303'; printf '\\251'"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         task: asyncio.Task[Outcome] = group.create_task(
-            shell.call(Workspace(workspace), {"command": command}, tell)
+            shell.call(Workspace(workspace), {"command": command}, report)
         )
-        await heard.wait()
+        await received.wait()
         assert reported == ["now\n"]
         (workspace / "go").touch()
     assert "".join(reported) == "now\ncafé"

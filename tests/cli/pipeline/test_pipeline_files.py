@@ -85,8 +85,8 @@ def test_a_pipeline_is_drawn_as_text_dot_and_svg(workspace: Path) -> None:
     file = put(workspace, TINY)
     text = pipeline("graph", file, cwd=workspace).stdout
     assert all(name in text for name in ("start", "a", "done"))
-    again = pipeline("graph", file, "--format", "dot", cwd=workspace).stdout
-    put(workspace, again, "again.dot")
+    second = pipeline("graph", file, "--format", "dot", cwd=workspace).stdout
+    put(workspace, second, "again.dot")
     assert pipeline("lint", "again.dot", cwd=workspace).returncode == 0
     svg = pipeline("graph", file, "--format", "svg", cwd=workspace).stdout
     assert ElementTree.fromstring(svg).tag.endswith("svg")
@@ -110,9 +110,9 @@ def test_a_new_pipeline_lints_and_replaces_no_file(name: str, workspace: Path) -
     lint = pipeline("lint", f"{name}.dot", cwd=workspace)
     assert (lint.returncode, lint.stdout) == (0, CLEAN)
     (workspace / f"{name}.dot").write_text("mine")
-    again = pipeline("new", "--template", name, cwd=workspace)
-    assert again.returncode == 2
-    assert "already exists" in again.stderr
+    second = pipeline("new", "--template", name, cwd=workspace)
+    assert second.returncode == 2
+    assert "already exists" in second.stderr
     assert (workspace / f"{name}.dot").read_text() == "mine"
     assert name in pipeline("new", "--list", cwd=workspace).stdout
 

@@ -68,9 +68,9 @@ def test_the_run_folder_is_the_given_one(workspace: Path) -> None:
     checkpoint = json.loads((workspace / "out" / "checkpoint.json").read_text())
     assert checkpoint["current_node"] == "done"
     assert (workspace / "out" / "a" / "response.md").read_text().startswith("[Simulated]")
-    again = pipeline(*RUN, file, "--simulate", "--run-dir", "out", cwd=workspace)
-    assert again.returncode == 2
-    assert "not empty" in again.stderr
+    second = pipeline(*RUN, file, "--simulate", "--run-dir", "out", cwd=workspace)
+    assert second.returncode == 2
+    assert "not empty" in second.stderr
 
 
 def test_goal_values_and_workspace_reach_the_nodes(workspace: Path, tmp_path: Path) -> None:

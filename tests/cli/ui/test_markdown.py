@@ -90,8 +90,8 @@ def test_rows_that_are_no_table_stay_as_they_are() -> None:
 
 @given(st.text(alphabet="ab *_`~#->|[]()1.\n漢\\", max_size=200), st.integers(1, 9))
 def test_the_size_of_the_pieces_changes_nothing_and_lines_fit(text: str, size: int) -> None:
-    whole = render(text, 30)
-    assert render(text, 30, size) == whole
+    complete = render(text, 30)
+    assert render(text, 30, size) == complete
     stream = MarkdownStream()
     for char in text:
         stream.add(char, 30)

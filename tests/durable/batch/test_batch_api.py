@@ -57,8 +57,8 @@ async def test_every_task_has_a_result(
     }
     assert report.tokens > 0
     assert executor.running() is None
-    again = await begin(workspace, durable=durable, results=file, label="night")
-    assert (again.earlier, again.succeeded) == (6, 6)
+    repeated = await begin(workspace, durable=durable, results=file, label="night")
+    assert (repeated.earlier, repeated.succeeded) == (6, 6)
     assert model.counts.total() == 6
 
 

@@ -102,8 +102,8 @@ def test_a_path_that_is_no_id_gets_one_that_stays_the_same(project: Path) -> Non
     long = "/".join(["a-rather-long-folder-name"] * 9) + "/x.py"
     (project / long).parent.mkdir(parents=True)
     (project / long).touch()
-    first, again = (find_files([long], cwd=project, content=False).tasks for _ in range(2))
-    assert first == again
+    first, second = (find_files([long], cwd=project, content=False).tasks for _ in range(2))
+    assert first == second
     assert first[0]["id"].startswith("file-")
 
 

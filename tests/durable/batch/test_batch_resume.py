@@ -92,8 +92,8 @@ def test_a_batch_killed_at_any_moment_is_continued(
     if in_order:
         assert list(found) == [f"t{n}" for n in range(COUNT)]
     # At most three tasks were running; tasks that had ended are not started again.
-    again = {task: times - 1 for task, times in done(folder).items() if times > 1}
-    assert sum(again.values()) <= 3, (where, again)
+    second = {task: times - 1 for task, times in done(folder).items() if times > 1}
+    assert sum(second.values()) <= 3, (where, second)
 
 
 def test_a_batch_killed_many_times_is_finished(fork_server: ForkServer, workspace: Path) -> None:

@@ -276,8 +276,8 @@ def test_a_lease_that_is_lost_for_a_moment_starts_no_node_again(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}".encode()
         ).fetchall()
         assert len(ended) >= 2
-        again = f"SELECT count(*) FROM pg_stat_activity WHERE {ours}".encode()
-        wait_until(lambda: server.execute(again).fetchone() == (2,), "new leases")
+        repeated = f"SELECT count(*) FROM pg_stat_activity WHERE {ours}".encode()
+        wait_until(lambda: server.execute(repeated).fetchone() == (2,), "new leases")
     # The new leases work: the node is taken over when its worker dies, and not before.
     assert processes.attempt_counts() == {"a.1#1": 1}
     processes.kill(first)

@@ -243,12 +243,12 @@ def test_blank_texts_are_left_out_and_a_last_answer_ends_without_blanks() -> Non
 
 @pytest.mark.parametrize("provider", [None, "anthropic", "gemini"])
 def test_only_its_own_signed_thinking_is_sent_back(provider: str | None) -> None:
-    said = Message(
+    response = Message(
         "assistant",
         (Thinking("a", "sig"), Thinking("b"), RedactedThinking("xx"), Text("c")),
         provider,
     )
-    kinds = [block["type"] for block in body("Hi", said, "Go on")["messages"][1]["content"]]
+    kinds = [block["type"] for block in body("Hi", response, "Go on")["messages"][1]["content"]]
     own = ["thinking", "redacted_thinking"] if provider != "gemini" else []
     assert kinds == [*own, "text"]
 

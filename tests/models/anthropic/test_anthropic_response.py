@@ -253,12 +253,12 @@ def test_an_answer_is_the_same_streamed_and_not_streamed(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(name: str) -> None:
     recording = RECORDINGS[name]
-    whole = streamed(recording)
+    complete = streamed(recording)
     for size in (1, 2, 3, 7, 64, 1000):
-        assert streamed(recording, size) == whole
+        assert streamed(recording, size) == complete
     for length in range(len(recording)):
         try:
-            assert streamed(recording[:length]) == whole
+            assert streamed(recording[:length]) == complete
         except StreamBroken:
             continue
 
@@ -336,9 +336,9 @@ def test_the_arguments_of_the_schema_tool_are_the_text(
     assert answer.finish_reason == FinishReason("stop", "tool_use")
     one = {"type": "tool_use", "id": "t", "name": tool, "input": json.loads("".join(pieces))}
     usage = {"input_tokens": 20, "output_tokens": 30}
-    whole: Event = {"type": "message", "id": "msg_1", "model": MODEL, "content": [one]}
-    whole |= {"stop_reason": "tool_use", "usage": usage}
-    assert read(json.dumps(whole).encode()) == answer
+    complete: Event = {"type": "message", "id": "msg_1", "model": MODEL, "content": [one]}
+    complete |= {"stop_reason": "tool_use", "usage": usage}
+    assert read(json.dumps(complete).encode()) == answer
 
 
 def test_an_answer_is_streamed_while_the_tool_call_is_read() -> None:

@@ -134,8 +134,8 @@ def test_requests_have_exactly_the_vendors_types() -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
     more = {**OPTIONS, "reasoning_effort": "low", "response_format": ResponseFormat("json")}
     for options in (OPTIONS, more):
-        whole = body(*CONVERSATION, to="openai-chat", streamed=True, **options)
-        made = adapter.validate_python(whole, extra="forbid")
+        complete = body(*CONVERSATION, to="openai-chat", streamed=True, **options)
+        made = adapter.validate_python(complete, extra="forbid")
         assert len(list(made["messages"])) == 6  # checked one by one, as they are taken
         assert len(list(made["tools"])) == 1
 
@@ -198,9 +198,9 @@ def test_tool_choice(choice: Any, sent: Any) -> None:
 def test_instructions_and_the_limit_have_the_fields_of_the_vendor(
     to: str, role: str, limit: str
 ) -> None:
-    whole = body(Message.system("Hm."), "Hi", to=to, max_tokens=9)
-    assert whole["messages"][0] == {"role": role, "content": "Hm."}
-    assert whole[limit] == 9
+    complete = body(Message.system("Hm."), "Hi", to=to, max_tokens=9)
+    assert complete["messages"][0] == {"role": role, "content": "Hm."}
+    assert complete[limit] == 9
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_without_schema_support_the_schema_is_in_the_instructions() -> None:
     form = ResponseFormat("json_schema", CLOSED)
     made = encoded("Hi", Message.system("Be brief."), to="deepseek", response_format=form)
     assert made.body["response_format"] == {"type": "json_object"}
-    said = cast("Any", made.body["messages"])[0]["content"]
-    assert said.startswith("Be brief.\n\n")
-    assert '"additionalProperties":false' in said
+    response = cast("Any", made.body["messages"])[0]["content"]
+    assert response.startswith("Be brief.\n\n")
+    assert '"additionalProperties":false' in response
     assert "schema" in made.warnings[0]
 
 
@@ -268,8 +268,8 @@ def test_reasoning_is_sent_back_with_its_calls_if_the_vendor_requires_it() -> No
     assert "reasoning_content" not in entries(message, to="chat")[0]
     foreign = Message("assistant", message.content, "gemini")
     assert entries(foreign, to="deepseek")[0]["reasoning_content"] == ""
-    said = Message("assistant", (Thinking("Hm."), Text("Hi")), "deepseek")
-    assert entries(said, to="deepseek") == [{"role": "assistant", "content": "Hi"}]
+    response = Message("assistant", (Thinking("Hm."), Text("Hi")), "deepseek")
+    assert entries(response, to="deepseek") == [{"role": "assistant", "content": "Hi"}]
 
 
 def test_ids_are_shortened_in_the_same_way_for_a_call_and_its_result() -> None:

@@ -78,7 +78,7 @@ def every(name: str) -> pytest.MarkDecorator:
 def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
     for data in SseDecoder().receive(answer.stream)[:-1]:
         ChatCompletionChunk.model_validate_json(data)
-    ChatCompletion.model_validate_json(answer.whole)
+    ChatCompletion.model_validate_json(answer.complete)
 
 
 def by_sdk(stream: bytes) -> tuple[Any, ...]:
@@ -87,19 +87,19 @@ def by_sdk(stream: bytes) -> tuple[Any, ...]:
         sdk_replaying(stream) as client,
         client.chat.completions.stream(model="m", messages=[]) as events,
     ):
-        whole: Any
+        complete: Any
         try:
-            whole = events.get_final_completion()
+            complete = events.get_final_completion()
         except (openai.LengthFinishReasonError, openai.ContentFilterFinishReasonError):
-            whole = events.current_completion_snapshot
-    message, usage = whole.choices[0].message, whole.usage
+            complete = events.current_completion_snapshot
+    message, usage = complete.choices[0].message, complete.usage
     calls: list[Any] = message.tool_calls or []
     assert usage is not None
     assert usage.completion_tokens_details is not None
     assert usage.prompt_tokens_details is not None
     return (
-        whole.id,
-        whole.model,
+        complete.id,
+        complete.model,
         (message.content or "") + (message.refusal or ""),
         [(call.id, call.function.name, json.loads(call.function.arguments)) for call in calls],
         (usage.prompt_tokens, usage.completion_tokens),
@@ -124,18 +124,18 @@ def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
 
 @every("answer")
 def test_streamed_and_complete_responses_are_equal(answer: Answer) -> None:
-    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
+    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.complete)
 
 
 @every("answer")
 def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(answer: Answer) -> None:
     """After the finish reason an answer is complete; only the usage may be missing."""
-    *cut, unused, used, whole = outcomes_of_cuts(PROVIDER, answer.stream)
+    *cut, unused, used, complete = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
     assert unused is not None
-    assert whole is not None
-    assert used == whole
-    assert (unused.message, unused.finish_reason) == (whole.message, whole.finish_reason)
+    assert complete is not None
+    assert used == complete
+    assert (unused.message, unused.finish_reason) == (complete.message, complete.finish_reason)
     assert unused.usage == Usage()
 
 
@@ -167,9 +167,9 @@ def test_the_finish_reason_of_a_response(raw: str, reason: Any) -> None:
 
 
 def test_a_refusal_is_in_the_text_and_in_the_finish_reason() -> None:
-    whole = parse_stream(PROVIDER, ANSWERS["refusal"].stream)
-    assert whole.text == "I can't help."
-    assert whole.finish_reason == FinishReason("content_filter", "refusal")
+    complete = parse_stream(PROVIDER, ANSWERS["refusal"].stream)
+    assert complete.text == "I can't help."
+    assert complete.finish_reason == FinishReason("content_filter", "refusal")
 
 
 def test_usage_counts_cached_and_reasoning_tokens_once() -> None:
@@ -187,8 +187,8 @@ def test_deltas_of_interleaved_calls_are_kept_apart() -> None:
 
 
 CALLS = {
-    "whole, in one delta": [{"tool_calls": [{**LONDON, "index": 0}, {**ROME, "index": 1}]}],
-    "whole, in two": [{"tool_calls": [c | {"index": n}]} for n, c in enumerate((LONDON, ROME))],
+    "complete, in one delta": [{"tool_calls": [{**LONDON, "index": 0}, {**ROME, "index": 1}]}],
+    "complete, in two": [{"tool_calls": [c | {"index": n}]} for n, c in enumerate((LONDON, ROME))],
     "without indices": [{"tool_calls": [LONDON]}, {"tool_calls": [ROME]}],
     "all of index 0": [{"tool_calls": [{**c, "index": 0}]} for c in (LONDON, ROME)],
     "pieces without indices": [
@@ -227,12 +227,12 @@ CALLS = {
 
 @pytest.mark.parametrize("deltas", CALLS.values(), ids=CALLS.keys())
 def test_tool_calls_of_different_servers_are_read(deltas: list[dict[str, Any]]) -> None:
-    whole = parse_stream(PROVIDER, streamed(*deltas))
-    assert whole.tool_calls == (
+    complete = parse_stream(PROVIDER, streamed(*deltas))
+    assert complete.tool_calls == (
         ToolCall("call_1", "f", {"n": 1}),
         ToolCall("call_2", "f", {"n": 2}),
     )
-    assert whole.finish_reason == FinishReason("tool_calls", "stop")
+    assert complete.finish_reason == FinishReason("tool_calls", "stop")
 
 
 def test_a_call_without_an_id_gets_a_new_id() -> None:
@@ -244,8 +244,8 @@ def test_a_call_without_an_id_gets_a_new_id() -> None:
 def test_the_old_function_call_field_is_read() -> None:
     pieces = {"name": "f", "arguments": ""}, {"arguments": '{"n":'}, {"arguments": "1}"}
     deltas = [{"function_call": piece} for piece in pieces]
-    whole = parse_stream(PROVIDER, streamed(*deltas, finish="function_call"))
-    assert [(call.name, call.arguments) for call in whole.tool_calls] == [("f", {"n": 1})]
+    complete = parse_stream(PROVIDER, streamed(*deltas, finish="function_call"))
+    assert [(call.name, call.arguments) for call in complete.tool_calls] == [("f", {"n": 1})]
 
 
 def test_a_delta_of_a_call_that_was_not_started_is_only_an_event() -> None:
@@ -363,8 +363,8 @@ def test_other_choices_and_unusual_chunks_are_ignored() -> None:
     odd: tuple[dict[str, Any], ...]
     odd = ({"choices": [], "prompt_filter_results": []}, {"choices": None}, {}, {"object": "ping"},
            {"choices": [{"index": None, "delta": None}]}, {"usage": 7}, other)  # fmt: skip
-    whole = ended(*odd, chunk(finish="stop"), " [DONE] ")
-    assert (whole.text, whole.finish_reason.reason) == ("Hi", "stop")
+    complete = ended(*odd, chunk(finish="stop"), " [DONE] ")
+    assert (complete.text, complete.finish_reason.reason) == ("Hi", "stop")
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,9 @@ def test_malformed_data_is_a_broken_stream(data: str) -> None:
     if data:
         with pytest.raises(StreamBroken):
             parse_stream(PROVIDER, sse(data) + ANSWERS["text"].stream)
-    for tell, form in ((parse_stream, sse(data)), (read, data.encode())):
+    for report, form in ((parse_stream, sse(data)), (read, data.encode())):
         with pytest.raises(StreamBroken):
-            tell(PROVIDER, form)
+            report(PROVIDER, form)
 
 
 @given(
@@ -386,6 +386,6 @@ def test_malformed_data_is_a_broken_stream(data: str) -> None:
     | st.text(max_size=100).map(lambda text: b"data: " + text.encode() + b"\n\n")
 )
 def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
-    for tell in (parse_stream, read):
+    for report in (parse_stream, read):
         with pytest.raises(CorralError):
-            tell(PROVIDER, garbage)
+            report(PROVIDER, garbage)

@@ -99,9 +99,9 @@ async def test_own_signatures_and_ids_are_sent_back_on_their_parts() -> None:
 @pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3-pro"])
 async def test_signatures_of_another_vendor_are_left_out(model: str) -> None:
     body = await sent(USER, Message("assistant", SIGNED, "anthropic"), RESULT, model=model)
-    said = str(body["contents"])
+    output = str(body["contents"])
     for mark in ("t-sig", "x-sig", "c-sig", "item-1", "hm"):
-        assert mark not in said
+        assert mark not in output
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "gemini", None])

@@ -17,11 +17,11 @@ async def both(turn: Turn) -> models.Response:
         ModelServer([turn, turn]) as server,
         models.Client(keys={"gemini": "k"}, base_urls={"gemini": server.url}, environ={}) as client,
     ):
-        whole = await models.generate(MODEL, "hi", client=client, max_tool_rounds=0)
+        complete = await models.generate(MODEL, "hi", client=client, max_tool_rounds=0)
         streamed = await models.stream(MODEL, "hi", client=client, max_tool_rounds=0).collect()
-    assert whole.response.message == streamed.response.message
-    assert whole.finish_reason == streamed.finish_reason
-    assert whole.usage == streamed.usage
+    assert complete.response.message == streamed.response.message
+    assert complete.finish_reason == streamed.finish_reason
+    assert complete.usage == streamed.usage
     return streamed.response
 
 
@@ -72,8 +72,8 @@ async def test_a_refused_prompt_has_its_reason() -> None:
 
 
 async def test_missing_counts_are_unknown_and_not_zero() -> None:
-    told = {"input": 10, "output": 4, "thoughts": 3, "cached": 2, "tool": 5}
-    assert (await both(Turn(text="x", usage=told))).usage == Usage(
+    reported = {"input": 10, "output": 4, "thoughts": 3, "cached": 2, "tool": 5}
+    assert (await both(Turn(text="x", usage=reported))).usage == Usage(
         input=15, output=7, reasoning=3, cache_read=2, coverage="complete"
     )
     few = (await both(Turn(text="x", usage={"input": 1}))).usage

@@ -185,11 +185,11 @@ def test_the_same_stream_is_the_same_answer(turn: Turn) -> None:
         (c.id, c.name, c.args) for c in calls
     ]
     assert own.finish_reason.raw == reasons[-1].value
-    told = chunks[-1].usage_metadata
-    if told is None:
+    reported = chunks[-1].usage_metadata
+    if reported is None:
         assert own.usage == models.Usage()
         return
-    counted = (told.candidates_token_count or 0) + (told.thoughts_token_count or 0)
-    assert (own.usage.input, own.usage.output) == (told.prompt_token_count, counted)
-    assert own.usage.reasoning == told.thoughts_token_count
-    assert own.usage.cache_read == told.cached_content_token_count
+    counted = (reported.candidates_token_count or 0) + (reported.thoughts_token_count or 0)
+    assert (own.usage.input, own.usage.output) == (reported.prompt_token_count, counted)
+    assert own.usage.reasoning == reported.thoughts_token_count
+    assert own.usage.cache_read == reported.cached_content_token_count

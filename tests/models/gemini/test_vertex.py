@@ -126,6 +126,6 @@ def test_the_host_depends_on_the_location(place: str, host: str) -> None:
 
 @pytest.mark.parametrize("missing", list(PLACE))
 def test_a_missing_location_names_its_variable(missing: str) -> None:
-    told = {name: value for name, value in PLACE.items() if name != missing}
+    reported = {name: value for name, value in PLACE.items() if name != missing}
     with pytest.raises(errors.ConfigError, match=missing):
-        access(registry.find_provider("vertex"), told)
+        access(registry.find_provider("vertex"), reported)

@@ -14,7 +14,7 @@ from openai.types.responses import ResponseInputItemParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
-from support.openai_streams import called, responded, said, thought
+from support.openai_streams import called, responded, text_item, thought
 
 from corral.messages import (
     Document,
@@ -187,7 +187,7 @@ def test_items_have_exactly_the_vendors_types(message: Message) -> None:
 
 
 def test_options_have_exactly_the_vendors_types() -> None:
-    whole = body(
+    complete = body(
         model="gpt-4.1",
         tools=(WEATHER, ToolSpec("now")),
         tool_choice="required",
@@ -197,13 +197,13 @@ def test_options_have_exactly_the_vendors_types() -> None:
         max_tokens=9,
         metadata={"a": "b"},
     )
-    request_of_sdk().validate_python(whole, extra="forbid")
+    request_of_sdk().validate_python(complete, extra="forbid")
 
 
 def test_instructions_are_moved_out_of_the_history_in_order() -> None:
-    whole = body(Message.system("One."), "Hi", Message("developer", (Text("Two."),)))
-    assert whole["instructions"] == "One.\n\nTwo."
-    assert [item["role"] for item in whole["input"]] == ["user"]
+    complete = body(Message.system("One."), "Hi", Message("developer", (Text("Two."),)))
+    assert complete["instructions"] == "One.\n\nTwo."
+    assert [item["role"] for item in complete["input"]] == ["user"]
     assert "instructions" not in body("Hi")
 
 
@@ -228,7 +228,7 @@ def test_tool_choice(choice: Any, sent: Any) -> None:
 def test_encrypted_reasoning_is_sent_back_after_tool_calls() -> None:
     answer = responded(
         thought(("First.",), ("Then.",), sealed="gAAA-sealed"),
-        said("I look.", phase="commentary"),
+        text_item("I look.", phase="commentary"),
         called("weather", '{"city":"Rome"}', id="fc_9", call_id="call_9"),
     )
     message = parse_stream(PROVIDER, answer.stream).message
@@ -329,9 +329,9 @@ def test_a_result_is_sent_as_text(content: Any, error: bool, output: str) -> Non
 def test_thinking_is_requested_if_the_model_supports_it(
     model: str, effort: Any, reasoning: Any, includes: bool
 ) -> None:
-    whole = body(model=model, reasoning_effort=effort)
-    assert whole.get("reasoning") == reasoning
-    assert ("include" in whole) == includes
+    complete = body(model=model, reasoning_effort=effort)
+    assert complete.get("reasoning") == reasoning
+    assert ("include" in complete) == includes
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, read, sdk_replaying
-from support.openai_streams import Answer, called, responded, response, said, sse, thought
+from support.openai_streams import Answer, called, responded, response, sse, text_item, thought
 
 from corral import errors
 from corral.errors import CorralError, StreamBroken
@@ -41,26 +41,26 @@ PROVIDER = PROVIDERS[0]
 LONDON, ROME = '{"city":"London"}', '{"city":"Rome","days":3}'
 
 ANSWERS = {
-    "text": responded(said("Hi", " there", "! 你好 🎉")),
+    "text": responded(text_item("Hi", " there", "! 你好 🎉")),
     "thoughts": responded(
         thought(("**Looking", " it up**", " first"), ("**Then**",)),
-        said("42", phase="final_answer"),
+        text_item("42", phase="final_answer"),
     ),
-    "silent thoughts": responded(thought(sealed="gAAA=="), said("42")),
+    "silent thoughts": responded(thought(sealed="gAAA=="), text_item("42")),
     "parallel calls": responded(
         thought(("Both.",)),
-        said("I look.", phase="commentary"),
+        text_item("I look.", phase="commentary"),
         called("weather", '{"city":', '"London"}', id="fc_1", call_id="call_1"),
         called("weather", '{"city":"Rome"', ',"days":', "3}", id="fc_2", call_id="call_2"),
     ),
     "a call without arguments": responded(called("now", "{}")),
-    "two messages": responded(said("One.", id="msg_1"), said("Two.", id="msg_2")),
-    "refusal": responded(said("I can't", " help.", refused=True)),
+    "two messages": responded(text_item("One.", id="msg_1"), text_item("Two.", id="msg_2")),
+    "refusal": responded(text_item("I can't", " help.", refused=True)),
     "cut short": responded(
-        said("Once upon"), end="incomplete", incomplete_details={"reason": "max_output_tokens"}
+        text_item("Once upon"), end="incomplete", incomplete_details={"reason": "max_output_tokens"}
     ),
     "filtered": responded(
-        said("Once"), end="incomplete", incomplete_details={"reason": "content_filter"}
+        text_item("Once"), end="incomplete", incomplete_details={"reason": "content_filter"}
     ),
     "empty": responded(),
 }
@@ -79,7 +79,7 @@ def events_of_sdk() -> TypeAdapter[Any]:
 def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
     for data in SseDecoder().receive(answer.stream):
         events_of_sdk().validate_json(data)
-    TypeAdapter(SdkResponse).validate_json(answer.whole)
+    TypeAdapter(SdkResponse).validate_json(answer.complete)
 
 
 def by_sdk(stream: bytes) -> SdkResponse:
@@ -88,22 +88,22 @@ def by_sdk(stream: bytes) -> SdkResponse:
         return cast("SdkResponse", events.get_final_response())
 
 
-def of_sdk(whole: SdkResponse) -> tuple[Any, ...]:
-    calls = [item for item in whole.output if item.type == "function_call"]
+def of_sdk(complete: SdkResponse) -> tuple[Any, ...]:
+    calls = [item for item in complete.output if item.type == "function_call"]
     refusals = [
         part.refusal
-        for item in whole.output
+        for item in complete.output
         if item.type == "message"
         for part in item.content
         if part.type == "refusal"
     ]
-    thoughts = [item for item in whole.output if item.type == "reasoning"]
-    usage = whole.usage
+    thoughts = [item for item in complete.output if item.type == "reasoning"]
+    usage = complete.usage
     assert usage is not None
     return (
-        whole.id,
-        whole.model,
-        whole.output_text + "".join(refusals),
+        complete.id,
+        complete.model,
+        complete.output_text + "".join(refusals),
         [(call.call_id, call.id, call.name, json.loads(call.arguments)) for call in calls],
         ["\n\n".join(part.text for part in item.summary) for item in thoughts],
         [(item.id, item.encrypted_content) for item in thoughts],
@@ -116,14 +116,14 @@ def of_sdk(whole: SdkResponse) -> tuple[Any, ...]:
     )
 
 
-def of_ours(whole: Response) -> tuple[Any, ...]:
-    thoughts = [part for part in whole.message.content if isinstance(part, Thinking)]
-    usage = whole.usage
+def of_ours(complete: Response) -> tuple[Any, ...]:
+    thoughts = [part for part in complete.message.content if isinstance(part, Thinking)]
+    usage = complete.usage
     return (
-        whole.id,
-        whole.model,
-        whole.text,
-        [(call.id, call.item_id, call.name, call.arguments) for call in whole.tool_calls],
+        complete.id,
+        complete.model,
+        complete.text,
+        [(call.id, call.item_id, call.name, call.arguments) for call in complete.tool_calls],
         [part.text for part in thoughts],
         [(part.item_id, part.signature) for part in thoughts],
         (usage.input, usage.output, usage.reasoning, usage.cache_read),
@@ -133,7 +133,9 @@ def of_ours(whole: Response) -> tuple[Any, ...]:
 @every("answer")
 def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
     if b"response.incomplete" in answer.stream:
-        theirs = SdkResponse.model_validate_json(answer.whole)  # its helper waits for a completion
+        theirs = SdkResponse.model_validate_json(
+            answer.complete
+        )  # its helper waits for a completion
     else:
         theirs = by_sdk(answer.stream)
     assert of_ours(parse_stream(PROVIDER, answer.stream)) == of_sdk(theirs)
@@ -141,14 +143,14 @@ def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
 
 @every("answer")
 def test_streamed_and_complete_responses_are_equal(answer: Answer) -> None:
-    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.whole)
+    assert parse_stream(PROVIDER, answer.stream) == read(PROVIDER, answer.complete)
 
 
 @every("answer")
 def test_a_stream_cut_at_any_byte_gives_the_same_answer_or_an_error(answer: Answer) -> None:
-    *cut, whole = outcomes_of_cuts(PROVIDER, answer.stream)
+    *cut, complete = outcomes_of_cuts(PROVIDER, answer.stream)
     assert cut == [None] * len(cut)
-    assert whole == parse_stream(PROVIDER, answer.stream)
+    assert complete == parse_stream(PROVIDER, answer.stream)
 
 
 @given(st.data())
@@ -180,8 +182,8 @@ def test_the_finish_reason_of_a_response(name: str, reason: Any, raw: str) -> No
 def test_a_refusal_that_comes_only_in_deltas_is_recognized() -> None:
     piece = {"type": "response.refusal.delta", "output_index": 0, "delta": "No."}
     end = {"type": "response.completed", "response": response("completed", [])}
-    whole = parse_stream(PROVIDER, sse(piece, end))
-    assert (whole.text, whole.finish_reason.reason) == ("No.", "content_filter")
+    complete = parse_stream(PROVIDER, sse(piece, end))
+    assert (complete.text, complete.finish_reason.reason) == ("No.", "content_filter")
 
 
 def test_a_truncated_call_is_not_run() -> None:
@@ -190,9 +192,9 @@ def test_a_truncated_call_is_not_run() -> None:
         end="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     )
-    whole = parse_stream(PROVIDER, answer.stream)
-    assert whole.finish_reason.reason == "length"
-    assert whole.tool_calls[0].raw == '{"ci'
+    complete = parse_stream(PROVIDER, answer.stream)
+    assert complete.finish_reason.reason == "length"
+    assert complete.tool_calls[0].raw == '{"ci'
 
 
 def test_text_and_thinking_are_streamed() -> None:
@@ -237,26 +239,28 @@ def test_usage_counts_cached_and_reasoning_tokens_once() -> None:
 
 
 def test_a_stream_with_only_complete_items_is_read() -> None:
-    whole = ANSWERS["parallel calls"]
+    complete = ANSWERS["parallel calls"]
     kept = (b"response.output_item.done", b"response.completed", b"response.created")
-    events = [d for d in SseDecoder().receive(whole.stream) if any(kind in d[:50] for kind in kept)]
+    events = [
+        d for d in SseDecoder().receive(complete.stream) if any(kind in d[:50] for kind in kept)
+    ]
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
-    assert parse_stream(PROVIDER, few) == parse_stream(PROVIDER, whole.stream)
+    assert parse_stream(PROVIDER, few) == parse_stream(PROVIDER, complete.stream)
     assert parse_stream(PROVIDER, b"data: " + events[-1] + b"\n\n") == parse_stream(
-        PROVIDER, whole.stream
+        PROVIDER, complete.stream
     )
 
 
 def test_a_call_without_a_start_has_the_arguments_of_its_end() -> None:
-    whole = ANSWERS["parallel calls"]
+    complete = ANSWERS["parallel calls"]
     events = [
         data
-        for data in SseDecoder().receive(whole.stream)
+        for data in SseDecoder().receive(complete.stream)
         if b"response.output_item.added" not in data
     ]
     assert any(b"function_call_arguments.delta" in data for data in events)
     few = b"".join(b"data: " + data + b"\n\n" for data in events)
-    assert parse_stream(PROVIDER, few).message == parse_stream(PROVIDER, whole.stream).message
+    assert parse_stream(PROVIDER, few).message == parse_stream(PROVIDER, complete.stream).message
 
 
 def test_a_stream_without_item_numbers_is_read() -> None:
@@ -278,7 +282,7 @@ def test_events_that_have_no_unified_form_are_passed_on() -> None:
         {"type": "response.of_the_future", "delta": [1], "output_index": "first"},
         {"type": "keepalive", "sequence_number": 3},
     ]
-    rest = responded(said("Done.")).stream.replace(b'"output_index":0', b'"output_index":1')
+    rest = responded(text_item("Done.")).stream.replace(b'"output_index":0', b'"output_index":1')
     first = b'"output":[' + msgspec.json.encode(search)
     rest = rest.replace(b'"output":[{', first + b",{")
     answer = ParsedStream(PROVIDER, [sse(*odd) + rest])
@@ -312,15 +316,15 @@ def test_events_that_have_no_unified_form_are_passed_on() -> None:
 def test_an_error_inside_the_stream_is_that_error(
     event: dict[str, Any], error: type[CorralError], code: str | None
 ) -> None:
-    begun = sse({"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"})
+    started = sse({"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"})
     with pytest.raises(error) as caught:
-        parse_stream(PROVIDER, begun + sse(event))
+        parse_stream(PROVIDER, started + sse(event))
     assert type(caught.value) is error
     assert caught.value.provider == "openai"
     if code:
         assert caught.value.provider_code == code
     if event.get("error"):
-        with sdk_replaying(begun + sse(event)) as client, pytest.raises(openai.APIError):
+        with sdk_replaying(started + sse(event)) as client, pytest.raises(openai.APIError):
             list(client.responses.create(model="m", input="hi", stream=True))
 
 
@@ -347,10 +351,10 @@ def test_the_delay_in_an_error_message_is_read() -> None:
     ],
 )
 def test_a_failed_response_becomes_its_error(code: str, error: type[CorralError]) -> None:
-    answer = responded(said("Hi"), end="failed", error={"code": code, "message": "It failed."})
-    for tell, data in ((parse_stream, answer.stream), (read, answer.whole)):
+    answer = responded(text_item("Hi"), end="failed", error={"code": code, "message": "It failed."})
+    for report, data in ((parse_stream, answer.stream), (read, answer.complete)):
         with pytest.raises(error, match="It failed") as caught:
-            tell(PROVIDER, data)
+            report(PROVIDER, data)
         assert type(caught.value) is error
 
 
@@ -399,9 +403,9 @@ def test_odd_but_harmless_events_do_not_fail() -> None:
     st.binary(max_size=200) | st.text(max_size=100).map(lambda t: b"data: " + t.encode() + b"\n\n")
 )
 def test_no_bytes_raise_anything_but_our_errors(garbage: bytes) -> None:
-    for tell in (parse_stream, read):
+    for report in (parse_stream, read):
         with pytest.raises(CorralError):
-            tell(PROVIDER, garbage)
+            report(PROVIDER, garbage)
 
 
 def test_a_response_in_progress_is_not_an_answer() -> None:

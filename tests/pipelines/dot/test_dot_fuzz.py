@@ -14,7 +14,7 @@ from corral.pipelines import loader
 from corral.pipelines.dot import parser, writer
 from corral.pipelines.graph import Graph, from_json, to_json
 
-WHOLE = r"""
+COMPLETE = r"""
 digraph "P" { // comment
   graph [goal="do \"it\"", rankdir=LR]; node [shape=box, timeout=15m] edge [weight=1]
   start [shape=Mdiamond] /* c */ a [prompt="x\ny", model=gemini:gemini-2.5-flash; max_retries=3]
@@ -56,8 +56,8 @@ def test_any_sequence_of_tokens_is_a_graph_or_a_dot_error(pieces: list[str]) -> 
         read(text)
         graph = read(f"digraph G {{ {text} }}")
         if graph is not None:
-            again = parser.parse(writer.as_dot(graph))
-            assert list(again.nodes) == list(graph.nodes)
+            second = parser.parse(writer.as_dot(graph))
+            assert list(second.nodes) == list(graph.nodes)
             assert from_json(to_json(graph)) == graph
 
 
@@ -65,7 +65,7 @@ def test_a_mutated_pipeline_is_a_graph_or_a_dot_error() -> None:
     chance = random.Random(20261115)
     read_well = 0
     for _ in range(3000):
-        text = WHOLE
+        text = COMPLETE
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(text))
             end = at + chance.choice((0, 0, 1, 1, 5, 40))

@@ -154,11 +154,11 @@ def test_a_handler_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
 async def test_a_cancelled_attempt_cancels_its_handler(
     harness: NodeHarness, timeout: str | None
 ) -> None:
-    begun, ended = asyncio.Event(), False
+    started, ended = asyncio.Event(), False
 
     async def step(_: NodeContext) -> Outcome:
         nonlocal ended
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -166,7 +166,7 @@ async def test_a_cancelled_attempt_cancels_its_handler(
         return Outcome()
 
     task = asyncio.create_task(attempt(harness, step, **({"timeout": timeout} if timeout else {})))
-    await begun.wait()
+    await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

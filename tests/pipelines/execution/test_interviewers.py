@@ -101,10 +101,10 @@ async def test_the_end_of_the_input_skips_the_question(terminal: Terminal) -> No
 
 
 async def test_a_cancelled_question_takes_no_line_from_the_next(terminal: Terminal) -> None:
-    begun = asyncio.Event()
-    console = Console(terminal.fd, lambda _: begun.set())
+    started = asyncio.Event()
+    console = Console(terminal.fd, lambda _: started.set())
     first = asyncio.create_task(console.ask(FREE))
-    await begun.wait()
+    await started.wait()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first

@@ -380,10 +380,10 @@ def test_a_cancelled_run_has_the_status_cancelled(stage: Stage, tmp_path: Path) 
 
 
 def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None:
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def act(work: NodeContext) -> Outcome | None:
-        begun.set()
+        started.set()
         return await wait_forever(work)
 
     stage.acts["a"] = act
@@ -393,7 +393,7 @@ def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None
         task = asyncio.create_task(
             memory_runner.run(graph, resources=simulated(), folder=tmp_path / "run")
         )
-        await begun.wait()
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -193,12 +193,12 @@ def test_a_node_that_takes_as_long_as_a_checkpoint_gets_one(tmp_path: Path) -> N
             time.sleep(0.05)
             super().save(state)
 
-    keeper, state = CheckpointWriter(Slow(tmp_path)), Scheduler(graph_of("s [type=start]")).state
+    writer, state = CheckpointWriter(Slow(tmp_path)), Scheduler(graph_of("s [type=start]")).state
     for _ in range(3):
-        begun = time.monotonic()
-        assert keeper.save(state)
-        time.sleep(time.monotonic() - begun)
-    keeper.close(state)
+        started = time.monotonic()
+        assert writer.save(state)
+        time.sleep(time.monotonic() - started)
+    writer.close(state)
 
 
 def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
@@ -220,14 +220,14 @@ def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
 
 def test_a_full_disk_prevents_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     blocked = tmp_path / "run"
-    keeper = CheckpointWriter(RunDir(blocked))
+    writer = CheckpointWriter(RunDir(blocked))
     blocked.write_text("in the way")
     state = run_scheduler("s -> a -> e").scheduler.state
-    assert not keeper.save(state)
-    assert isinstance(keeper.failed, StorageFailed)
-    keeper.add_event(PipelineStarted(name="g"))
+    assert not writer.save(state)
+    assert isinstance(writer.failed, StorageFailed)
+    writer.add_event(PipelineStarted(name="g"))
     blocked.unlink()
-    keeper.close(state)
-    assert keeper.failed is None
+    writer.close(state)
+    assert writer.failed is None
     assert (blocked / "checkpoint.json").exists()
     assert (blocked / "events.ndjson").read_bytes().count(b"\n") == 1

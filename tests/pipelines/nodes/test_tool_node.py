@@ -58,11 +58,11 @@ async def test_a_command_runs_in_the_workspace_with_the_node_variables(
 async def test_a_command_is_in_the_process_registry(
     harness: NodeHarness,
 ) -> None:
-    ledger = paths.process_registry()
-    outcome = await tool(harness, f"cat '{ledger}'/*.json")
+    registry = paths.process_registry()
+    outcome = await tool(harness, f"cat '{registry}'/*.json")
     entry = json.loads(str(outcome.context_updates["tool.output"]))
     assert (entry["owner"], entry["agent"]) == (os.getpid(), "command")
-    assert not list(ledger.iterdir())
+    assert not list(registry.iterdir())
 
 
 async def test_an_exit_code_other_than_0_fails_the_node_with_the_output(

@@ -50,11 +50,11 @@ def test_the_text_rendering_has_no_control_characters() -> None:
 
 
 def same(graph: Graph) -> None:
-    again = parse(writer.as_dot(graph))
-    assert again.name == graph.name
-    assert again.attrs == graph.attrs
-    assert list(again.nodes) == list(graph.nodes)
-    for one, two in zip(graph.nodes.values(), again.nodes.values(), strict=True):
+    second = parse(writer.as_dot(graph))
+    assert second.name == graph.name
+    assert second.attrs == graph.attrs
+    assert list(second.nodes) == list(graph.nodes)
+    for one, two in zip(graph.nodes.values(), second.nodes.values(), strict=True):
         expected = dict(one.attrs)
         if one.inherits_timeout and one.kind == "wait.human":
             del expected["timeout"]  # it has no effect there
@@ -65,7 +65,7 @@ def same(graph: Graph) -> None:
             k: type(v) for k, v in expected.items()
         }
         assert two.classes == one.classes
-    assert [(e.source, e.target, e.attrs) for e in again.edges] == [
+    assert [(e.source, e.target, e.attrs) for e in second.edges] == [
         (e.source, e.target, e.attrs) for e in graph.edges
     ]
 

@@ -219,12 +219,12 @@ async def test_each_stop_reason_has_its_own_error(
 async def test_an_error_in_reply_is_reported_and_the_session_continues(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace)) as session:
         failed = await session.run("error -32603 no more words")
-        again = await session.run("text x")
+        repeated = await session.run("text x")
     assert failed.status == "error"
     assert failed.error is not None
     assert "no more words" in failed.error.message
-    assert again.text == "x"
-    assert again.session_id == failed.session_id
+    assert repeated.text == "x"
+    assert repeated.session_id == failed.session_id
 
 
 # More than one prompt
@@ -303,9 +303,9 @@ async def test_a_resumed_session_does_not_repeat_its_history(workspace: Path) ->
     events = await events_of(workspace, "history", "--loads", resume=first.resume_token)
     assert isinstance(events[0], Init)
     assert events[0].resumed
-    again = corral.result_from_events(events)
-    assert again.session_id == first.session_id
-    assert again.text == '["(loaded)"]'
+    repeated = corral.result_from_events(events)
+    assert repeated.session_id == first.session_id
+    assert repeated.text == '["(loaded)"]'
 
 
 async def test_resuming_is_an_error_if_the_agent_cannot_load(workspace: Path) -> None:
@@ -863,9 +863,9 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
 async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace, idle_timeout=2)) as session:
         late = await session.run("pid\nhang")
-        again = await session.run("pid")
+        repeated = await session.run("pid")
     assert late.status == "timeout"
-    assert again.text == late.text
+    assert repeated.text == late.text
 
 
 @pytest.mark.seconds
@@ -1118,8 +1118,8 @@ async def test_a_turn_interrupted_after_others_leaves_the_session_resumable(
     assert second.status == "interrupted"
     assert second.resume_token == first.resume_token
     assert second.resume_token is not None
-    again = await corral.run(agent("--loads"), "history", **scripted(workspace, resume="last"))
-    assert again.text == '["(loaded)"]'
+    repeated = await corral.run(agent("--loads"), "history", **scripted(workspace, resume="last"))
+    assert repeated.text == '["(loaded)"]'
 
 
 async def test_a_conversation_that_cannot_be_loaded_is_lost_with_the_reason(
@@ -1127,10 +1127,10 @@ async def test_a_conversation_that_cannot_be_loaded_is_lost_with_the_reason(
 ) -> None:
     arguments = ("--loads", "--fails", "session/load", "error")
     first = await result_of(workspace, "text one", *arguments)
-    again = await result_of(workspace, "text two", *arguments, resume=first.resume_token)
-    assert code(again) == "resume_lost"
-    assert again.error is not None
-    assert again.error.message == "the agent cannot load the conversation: it cannot be"
+    repeated = await result_of(workspace, "text two", *arguments, resume=first.resume_token)
+    assert code(repeated) == "resume_lost"
+    assert repeated.error is not None
+    assert repeated.error.message == "the agent cannot load the conversation: it cannot be"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--loads",)])
@@ -1143,11 +1143,11 @@ async def test_a_killed_agent_continues_if_it_can_load(
         async for event in turn:
             if isinstance(event, Text):
                 turn.cancel()
-        again = await session.run("history")
+        repeated = await session.run("history")
     if arguments:
-        assert again.text == '["(loaded)"]'
+        assert repeated.text == '["(loaded)"]'
     else:
-        assert code(again) == "resume_lost"
+        assert code(repeated) == "resume_lost"
 
 
 async def test_after_a_first_turn_that_was_not_stored_the_next_prompt_fails(
@@ -1161,8 +1161,8 @@ async def test_after_a_first_turn_that_was_not_stored_the_next_prompt_fails(
             await asyncio.sleep(0.01)
         turn.cancel()
         first = await reading
-        again = await session.run("text fresh")
+        repeated = await session.run("text fresh")
     assert (first.status, first.resume_token) == ("interrupted", None)
-    assert code(again) == "resume_lost"
+    assert code(repeated) == "resume_lost"
     with pytest.raises(errors.ResumeLost, match="its first turn was interrupted"):
         await corral.run(agent("--loads"), "text x", **scripted(workspace, resume="last"))

@@ -182,8 +182,8 @@ def test_a_question_stays_open_after_a_deadline(workspace: Path) -> None:
     question = question_files.open_question(store.find("last"))
     assert question is not None
     question.answer.write_text("I was away.")
-    again = corral.run_sync("manual", cwd=workspace, resume=result.resume_token)
-    assert (again.status, again.text) == ("success", "I was away.")
+    repeated = corral.run_sync("manual", cwd=workspace, resume=result.resume_token)
+    assert (repeated.status, repeated.text) == ("success", "I was away.")
     assert question_files.open_question(store.find("last")) is None
 
 

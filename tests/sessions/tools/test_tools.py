@@ -351,7 +351,7 @@ async def test_each_call_is_a_pair_of_events_unless_it_is_quiet() -> None:
 def sideways(*args: int) -> None: ...
 
 
-def untold(**options: int) -> None: ...
+def undescribed(**options: int) -> None: ...
 
 
 def odd(thing: complex) -> None: ...
@@ -363,7 +363,7 @@ def lost(thing: int) -> None: ...
 lost.__annotations__["thing"] = "Nowhere"
 
 
-@pytest.mark.parametrize("function", [sideways, untold, odd, lost])
+@pytest.mark.parametrize("function", [sideways, undescribed, odd, lost])
 def test_parameters_that_cannot_be_described_are_refused(function: Any) -> None:
     with pytest.raises(errors.SchemaInvalid, match=function.__name__):
         Tool.of(function)
