@@ -7,6 +7,7 @@ corrects the policy report, and ``for_agent`` and ``for_commands`` make the box 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -80,13 +81,22 @@ def _check_link(folder: str, cwd: str) -> None:
 
 
 def _check_folder(folder: str) -> None:
-    home = os.path.realpath(paths.user_home())
+    home = _real_home()
     if is_inside(home, folder):
         what = "the root folder" if folder == "/" else "the home folder or contains it"
         raise ConfigError(
             f"{folder} is {what}: the sandbox could not hide keys and other projects",
             hint="Use the folder of one project as cwd, or sandbox='off'.",
         )
+
+
+def _real_home() -> str:
+    return _without_links(str(paths.user_home()))
+
+
+@functools.cache
+def _without_links(home: str) -> str:
+    return os.path.realpath(home)
 
 
 def raise_levels(
@@ -195,9 +205,13 @@ def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
 def _covered(box: Box) -> Box:
     """The same box, without credentials in the folders that it shows."""
     home = str(paths.user_home())
-    logins = [name for agent in registry.all_agents() for name in agent.credential_files]
-    found = credentials.to_cover(home, logins, (*box.writable, *box.readable))
+    found = credentials.to_cover(home, _logins, (*box.writable, *box.readable))
     return msgspec.structs.replace(box, hidden=(*box.hidden, *found))
+
+
+def _logins() -> Iterator[str]:
+    for agent in registry.all_agents():
+        yield from agent.credential_files
 
 
 def _credentials(prepared: PreparedRun) -> Iterator[str]:
@@ -258,7 +272,7 @@ def install_folders(path: str) -> Iterator[str]:
         return
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     above = os.path.dirname(folder)
-    if is_inside(os.path.realpath(paths.user_home()), os.path.realpath(folder)):
+    if is_inside(_real_home(), os.path.realpath(folder)):
         if folder != path:
             yield path
     elif os.path.basename(folder) != "bin":
@@ -273,7 +287,7 @@ def install_folders(path: str) -> Iterator[str]:
 def _is_package(folder: str) -> bool:
     """Whether a folder with ``bin`` in it belongs to one program. ``~/.local`` and ``/data`` do
     not."""
-    home = os.path.realpath(paths.user_home())
+    home = _real_home()
     parts = PurePath(os.path.realpath(folder)).parts
     own = PurePath(home).parts
     if parts[: len(own)] == own:

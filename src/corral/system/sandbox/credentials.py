@@ -7,9 +7,10 @@ paths be in a shown folder all the same, it is covered.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from corral.system.sandbox.box import is_inside
+from corral.system import paths
+from corral.system.sandbox.box import TOOLCHAINS, is_inside
 
 NAMES = (
     ".ssh",
@@ -61,15 +62,39 @@ NAMES = (
     "Library/Application Support/Firefox",
 )
 """Folders and files. Those of agents are in their specs."""
+_LIBRARIES = (".local/lib", ".local/lib64", ".local/libexec")
+"""Libraries of programs, without credentials."""
 
 
-def to_cover(home: str, names: Iterable[str], shown: Iterable[str]) -> Iterator[str]:
+def to_cover(home: str, logins: Callable[[], Iterable[str]], shown: Iterable[str]) -> Iterator[str]:
     """The paths of credentials that are in a shown folder. One that is itself shown, or contains
-    what is shown, was named by the caller."""
-    folders = [os.path.realpath(folder) for folder in shown]
-    for name in dict.fromkeys((*NAMES, *names)):
-        path = os.path.realpath(os.path.join(home, name))
-        if any(is_inside(folder, path) for folder in folders) or not os.path.exists(path):
-            continue
-        if any(is_inside(path, folder) for folder in folders):
-            yield path
+    what is shown, was named by the caller. ``logins``: the files of agents. It is called only if
+    one of them can be in a shown folder."""
+    folders = [os.path.realpath(folder) for folder in dict.fromkeys(shown)]
+    names = [*NAMES, *(logins() if _may_have_logins(home, folders) else ())]
+    for name in dict.fromkeys(names):
+        file = os.path.join(home, name)
+        if os.path.exists(file):
+            path = os.path.realpath(file)
+            is_named = any(is_inside(folder, path) for folder in folders)
+            if not is_named and any(is_inside(path, folder) for folder in folders):
+                yield path
+
+
+def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
+    """Whether a folder is in a hidden entry of the home, or contains one: agents keep their logins
+    there."""
+    real = os.path.realpath(home)
+    try:
+        with os.scandir(real) as found:
+            names = {entry.name: entry.is_symlink() for entry in found if entry.name[0] == "."}
+    except OSError:
+        return True
+    tools = [name for name in (*TOOLCHAINS, *_LIBRARIES) if name.split("/")[0] in names]
+    without = [str(paths.home()), *(os.path.join(home, name) for name in tools)]
+    without = [os.path.realpath(folder) for folder in without]
+    others = [path for path in folders if not any(is_inside(path, each) for each in without)]
+    paths_of = {os.path.join(real, name): is_link for name, is_link in names.items()}
+    entries = [os.path.realpath(path) if is_link else path for path, is_link in paths_of.items()]
+    pairs = ((folder, entry) for folder in others for entry in entries)
+    return any(is_inside(a, b) or is_inside(b, a) for a, b in pairs if os.path.isdir(a))
