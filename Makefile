@@ -10,7 +10,7 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 
-.PHONY: help demo test test-fast check bench fuzz table lock format clean
+.PHONY: help demo test test-fast check bench fuzz chaos table lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -19,6 +19,7 @@ help:
 	@echo "make check      run formatter, linter and both type checkers"
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
+	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
 	@echo "make lock       compile the lock files again"
 
@@ -53,6 +54,10 @@ bench: .venv/ready agents
 COUNT ?= 1000000
 fuzz: .venv/ready
 	$(BIN)/python tests/support/shell_fuzz.py $(COUNT) $(SEED)
+
+chaos: COUNT = 1000
+chaos: .venv/ready agents
+	PYTHONPATH=tests $(BIN)/python -m support.chaos --count $(COUNT) --seed "$(SEED)" $(ARGS)
 
 # Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model

@@ -406,6 +406,13 @@ def test_every_link_leads_to_a_page_and_a_heading() -> None:
             assert not anchor or anchor in anchors(target), (page.name, link)
 
 
+def test_every_test_that_a_page_names_exists() -> None:
+    for page in (*PAGES, ROOT / "SECURITY.md"):
+        text = page.read_text() if page.exists() else ""
+        for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text):
+            assert f"def {name}(" in (ROOT / path).read_text(), (page.name, name)
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []

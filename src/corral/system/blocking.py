@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from corral.errors import short_traceback
-from corral.system import threads
+from corral.system import event_loop, threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def blocking(work: Coroutine[Any, Any, T], name: str = "") -> T:
     """The outcome of async work. ``name`` is the async function that the caller of its twin could
     use inside a loop; without it there is no warning."""
     if not _has_running_loop():
-        return asyncio.run(work)
+        return event_loop.run(work)
     if name:
         warn_of_blocking(name, stacklevel=4)
     with LoopThread() as thread:
@@ -86,6 +86,7 @@ class LoopThread:
 
     def _body(self) -> None:
         try:
+            event_loop.check_descriptors()
             with asyncio.Runner() as runner:
                 loop = runner.get_loop()
                 self._loops.append(loop)

@@ -256,3 +256,24 @@ def test_a_job_directory_without_a_job_file_is_submitted_again() -> None:
         assert (files.job(name) / "job.json").exists()
     finally:
         client.close("half", cancel=True)
+
+
+def test_the_end_of_a_run_without_free_descriptors_is_no_error_and_its_host_finds_it() -> None:
+    files = HostFiles.for_run("r")
+    files.open()
+    files.gate.touch()
+    # A directory in its place fails as a missing descriptor does: with an OSError.
+    files.gate.unlink()
+    files.gate.mkdir()
+    client.close("r", cancel=True)
+    assert files.end.is_dir()
+
+
+def test_a_directory_whose_removal_was_interrupted_is_removed_later() -> None:
+    files = HostFiles.for_run("r")
+    trash = files.folder.with_name(f".{files.folder.name}.0123abcd")
+    (trash / "jobs" / "a").mkdir(parents=True)
+    (trash / "jobs" / "a" / "job.json").touch()
+    (trash / "end").mkdir()
+    client.remove_trash()
+    assert not trash.exists()

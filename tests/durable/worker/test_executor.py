@@ -16,8 +16,8 @@ import pytest
 from corral.durable import query, service
 from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
-from corral.durable.worker import executor
-from corral.errors import ConfigError
+from corral.durable.worker import executor, run_workflow
+from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import loader
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
@@ -176,3 +176,35 @@ def test_the_private_call_of_the_library_has_not_changed() -> None:
     assert "coalesce" in source  # the workflow stays on its queue, so limits still hold
     assert ".executor_id.in_(executor_ids)" in source  # and not what another executor runs by now
     assert database.PROTOCOL == 1
+
+
+def test_a_stop_during_the_start_is_not_lost(tmp_path: Path) -> None:
+    """A worker gets SIGTERM before its event loop runs."""
+    here = executor.Executor(database.find(str(tmp_path / "x.db")), run_workflow.all_workflows())
+    served: list[object] = []
+    here.stop()
+    thread = threading.Thread(target=here.run_here, args=(served.append,), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert executor.running() is None
+
+
+def test_an_engine_that_cannot_start_raises_and_does_not_say_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = tmp_path / "x.db"
+    here = executor.Executor(database.find(str(db)), run_workflow.all_workflows())
+    served: list[object] = []
+    hold = here.leases.hold
+
+    def lose_database(name: str) -> None:
+        hold(name)
+        db.unlink()
+        db.mkdir()
+
+    monkeypatch.setattr(here.leases, "hold", lose_database)
+    with pytest.raises(StorageFailed, match="unable to open database file"):
+        here.run_here(served.append)
+    assert served == []
+    assert "failed to launch" not in caplog.text

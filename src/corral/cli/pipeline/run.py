@@ -298,9 +298,9 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
 
 def _run_async(coroutine: Coroutine[None, None, T]) -> T:
-    import asyncio  # imported late: it loads ssl, which --help does not need
+    from corral.system import event_loop  # late: asyncio loads ssl, which --help does not need
 
-    return asyncio.run(coroutine)
+    return event_loop.run(coroutine)
 
 
 def run_id(name: str, db: str | None) -> str:

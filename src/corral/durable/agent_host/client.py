@@ -7,7 +7,8 @@ run (``hosts/<digest>``), readable only by the owner:
 
 * ``gate``: locked while jobs are submitted and while a host decides to exit;
 * ``lock``: held by the host process as long as it lives; ``wake``: the FIFO that wakes it;
-* ``run.json``: the input of the run; ``end``: exists when the run has ended;
+* ``run.json``: the input of the run; ``end/``: exists when the run has ended (a directory: it can
+  be created without a free descriptor);
 * ``requests/``: one file per command for the host;
 * ``jobs/NAME/``: ``job.json``, ``started.N`` for each start, ``reserve`` (disk space for the
   result) and ``result.json``;
@@ -23,7 +24,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -153,11 +153,13 @@ class HostFiles:
                     self.job(name) / "job.json", msgspec.json.encode(job), sync=True
                 )
             if not fs.is_locked(self.lock):
+                remove_trash()
                 self._isolate_started_jobs()
             files = self.for_job(name)
             files.open()
             (files.requests / name).touch()
-            self.end.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self.end.rmdir()
             which = (name,) if files.is_isolated else ()
             daemon.start(
                 "corral.durable.agent_host.server",
@@ -230,9 +232,9 @@ class HostFiles:
             trash = self.home.with_name(f".{self.home.name}.{os.urandom(4).hex()}")
             with contextlib.suppress(OSError):
                 self.home.rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            remove_tree(trash)
         elif self.is_isolated:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder)
         else:
             self.lock.unlink(missing_ok=True)
 
@@ -293,19 +295,46 @@ def stop(run_id: str, visit: str) -> None:
 
 
 def close(run_id: str, *, cancel: bool = False) -> None:
-    """The run has ended: its host exits and removes its files. Blocking."""
+    """The run has ended: its host exits and removes its files. Blocking. A machine without
+    descriptors or disk space is no error here: the result of the run is known."""
     files = HostFiles.for_run(run_id)
     hosts: list[HostFiles] = []
-    with contextlib.suppress(FileNotFoundError), fs.exclusive_lock(files.gate):
-        hosts = files.all_hosts()
-        for each in hosts:
-            if cancel and each.requests.exists():
-                (each.requests / ALL).touch()
-        files.end.touch()
-        if not fs.is_locked(files.lock):
-            files.remove()
+    try:
+        with fs.exclusive_lock(files.gate):
+            hosts = files.all_hosts()
+            for each in hosts:
+                if cancel and each.requests.exists():
+                    (each.requests / ALL).touch()
+            files.end.mkdir(exist_ok=True)
+            if not fs.is_locked(files.lock):
+                files.remove()
+    except OSError:
+        # A host looks for this once per second.
+        with contextlib.suppress(OSError):
+            files.end.mkdir(exist_ok=True)
     for each in hosts:
         daemon.wake_fifo(each.fifo)
+
+
+def remove_trash() -> None:
+    """Remove directories of hosts that were renamed to be removed, and whose process was killed or
+    had no free descriptors. Blocking."""
+    for folder in (paths.home() / "hosts").glob(".*"):
+        remove_tree(folder)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a directory of a host as far as possible, with one descriptor at a time; ``shutil``
+    needs one for each level."""
+    for place, folders, names in os.walk(folder, topdown=False):
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(place, name))
+        for name in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(place, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 __all__ = ["ALL", "HostFiles", "Job", "RunConfig", "StoredOutcome", "attempt", "close", "job_name"]

@@ -39,14 +39,13 @@ import asyncio
 import contextlib
 import importlib
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import msgspec
 
-from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome
+from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome, remove_tree
 from corral.durable.payloads import RunInput
 from corral.durable.worker import executor, node_workflow
 from corral.errors import ConfigError
@@ -173,7 +172,7 @@ class _Host:
             if self.files.end.exists():
                 self.files.remove()
             elif self.files.is_isolated:
-                shutil.rmtree(self.files.folder, ignore_errors=True)
+                remove_tree(self.files.folder)
             else:
                 # The next submit starts another host.
                 self.files.lock.unlink(missing_ok=True)

@@ -55,13 +55,14 @@ _is_closing = threading.Event()
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether to log it. These errors need no traceback: a cancelled workflow; a full disk, which
-    the executor itself reports; a workflow that started while the library was being closed, which
-    stays pending."""
+    the executor itself reports; a failed start, which is raised; a workflow that started while the
+    library was being closed, which stays pending."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
     full = database.is_full(error) or "disk is full" in text or "disk I/O error" in text
     closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
-    return "Cancelled" not in type(error).__name__ and not full and not closing
+    raised = "failed to launch" in text
+    return "Cancelled" not in type(error).__name__ and not (full or closing or raised)
 
 
 class ForeignRow(Exception):

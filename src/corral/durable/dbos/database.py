@@ -135,10 +135,11 @@ def prepare(database: Database) -> None:
     """Check that it is corral's, writable and of this protocol; create it if it is new. Blocking.
     Raises ``StorageFailed`` or ``ConfigError``."""
     require()
-    if database.path is not None:
-        _prepare_file(database, database.path)
-    else:
-        _prepare_server(database)
+    with storage_errors(database):
+        if database.path is not None:
+            _prepare_file(database, database.path)
+        else:
+            _prepare_server(database)
 
 
 def is_there(database: Database) -> bool:
@@ -160,11 +161,11 @@ def _prepare_file(database: Database, path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
+        # If several processes find it new, one creates it and the others wait.
+        with fs.exclusive_lock(locks_of(path) / ".made"):
+            _check_file(database, path)
     except OSError as error:
         raise _cannot_open(path, error) from error
-    # If several processes find it new, one creates it and the others wait.
-    with fs.exclusive_lock(locks_of(path) / ".made"):
-        _check_file(database, path)
 
 
 def _cannot_open(path: Path | None, error: OSError) -> StorageFailed:

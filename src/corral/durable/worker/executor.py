@@ -30,13 +30,13 @@ import msgspec
 from corral.agents.registry import DEFAULT_AGENT
 from corral.durable.dbos import adapter, leases
 from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
-from corral.durable.dbos.database import Database, is_full, prepare
+from corral.durable.dbos.database import Database, is_full, prepare, storage_errors
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.system import paths
+from corral.system import event_loop, paths, threads
 from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject, is_object, slug
 
@@ -147,7 +147,12 @@ class Executor:
             prepare(self.database)
             _current = self
         if on_ready is not None:
-            self._ready.add_done_callback(lambda _: on_ready(self))
+
+            def report(ready: concurrent.futures.Future[None]) -> None:
+                if ready.exception() is None:
+                    on_ready(self)
+
+            self._ready.add_done_callback(report)
         self._run()
         if self._ready.exception() is not None:
             self._ready.result()
@@ -160,7 +165,9 @@ class Executor:
         loop for ever, the executor is abandoned with a warning that names the node."""
         self._deadlines.append(time.monotonic() + drain)
         self.draining = True
-        if self._loop is not None:
+        if self._loop is None:  # a signal during the start
+            self._stop.set()
+        else:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is None or self._thread is threading.current_thread():
@@ -203,7 +210,7 @@ class Executor:
     def _run(self) -> None:
         global _current  # noqa: PLW0603
         try:
-            asyncio.run(self._main())
+            event_loop.run(self._main())
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
@@ -218,19 +225,9 @@ class Executor:
         self._loop.set_exception_handler(_on_loop_error)
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
-            await asyncio.to_thread(self.leases.hold, self.id)
-            self.all_queues = await asyncio.to_thread(
-                register_queues, self.database, self.queue_names, self.limits, self.poll
-            )
-            adapter.launch(
-                self.database.url,
-                executor=self.id,
-                workflows=self._workflows,
-                queues=self.all_queues,
-                poll=min(self.poll, 1.0),
-                on_full=self._on_full_disk,
-            )
-            sweeper.start()
+            with storage_errors(self.database):
+                await self._launch()
+            threads.start(sweeper)
             self._ready.set_result(None)
             await self._stop.wait()
             await self._drain()
@@ -241,6 +238,20 @@ class Executor:
             if sweeper.is_alive():
                 await asyncio.to_thread(sweeper.join, CLOSE)
             self.leases.release()
+
+    async def _launch(self) -> None:
+        await asyncio.to_thread(self.leases.hold, self.id)
+        self.all_queues = await asyncio.to_thread(
+            register_queues, self.database, self.queue_names, self.limits, self.poll
+        )
+        adapter.launch(
+            self.database.url,
+            executor=self.id,
+            workflows=self._workflows,
+            queues=self.all_queues,
+            poll=min(self.poll, 1.0),
+            on_full=self._on_full_disk,
+        )
 
     async def _drain(self) -> None:
         while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
@@ -350,7 +361,9 @@ class Executor:
             return
         self.failed = error
         self.draining = True
-        if self._loop is not None:
+        if self._loop is None:  # a signal during the start
+            self._stop.set()
+        else:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
         for on_failure in list(_watchers):
