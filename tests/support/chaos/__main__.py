@@ -88,8 +88,6 @@ class Chaos:
             self.missed += 1
             return
         self.results.append((case, verdict))
-        if os.environ.get("CHAOS_TIMES"):
-            print(f"{verdict.seconds:6.1f} {case.name}", flush=True)
         if not verdict.is_right:
             print(f"\nWRONG {case.name}", *verdict.problems, sep="\n  ", flush=True)
         if len(self.results) % 50 == 0:

@@ -37,6 +37,8 @@ class Verdict:
     ended: bool = True
     true_status: bool = True
     nothing_left: bool = True
+    succeeded: bool = False
+    """All of its work is done, and it said so."""
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list[str])
 

@@ -105,7 +105,8 @@ def _run(scene: Scene, surface: Surface, fault: Fault, span: float) -> None:
         processes.kill_all(os.getpid())
         return
     surface.check(scene, code)
-    if fault is NO_FAULT and (code != 0 or not all(map(scene.is_done, surface.works))):
+    scene.verdict.succeeded = code == 0 and all(map(scene.is_done, surface.works))
+    if fault is NO_FAULT and not scene.verdict.succeeded:
         scene.verdict.false(f"failed without a fault: {code} {scene.text('stream-2')[-500:]}")
     if surface.settles_in == 0 and not scene.was_killed:
         # Nothing may be left at the moment of its end. A zombie is not a process that runs.

@@ -48,4 +48,5 @@ def summary(results: Results) -> str:
         f" Gemini CLI: {sum(v.ended for v in verdicts)} ended within their deadline,"
         f" {sum(v.true_status for v in verdicts)} had a true status,"
         f" {sum(v.nothing_left for v in verdicts)} left nothing behind."
+        f" {sum(v.succeeded for v in verdicts)} succeeded in spite of the fault."
     )
