@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from support.chaos.case import Verdict
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="it needs /proc and a subreaper"
-)
+pytestmark = [
+    pytest.mark.whole_program,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it needs /proc"),
+]
 TESTS = Path(__file__).parent
 RUNS = 20
 
