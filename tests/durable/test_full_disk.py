@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import resource
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy.exc
 
 from corral.durable.agent_host.client import RESERVED, HostFiles, StoredOutcome
+from corral.durable.batch import queue as batch_queue
 from corral.durable.dbos import database
+from corral.errors import StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
 
 pytestmark = pytest.mark.whole_program
@@ -138,3 +142,17 @@ def test_a_result_that_cannot_be_written_becomes_a_failure_in_the_reserved_space
         reason = f"the result cannot be written to {files.job(name)}: File too large"
         assert stored.outcome.failure_reason.startswith(reason)
         assert [each.name for each in files.job(name).iterdir()] == ["result.json"]
+
+
+async def test_a_batch_whose_first_entry_finds_a_full_disk_gets_an_error_of_corral(
+    empty_db: Path,
+) -> None:
+    thread = batch_queue.BatchStoreThread(database.find(str(empty_db)))
+
+    def fill(_store: batch_queue.BatchStore) -> None:
+        full = sqlite3.OperationalError("database or disk is full")
+        raise sqlalchemy.exc.OperationalError("INSERT", {}, full)
+
+    with pytest.raises(StorageFailed, match="disk is full"):
+        await thread.call(fill)
+    await thread.close()

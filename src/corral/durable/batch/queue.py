@@ -53,7 +53,7 @@ from corral.durable.dbos.client import (
     WorkflowInfo,
     responsible_executor,
 )
-from corral.durable.dbos.database import OPEN_STATES, Database
+from corral.durable.dbos.database import OPEN_STATES, Database, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor
@@ -331,10 +331,13 @@ class BatchStoreThread:
         self._store: BatchStore | None = None
 
     async def call(self, action: Callable[[BatchStore], T]) -> T:
+        """Raises ``StorageFailed`` or ``ConfigError`` where the database fails."""
+
         def run() -> T:
-            if self._store is None:
-                self._store = BatchStore(self.database)
-            return action(self._store)
+            with storage_errors(self.database):
+                if self._store is None:
+                    self._store = BatchStore(self.database)
+                return action(self._store)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
