@@ -71,7 +71,8 @@ def to_cover(home: str, logins: Callable[[], Iterable[str]], shown: Iterable[str
     what is shown, was named by the caller. ``logins``: the files of agents. It is called only if
     one of them can be in a shown folder."""
     folders = [os.path.realpath(folder) for folder in dict.fromkeys(shown)]
-    names = [*NAMES, *(logins() if _may_have_logins(home, folders) else ())]
+    may_have = _may_have_logins(home, filter(os.path.isdir, folders))
+    names = [*NAMES, *(logins() if may_have else ())]
     for name in dict.fromkeys(names):
         file = os.path.join(home, name)
         if os.path.exists(file):
@@ -84,17 +85,20 @@ def to_cover(home: str, logins: Callable[[], Iterable[str]], shown: Iterable[str
 def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
     """Whether a folder is in a hidden entry of the home, or contains one: agents keep their logins
     there."""
-    real = os.path.realpath(home)
     try:
-        with os.scandir(real) as found:
-            names = {entry.name: entry.is_symlink() for entry in found if entry.name[0] == "."}
+        entries = _hidden_entries(home)
     except OSError:
         return True
-    tools = [name for name in (*TOOLCHAINS, *_LIBRARIES) if name.split("/")[0] in names]
-    without = [str(paths.home()), *(os.path.join(home, name) for name in tools)]
-    without = [os.path.realpath(folder) for folder in without]
+    tools = (os.path.join(home, name) for name in (*TOOLCHAINS, *_LIBRARIES))
+    without = [os.path.realpath(path) for path in (paths.home(), *filter(os.path.exists, tools))]
     others = [path for path in folders if not any(is_inside(path, each) for each in without)]
-    paths_of = {os.path.join(real, name): is_link for name, is_link in names.items()}
-    entries = [os.path.realpath(path) if is_link else path for path, is_link in paths_of.items()]
-    pairs = ((folder, entry) for folder in others for entry in entries)
-    return any(is_inside(a, b) or is_inside(b, a) for a, b in pairs if os.path.isdir(a))
+    pairs = ((path, entry) for path in others for entry in entries)
+    return any(is_inside(path, entry) or is_inside(entry, path) for path, entry in pairs)
+
+
+def _hidden_entries(home: str) -> list[str]:
+    """Without links."""
+    real = os.path.realpath(home)
+    with os.scandir(real) as found:
+        entries = [entry for entry in found if entry.name.startswith(".")]
+    return [os.path.realpath(each.path) if each.is_symlink() else each.path for each in entries]
