@@ -85,7 +85,7 @@ def test_only_enabled_sections_need_their_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ({"langauge": "Go"}, "no parameter 'langauge': did you mean 'language'?"),
         ({"zzz": "Go"}, "no parameter 'zzz': known: language, style"),
@@ -134,7 +134,7 @@ def test_a_list_becomes_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("{langauge}", r"\{langauge\} in the text is not a parameter: did you mean 'language'"),
         ("{}", "'{}' in the text is not a parameter"),

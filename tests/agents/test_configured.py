@@ -134,7 +134,7 @@ async def test_a_file_in_the_current_directory_declares_nothing(
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "expected"),
     [
         ('command = ""', "command is empty"),
         ("command = 3", "Expected `str`"),
@@ -192,7 +192,7 @@ def test_a_registry_on_disk_lists_agents(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("acp:archive", "a program to download"),
         ("acp:nothing", "does not say how it is started"),

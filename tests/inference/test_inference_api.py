@@ -53,7 +53,7 @@ REFUSED: list[tuple[dict[str, Any], type[errors.CorralError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "said"), REFUSED)
+@pytest.mark.parametrize(("given", "kind", "expected"), REFUSED)
 async def test_invalid_requests_are_refused_before_anything_is_sent(
     given: dict[str, Any], kind: type[errors.CorralError], expected: str
 ) -> None:

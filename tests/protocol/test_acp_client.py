@@ -449,7 +449,7 @@ def test_a_permission_request_for_a_path_outside_counts_as_an_edit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "usage", "failed"),
+    ("chunks", "usage", "failed"),
     [
         (["Half. ", "Error: no key (HTTP 401)"], None, True),
         (["Error: no key (HTTP 401)"], {"inputTokens": 1, "outputTokens": 2}, False),

@@ -204,7 +204,7 @@ def test_a_recursive_value_is_an_error_and_not_a_crash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "said"),
+    ("of", "message"),
     [
         ({"type": "strin"}, "schema.type: expected one of"),
         ({"properties": {"a": {"type": ["string", 5]}}}, "schema.properties.a.type"),

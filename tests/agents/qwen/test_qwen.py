@@ -258,7 +258,7 @@ def ended(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("expected", "kind"),
     [
         ("[API Error: 401 Incorrect API key provided]", errors.AuthenticationFailed),
         ("Internal error: 401 no", errors.AuthenticationFailed),
