@@ -77,16 +77,16 @@ def acp_prompt(folder: Path) -> list[str]:
 def durable_node(folder: Path) -> list[str]:
     """A run of one node, from the file to its result, with the worker in this process."""
 
-    def run() -> None:
+    async def run(calls: Calls | None) -> None:
         database = f"sqlite:///{folder / 'runs.db'}"
-        result = asyncio.run(
-            pipelines.run(PIPELINE, simulate=True, durable=True, db=database, cwd=folder)
-        )
+        with calls or nullcontext():
+            result = await pipelines.run(
+                PIPELINE, simulate=True, durable=True, db=database, cwd=folder
+            )
         assert result.status == "success", result
 
-    run()
-    with Calls() as calls:
-        run()
+    asyncio.run(run(None))
+    asyncio.run(run(calls := Calls()))
     return calls.files()
 
 
