@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from support.model_scripts import steps
 from support.real_agents import AgentRecord, RealAgent, for_agents
+from support.sandbox import needs_sandbox
 
 import corral
 from corral.agents.gemini import launch
@@ -198,6 +200,29 @@ async def test_the_hook_of_a_pool_sees_the_folder_of_each_prompt(
         for folder in folders:
             await pool.run("do it", cwd=folder)
     assert [(folder / "new.txt").exists() for folder in folders] == [True, False]
+
+
+@needs_sandbox
+@for_agents(_edits, every_day=("gemini-cli",))
+@pytest.mark.parametrize("network", ["deny", pytest.param("allow", marks=pytest.mark.slow)])
+async def test_the_hook_is_asked_from_inside_a_sandbox(
+    agent: RealAgent, workspace: Path, network: Literal["deny", "allow"]
+) -> None:
+    if network == "allow" and agent.name == "codex-cli":
+        pytest.skip("it searches the web without asking")
+
+    def decide(request: ToolRequest) -> HookVerdict:
+        return corral.Deny("not this file") if "refused.txt" in str(request.arguments) else None
+
+    calls = [agent.write("allowed.txt", "kept\n"), agent.write("refused.txt", "lost\n")]
+    script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
+    policy = corral.Policy(write="allow", network=network)
+    options = agent.options(script, policy=policy, sandbox="require")
+    result = await corral.run(agent.name, "go", on_tool_call=decide, **options)
+    assert result.ok, result.error
+    assert (workspace / "allowed.txt").exists()
+    assert not (workspace / "refused.txt").exists()
+    assert "not this file" in f"{result.denied[0].rule} {result.denied[0].reason}"
 
 
 _WITHOUT_SHELL = ("codex-acp", "opencode-acp")

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from corral.system.hook_socket import HookSocket
 from corral.values import JsonObject
@@ -32,16 +33,38 @@ async def run_hook(command: str, call: bytes = CALL) -> tuple[int | None, bytes,
     return process.returncode, out, err
 
 
-async def test_a_call_is_answered() -> None:
+@pytest.mark.parametrize("sandboxed", [False, True])
+async def test_a_call_is_answered(sandboxed: bool) -> None:
     async def decide(call: JsonObject) -> JsonObject:
         return {"decision": "deny", "reason": f"no {call['tool_name']}"}
 
-    socket = HookSocket(decide)
+    socket = HookSocket(decide, sandboxed=sandboxed)
     await socket.open()
     code, out, err = await run_hook(socket.command)
     await socket.close()
     assert (code, err) == (0, b"")
     assert json.loads(out) == {"decision": "deny", "reason": "no write_file"}
+
+
+async def test_another_user_who_does_not_know_the_secret_gets_no_answer() -> None:
+    asked: list[JsonObject] = []
+
+    async def decide(call: JsonObject) -> JsonObject:
+        asked.append(call)
+        return {}
+
+    socket = HookSocket(decide, sandboxed=True)
+    await socket.open()
+    assert Path(socket.folder).stat().st_mode & 0o077 == 0
+    for secret in (b"", b"0" * 32 + b"\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", socket.port)
+        writer.write(secret + CALL)
+        writer.write_eof()
+        async with asyncio.timeout(WAIT):
+            assert await reader.read() == b""
+        writer.close()
+    await socket.close()
+    assert asked == []
 
 
 async def test_a_call_that_is_not_answered_is_denied() -> None:

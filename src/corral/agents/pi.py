@@ -20,7 +20,7 @@ import os
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.shared import exit_errors
+from corral.agents.shared import exit_errors, hook_script, report_notes
 from corral.agents.shared.launch_checks import (
     find_credentials,
     refuse_project_files,
@@ -101,13 +101,20 @@ export default (pi) => pi.on("tool_call", (event, ctx) => {
 """
 """The tool gets the path that was judged: one without links, also without dangling ones."""
 
-
+HOOK = """export default (pi) => pi.on("tool_call", async (event) => {
+  const answer = await ask(event.toolName, event.input);
+  if (answer.deny !== undefined) return { block: true, reason: answer.deny };
+  if (answer.input !== undefined) replace(event.input, answer.input);
+});
+"""
+"""Shows each call to ``on_tool_call``. It is loaded before the fence, which judges the edits."""
 _FENCE_FILE = "fence.ts"
+_HOOK_FILE = "hook.ts"
 
 
 def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """The tools that are offered, and the extension that judges their paths."""
-    compiled = _ALLOWLIST(policy, run)
+    compiled = replace(_ALLOWLIST(policy, run), unhooked=report_notes.other_hooks(run))
     if policy.is_unlimited or policy.mode == "native":
         return compiled
 
@@ -237,7 +244,7 @@ def _tool_end(frame: Frame) -> ToolResult:
         return ToolResult(frame.tool_call_id, "success", output=text)
     if name in TOOLS and text == f"Tool {name} not found":
         return ToolResult(frame.tool_call_id, "denied", error=unavailable_message(name))
-    fenced = text in (_OUTSIDE, _GUARDED)
+    fenced = text in (_OUTSIDE, _GUARDED) or text.startswith(hook_script.DENIED)
     return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=text)
 
 
@@ -254,7 +261,8 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
         model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
     flags = [*place.compiled.flags, *(_BARE if run.inherit == "nothing" else ())]
-    for name, text in place.compiled.folder_rules(place).items():
+    hook = {_HOOK_FILE: hook_script.script(place.hook_command, HOOK)} if place.hook_command else {}
+    for name, text in {**hook, **place.compiled.folder_rules(place)}.items():
         files[name] = str(text)
         flags += ["--extension", os.path.join(place.home, name)]
     if run.system_prompt is not None:  # as a file: text that names one would be read from there
@@ -290,7 +298,12 @@ AGENT = AgentSpec(
     aliases=("pi",),
     title="pi",
     description="pi: one process per prompt, streams text",
-    transport=StreamTransport(frames=union_of(_NAMES), translator=translator),
+    transport=StreamTransport(
+        frames=union_of(_NAMES),
+        translator=translator,
+        command_hook=hook_script.command_hook(lambda name: TOOLS.get(name, "other"), "corral_"),
+    ),
+    tool_call_hook="edit",
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
     compile=compile_policy,

@@ -329,8 +329,11 @@ def _with_placeholder(value: Json, text: str, hole: str) -> Json:
 
 class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
     """For an agent that runs a command before each tool call and obeys its answer. The call is JSON
-    on the command's stdin, with ``tool_name`` and ``tool_input``."""
+    on the command's stdin."""
 
+    fields: tuple[str, str] = ("tool_name", "tool_input")
+    """The fields of that JSON that have the tool's name and its arguments. The arguments are an
+    object, or the JSON text of one."""
     kind_of: Callable[[str], ToolKind]
     own_prefix: str
     """Name prefix of the tools of the caller's own server."""

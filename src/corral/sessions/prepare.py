@@ -54,6 +54,7 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
+    from corral.system.hook_socket import HookSocket
     from corral.system.sandbox.sandbox import Sandbox, Support
 
 COMMON = frozenset(
@@ -151,13 +152,17 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             helpers=self.helpers,
         )
 
-    def agent_sandbox(self, launch: Launch, folder: Path) -> Sandbox | None:
-        """The sandbox for one start of the agent, for a session stored in ``folder``."""
+    def agent_sandbox(
+        self, launch: Launch, folder: Path, hook: HookSocket | None = None
+    ) -> Sandbox | None:
+        """The sandbox for one start of the agent, for a session stored in ``folder``. Its ``hook``
+        can be reached inside."""
         if self.sandbox is None:
             return None
         from corral.sessions import sandbox
 
-        return sandbox.for_agent(self, self.sandbox, launch, folder)
+        box = sandbox.for_agent(self, self.sandbox, launch, folder)
+        return box if hook is None else sandbox.with_hook(box, hook)
 
     def command_sandbox(self) -> Sandbox | None:
         """The sandbox for commands that corral runs for the agent."""

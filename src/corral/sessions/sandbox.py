@@ -29,6 +29,7 @@ from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
     from corral.sessions.prepare import PreparedRun
+    from corral.system.hook_socket import HookSocket
 
 _URL = re.compile(r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?")
 _WORK_TREE = re.compile(r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$")
@@ -145,6 +146,18 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
         endpoints=tuple(_endpoints(prepared, launch)),
     )
     return Sandbox(support=support, box=_covered(box))
+
+
+def with_hook(sandbox: Sandbox, hook: HookSocket) -> Sandbox:
+    """The same sandbox, in which the agent's hook reaches corral."""
+    if hook.port is None:
+        raise TypeError("the hook of an agent in a sandbox needs a port")
+    box = msgspec.structs.replace(
+        sandbox.box,
+        readable=(*sandbox.box.readable, hook.folder),
+        endpoints=(*sandbox.box.endpoints, Endpoint("127.0.0.1", hook.port)),
+    )
+    return msgspec.structs.replace(sandbox, box=box)
 
 
 def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:

@@ -1,25 +1,26 @@
 """A program that an agent runs as its hook before a tool call: it passes the call on to corral.
 
-``python hook_relay.py SOCKET`` sends its stdin to the Unix socket, and prints what comes back,
-which is the agent's own format. If that fails in any way it prints the reason to stderr and exits
-with 2, which agents take as a denial. Any other failure of a hook is permission for most agents, so
-the command given to the agent ends in ``|| exit 2``.
+``python hook_relay.py ADDRESS`` sends its stdin to corral, and prints what comes back, which is the
+agent's own format. ADDRESS is a Unix socket, or a file that contains a TCP port of this machine and
+a secret, which is sent first. If anything fails it prints the reason to stderr and exits with 2,
+which agents take as a denial. Any other failure of a hook is permission for most agents, so the
+command given to the agent ends in ``|| exit 2``.
 
 It runs as a file, without site packages: a call of the agent waits for it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 
 DENY = 2
 
 
-def relay(path: str, call: bytes) -> bytes:
+def relay(address: str, call: bytes) -> bytes:
     """The answer of corral. Raises ``OSError``, or ``EOFError`` if there is none."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
+    with _connect(address) as connection:
         connection.sendall(call)
         connection.shutdown(socket.SHUT_WR)
         pieces: list[bytes] = []
@@ -28,6 +29,18 @@ def relay(path: str, call: bytes) -> bytes:
     if not pieces:
         raise EOFError("corral ended before it answered")
     return b"".join(pieces)
+
+
+def _connect(address: str) -> socket.socket:
+    if not os.path.isfile(address):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        return connection
+    with open(address, encoding="ascii") as file:
+        port, secret = file.read().split()
+    connection = socket.create_connection(("127.0.0.1", int(port)))
+    connection.sendall(secret.encode() + b"\n")
+    return connection
 
 
 def main(arguments: list[str]) -> int:

@@ -1,8 +1,12 @@
-"""A Unix socket on which the hooks of an agent ask about its tool calls (``hook_relay``).
+"""A socket on which the hooks of an agent ask about its tool calls (``hook_relay``).
 
 The agent runs ``command`` before each call, with the call as JSON on stdin. Each connection is one
 call: ``decide`` gets it and returns the answer, as the agent expects it. If ``decide`` fails, or
 the socket is closed first, nothing is answered, and the relay denies the call.
+
+It is a Unix socket. In a sandbox no Unix socket can be opened: then it is a TCP socket of this
+machine, which the sandbox lets through (``port``). A secret in a file that only the user can read
+comes first on each connection, because other users could connect too.
 
 The event loop holds ``decide`` but not the ``HookSocket``: a socket that is dropped without
 ``close`` is closed when it is garbage-collected. So ``decide`` must not hold the agent's process.
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import os
 import shlex
 import shutil
@@ -39,12 +44,18 @@ Decide = Callable[[JsonObject], Awaitable[JsonObject]]
 class HookSocket:
     """Answers while it is open. ``open`` is called once."""
 
-    def __init__(self, decide: Decide) -> None:
+    def __init__(self, decide: Decide, *, sandboxed: bool = False) -> None:
+        """``sandboxed``: the agent runs in a sandbox."""
         self._decide = decide
+        self._sandboxed = sandboxed
         self._tasks: set[asyncio.Task[None]] = set()
         self._discard: Callable[[], object] | None = None
         self.command = ""
         """The command line of the hook, for a POSIX shell; empty until it is open."""
+        self.folder = ""
+        """What the command reads."""
+        self.port: int | None = None
+        """What it connects to, for a sandbox."""
 
     async def open(self) -> None:
         """Raises ``ConfigError`` on a system without Unix sockets."""
@@ -52,11 +63,18 @@ class HookSocket:
             raise ConfigError("on_tool_call needs Unix sockets, which this system does not have")
         base = tempfile.gettempdir()
         short = "/tmp"  # noqa: S108 (the new folder in it is private)
-        folder = tempfile.mkdtemp("", "corral-", base if len(base) < LONGEST_FOLDER else short)
-        path = os.path.join(folder, "socket")
-        server = await asyncio.start_unix_server(_answering(self._decide, self._tasks), path)
-        self._discard = weakref.finalize(self, _discard, server, folder)
-        relay = (sys.executable, "-I", "-S", hook_relay.__file__, path)
+        self.folder = tempfile.mkdtemp("", "corral-", base if len(base) < LONGEST_FOLDER else short)
+        address = os.path.join(self.folder, "address")
+        if self._sandboxed:
+            secret = os.urandom(16).hex()
+            answer = _answering(self._decide, self._tasks, f"{secret}\n".encode())
+            server = await asyncio.start_server(answer, "127.0.0.1")
+            self.port = server.sockets[0].getsockname()[1]
+            _write(address, f"{self.port} {secret}")
+        else:
+            server = await asyncio.start_unix_server(_answering(self._decide, self._tasks), address)
+        self._discard = weakref.finalize(self, _discard, server, self.folder)
+        relay = (sys.executable, "-I", "-S", hook_relay.__file__, address)
         self.command = f"{shlex.join(relay)} || exit 2"
 
     async def close(self) -> None:
@@ -70,7 +88,7 @@ class HookSocket:
 
 
 def _answering(
-    decide: Decide, tasks: set[asyncio.Task[None]]
+    decide: Decide, tasks: set[asyncio.Task[None]], secret: bytes = b""
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -78,11 +96,19 @@ def _answering(
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         with contextlib.closing(writer), contextlib.suppress(OSError, msgspec.MsgspecError):
-            call = decode_json(await reader.read(), JsonObject)
+            sent = await reader.read()
+            if not hmac.compare_digest(sent[: len(secret)], secret):
+                return
+            call = decode_json(sent[len(secret) :], JsonObject)
             writer.write(msgspec.json.encode(await decide(call)))
             await writer.drain()
 
     return answer
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "x", encoding="ascii") as file:
+        file.write(text)
 
 
 def _discard(server: asyncio.Server, folder: str) -> None:

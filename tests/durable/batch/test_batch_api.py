@@ -362,3 +362,21 @@ async def test_a_cancelled_batch_can_be_continued(model: CountingModel, workspac
     assert report.ok
     assert report.earlier >= 1
     assert model.counts == {str(task["id"]): 1 for task in TASKS}
+
+
+async def test_a_hook_decides_about_the_tool_calls_of_all_tasks(
+    model: CountingModel, workspace: Path
+) -> None:
+    def write(task: str, request: Request) -> Turn | None:
+        given = {"file_path": f"{task}.txt", "content": "x"}
+        return None if request.tool_results else Turn(calls=[Call("write_file", given)])
+
+    def decide(request: corral.ToolRequest) -> corral.Deny | None:
+        return corral.Deny("not this one") if "t1" in str(request.paths) else None
+
+    model.special = write
+    hooked = begin(workspace, TASKS[:2], policy="edits", durable=False, on_tool_call=decide)
+    assert (await hooked).succeeded == 2
+    assert [(workspace / f"t{n}.txt").exists() for n in range(2)] == [True, False]
+    with pytest.raises(ConfigError, match="on_tool_call needs durable=False"):
+        await begin(workspace, on_tool_call=decide)

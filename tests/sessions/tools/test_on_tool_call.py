@@ -232,8 +232,8 @@ async def test_a_request_that_the_agent_takes_back_is_not_answered() -> None:
 
 
 def test_an_agent_that_does_not_ask_is_an_error_before_the_start() -> None:
-    with pytest.raises(errors.ConfigError, match="on_tool_call is not available with pi-cli") as e:
-        prepare("pi-cli", {}, on_tool_call=lambda _: None)
+    with pytest.raises(errors.ConfigError, match="not available with copilot-acp") as e:
+        prepare("copilot-acp", {}, on_tool_call=lambda _: None)
     assert "gemini-acp" in (e.value.hint or "")
 
 

@@ -194,15 +194,9 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _unhooked_headless(policy: Policy, run: RunOptions) -> tuple[str, ...]:
     """What codex-cli does without asking the hook of ``on_tool_call``."""
-    return tuple(
-        report_notes.applying(
-            (
-                (allows(policy, "network"), "it searches the web without asking"),
-                (run.inherit == "project", "the repository's own hooks may change a call again"),
-                (run.in_sandbox, "a hook in a sandbox cannot reach this process"),
-            )
-        )
-    )
+    if allows(policy, "network"):
+        return ("it searches the web without asking",)
+    return report_notes.other_hooks(run)
 
 
 def _flags(policy: Policy, run: RunOptions) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ _MODES = ("agent", "plan")
 """The session modes in which it asks, by the last part of their URIs."""
 _REPORT = "usage.json"
 _SERVERS = "mcp.json"
+_HOOK_FILE = ".copilot/hooks/corral.json"
+_HOOK_SECONDS = 86_400
 _NAMES = uuid.UUID("5d1f1c0e-6d1e-4c53-9a53-3b1c3f1f0b7a")
 """A session's id is computed from the path of its home, so that it is known before the start."""
 
@@ -72,7 +74,7 @@ def launch_headless(
         argv=(*place.program, *flags, *_common(run, place), *place.compiled.flags),
         env=_env(run, place),
         stdin=prompt.encode(),
-        files=_files(run),
+        files={**_files(run), **_hooks(place)},
         session_id=session,
         report=report,
         notes=(_auth(run, place),),
@@ -108,6 +110,15 @@ def _check_mode(run: RunOptions, place: LaunchContext) -> None:
 
 def _files(run: RunOptions) -> dict[str, str]:
     return {_SERVERS: json.dumps({"mcpServers": _mcp_servers(run)})} if run.mcp_servers else {}
+
+
+def _hooks(place: LaunchContext) -> dict[str, str]:
+    """The command that shows each call to ``on_tool_call``. One that takes too long counts as
+    permission, so it gets longer than a run can take."""
+    if not place.hook_command:
+        return {}
+    hook: Json = {"type": "command", "bash": place.hook_command, "timeoutSec": _HOOK_SECONDS}
+    return {_HOOK_FILE: json.dumps({"version": 1, "hooks": {"preToolUse": [hook]}})}
 
 
 def _common(run: RunOptions, place: LaunchContext) -> list[str]:

@@ -115,7 +115,8 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     """For one process per prompt, which cannot ask. Raises ``PolicyError`` for a tool name that is
     nearly one of Copilot's."""
     report = tuple(_row(policy, capability, run, asks=False) for capability in CAPABILITIES)
-    return CompiledPolicy(report, _flags(policy, run, asks=False))
+    flags = _flags(policy, run, asks=False)
+    return CompiledPolicy(report, flags, unhooked=report_notes.other_hooks(run))
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
@@ -213,15 +214,16 @@ def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool)
     if policy.mode == "native":
         return PolicyRow(capability, "ask", "native", "the agent's own default: it reads, and asks")
     verdict, enforcement, notes = _verdict_row(policy, capability, run, asks=asks)
+    judged = asks or run.hooked  # the hook of on_tool_call judges each call by the policy too
     listed = policy.allow_tools
     free_shell = policy.verdict("shell") == "allow" if listed is None else "bash" in listed
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
-        enforcement = "brokered" if asks else "impossible"
+        enforcement = "brokered" if judged else "impossible"
     if capability == "network" and free_shell and policy.network == "deny" and verdict != "allow":
         enforcement = "impossible"
     if capability == "shell" and policy.shell_rules:
         enforcement = "advisory"
-    notes += _notes(policy, capability, verdict, asks=asks, free_shell=free_shell)
+    notes += _notes(policy, capability, verdict, judged=judged, free_shell=free_shell)
     return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
 
 
@@ -249,11 +251,11 @@ def _verdict_row(
 
 
 def _notes(
-    policy: Policy, capability: Capability, verdict: Verdict, *, asks: bool, free_shell: bool
+    policy: Policy, capability: Capability, verdict: Verdict, *, judged: bool, free_shell: bool
 ) -> list[str]:
     notes: list[str] = []
     if capability == "write" and verdict == "allow" and not policy.is_unlimited:
-        notes.append(report_notes.WRITES_INSIDE if asks else NO_PROTECTION)
+        notes.append(report_notes.WRITES_INSIDE if judged else NO_PROTECTION)
     if capability == "network" and verdict != "deny":
         notes.append(OFFLINE)
     if capability == "network" and free_shell:
@@ -261,7 +263,7 @@ def _notes(
     if capability == "shell" and policy.shell_rules:
         why = (
             "it does not ask about commands that it believes to be read-only"
-            if asks
+            if judged
             else "its rules are not globs"
         )
         notes.append(f"{len(policy.shell_rules)} shell rules: {why}")

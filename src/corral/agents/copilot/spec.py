@@ -24,7 +24,14 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.copilot import errors, launch, policy, stream
-from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.agents.spec import (
+    AcpTransport,
+    AgentSpec,
+    CommandHook,
+    Package,
+    Probe,
+    StreamTransport,
+)
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
@@ -54,8 +61,18 @@ _HEADLESS = AgentSpec(
     title="Copilot CLI",
     description="GitHub's Copilot CLI: one process per prompt",
     transport=StreamTransport(
-        frames=stream.Frames, translator=stream.translator, read_report=stream.read_report
+        frames=stream.Frames,
+        translator=stream.translator,
+        read_report=stream.read_report,
+        command_hook=CommandHook(
+            fields=("toolName", "toolArgs"),
+            kind_of=stream.kind_of,
+            own_prefix=f"{OWN_SERVER}-",
+            deny=stream.hook_denial,
+            edit=lambda arguments: {"modifiedArgs": arguments},
+        ),
     ),
+    tool_call_hook="edit",
     programs=("copilot",),
     package=Package(
         npm="@github/copilot",
@@ -112,6 +129,7 @@ _ACP = msgspec.structs.replace(
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    tool_call_hook="none",
     reports_all_denials=False,
     probe=_HEADLESS.probe and msgspec.structs.replace(_HEADLESS.probe, reports_denials=False),
     parent_files=(*launch.HOOKS, *launch.SKILLS),

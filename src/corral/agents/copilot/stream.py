@@ -24,7 +24,7 @@ from corral.events import (
 )
 from corral.protocol.common_events import build_tool_use, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.values import Json, Usage
+from corral.values import Json, JsonObject, Usage
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
@@ -212,6 +212,16 @@ def tool_use(data: Data) -> ToolUse:
     name, parent = data.tool_name, data.parent_tool_call_id
     kind: ToolKind = "mcp" if data.mcp_server_name else TOOLS.get(name.lower(), "other")
     return build_tool_use(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
+
+
+def kind_of(name: str) -> ToolKind:
+    """The kind of a tool, as a hook names it. Tools of servers are named ``server-tool``."""
+    return TOOLS.get(name.lower()) or ("mcp" if "-" in name else "other")
+
+
+def hook_denial(reason: str) -> JsonObject:
+    """The answer of a hook that denies a call."""
+    return {"permissionDecision": "deny", "permissionDecisionReason": reason}
 
 
 def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:

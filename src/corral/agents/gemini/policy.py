@@ -130,17 +130,9 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
 def _unhooked(run: RunOptions) -> tuple[str, ...]:
     """What the hook of the headless CLI does not decide."""
-    return tuple(
-        report_notes.applying(
-            (
-                (run.inherit == "project", "the repository's own hooks may change a call again"),
-                (
-                    run.in_sandbox or run.sandbox == "agent",
-                    "a hook in a sandbox cannot reach this process",
-                ),
-            )
-        )
-    )
+    if run.sandbox == "agent":
+        return ("a hook in the CLI's own sandbox cannot reach this process",)
+    return report_notes.other_hooks(run)
 
 
 def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:

@@ -7,7 +7,7 @@ import os
 
 from corral.agents.opencode.errors import KEY_HINT
 from corral.agents.opencode.policy import RIPGREP, offers_shell
-from corral.agents.shared import mcp_config
+from corral.agents.shared import hook_script, mcp_config
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -77,6 +77,18 @@ _SWITCHES = (
 )
 
 
+_PLUGIN = "hook.js"
+_HOOK = """export const Corral = async () => ({
+  "tool.execute.before": async (call, made) => {
+    const answer = await ask(call.tool, made.args);
+    if (answer.deny !== undefined) throw new Error(answer.deny);
+    if (answer.input !== undefined) replace(made.args, answer.input);
+  },
+});
+"""
+"""A plugin that shows each call to ``on_tool_call``. OpenCode applies its rules afterwards."""
+
+
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The persistent agent. Raises, before anything is spawned, if no model is available."""
     _check(run, place)
@@ -104,13 +116,17 @@ def launch_headless(
     if place.compiled.limited and not offers_shell(rules):
         notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
     flags = ["--format", "json", "--dir", place.cwd]
-    if run.inherit != "project":
+    if place.hook_command:
+        config["plugin"] = [f"file://{os.path.join(place.home, _PLUGIN)}"]
+    elif run.inherit != "project":
         flags.append("--pure")
     if run.thinking:
         flags.append("--thinking")
     if resume is not None:
         flags += ["-s", resume]
     files = _files(run)
+    if place.hook_command:
+        files[_PLUGIN] = hook_script.script(place.hook_command, _HOOK)
     if run.system_prompt is not None:
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]

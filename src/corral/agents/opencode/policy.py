@@ -399,6 +399,7 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
     return CompiledPolicy(
         tuple(_headless_row(policy, run, capability) for capability in CAPABILITIES),
         for_folders=lambda place: headless_rules(policy, run, folders_of(place)),
+        unhooked=report_notes.other_hooks(run),
     )
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.opencode import errors, launch, policy, stream
+from corral.agents.shared import hook_script
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
@@ -100,14 +101,18 @@ _HEADLESS = msgspec.structs.replace(
     keeps_unfinished="always",
     aliases=(),
     description="OpenCode: one process per prompt, models of many providers",
-    transport=StreamTransport(frames=stream.Frames, translator=stream.translator),
+    transport=StreamTransport(
+        frames=stream.Frames,
+        translator=stream.translator,
+        command_hook=hook_script.command_hook(stream.kind_of, f"{OWN_SERVER}_"),
+    ),
     compile=policy.compile_headless,
     launch=launch.launch_headless,
     explain=errors.explain_headless,
     supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     asks=False,
-    tool_call_hook="none",
+    tool_call_hook="edit",
 )
 
 AGENTS = (_ACP, _HEADLESS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.agents.opencode.policy import TOOLS
+from corral.agents.shared.hook_script import DENIED
 from corral.events import (
     Init,
     Plan,
@@ -152,7 +153,7 @@ def tool(part: Part) -> list[RawEvent]:
     wanted = given.get("tool")
     if name == UNAVAILABLE and isinstance(wanted, str):
         name, error, given = wanted, str(given.get("error", "")), {}
-    kind: ToolKind = TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
+    kind = kind_of(name)
     use = build_tool_use(part.call_id, name, given, kind=kind)
     took = round(state.time["end"] - state.time["start"]) if len(state.time) == 2 else None
     if state.status == "completed" and not error:
@@ -164,11 +165,16 @@ def tool(part: Part) -> list[RawEvent]:
     return [use, end] if plan is None else [use, end, plan]
 
 
+def kind_of(name: str) -> ToolKind:
+    return TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
+
+
 def _failure(name: str, kind: ToolKind, error: str) -> tuple[ToolStatus, str]:
     """Whether a call that did not succeed was denied, and the reason."""
     if error.startswith(HIDDEN) and kind != "other":
         return "denied", unavailable_message(name)
-    return ("denied" if error.startswith(REFUSALS) else "error"), error.split(_RULES, maxsplit=1)[0]
+    is_denied = error.startswith((*REFUSALS, DENIED))
+    return ("denied" if is_denied else "error"), error.split(_RULES, maxsplit=1)[0]
 
 
 def _plan(given: JsonObject) -> Plan | None:

@@ -40,3 +40,9 @@ def shell_can(capability: Capability) -> str:
 def applying(notes: Iterable[tuple[object, str]]) -> list[str]:
     """The texts of a table of (condition, text) whose condition is true."""
     return [text for condition, text in notes if condition]
+
+
+def other_hooks(run: RunOptions) -> tuple[str, ...]:
+    """Why ``on_tool_call`` may not have the last word."""
+    inherits = run.inherit == "project"
+    return ("the repository's own hooks may change a call again",) if inherits else ()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import fs, own_state, paths
+from corral.system import clock, fs, own_state, paths
 
 if TYPE_CHECKING:
     import psycopg
@@ -365,6 +365,8 @@ CONNECT = 5
 """Seconds until a server that does not answer counts as not reachable."""
 _DISK_FULL = "53100"
 """The SQLSTATE of Postgres."""
+_SUBSECONDS = (3, 42)
+"""The version of SQLite that knows fractions of seconds."""
 STUCK = 60
 """Seconds that a transaction may be idle."""
 
@@ -441,6 +443,16 @@ def _set_up_file(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -
     connection.isolation_level = "IMMEDIATE"
     connection.execute("PRAGMA busy_timeout=30000")
     connection.execute("PRAGMA foreign_keys=ON")
+    if sqlite3.sqlite_version_info < _SUBSECONDS:
+        connection.create_function("unixepoch", 1, _unixepoch)
+
+
+def _unixepoch(modifier: str) -> float:
+    """As newer versions of SQLite have it. From Python 3.12 on the library uses it, whatever the
+    version of SQLite is, which then returns NULL."""
+    if modifier != "subsec":
+        raise ValueError(f"unixepoch({modifier!r}) is not available")
+    return clock.now()
 
 
 def _begin(connection: Connection, cursor: DBAPICursor, statement: str, *_other: object) -> None:

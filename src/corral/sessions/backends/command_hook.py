@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from corral.agents.spec import CommandHook
 from corral.errors import CorralError, PolicyNotLoaded
 from corral.events import PermissionRequest, ToolResult
+from corral.nesting import decode_json
 from corral.policy import Action, Policy
 from corral.protocol.common_events import build_tool_use
 from corral.protocol.named_paths import named_paths
@@ -27,7 +28,7 @@ from corral.sessions.permissions import (
     broker_of,
 )
 from corral.sessions.prepare import PreparedRun
-from corral.values import JsonObject, as_object, as_text
+from corral.values import Json, JsonObject, as_object, as_text
 
 
 def hook_questions(prepared: PreparedRun, emit: Callable[[RawEvent], None]) -> PermissionQuestions:
@@ -68,11 +69,11 @@ class HookedCalls:
     async def decide(self, call: JsonObject) -> JsonObject:
         """The answer to one call, in the agent's format."""
         self._unshown -= 1
-        hook, name = self._hook, as_text(call.get("tool_name"))
+        hook = self._hook
+        name, given = as_text(call.get(hook.fields[0])), _arguments(call.get(hook.fields[1]))
         answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]] = (
             asyncio.get_running_loop().create_future()
         )
-        given = as_object(call.get("tool_input"))
         question = self._question(hook.names.get(name, name), given, answered)
         self._emit(question.request)
         self._questions.put(question)
@@ -114,3 +115,7 @@ class HookedCalls:
             return replace(question(arguments), new_input=arguments)
 
         return question(given)
+
+
+def _arguments(given: Json) -> JsonObject:
+    return as_object(decode_json(given) if isinstance(given, str) else given)

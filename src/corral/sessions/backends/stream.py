@@ -94,7 +94,8 @@ class StreamBackend:
             emit = self._decisions.append
             self._questions = hook_questions(prepared, emit)
             self._hooked = HookedCalls(transport.command_hook, self._questions, emit)
-            self._hook_socket = HookSocket(self._hooked.decide)
+            in_sandbox = prepared.sandbox is not None
+            self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._turn_ended = False
         self._stderr_lines = StderrLines(self._on_stderr_line)
@@ -155,7 +156,7 @@ class StreamBackend:
                 scratch=self._record.tmp,
                 registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
                 on_stderr=self._stderr_lines.feed,
-                sandbox=prepared.agent_sandbox(launch, self._record.folder),
+                sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
             )
         )
 
