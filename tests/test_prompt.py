@@ -67,7 +67,7 @@ def test_a_nested_section_is_enabled_by_its_title() -> None:
 
 def test_a_prompt_is_immutable() -> None:
     sections = [Section("A", "a")]
-    prompt = Prompt("{x}", sections, {"x": str})
+    prompt = Prompt("{x}", sections=sections, parameters={"x": str})
     prompt.with_(x="1").without("A")
     sections.clear()
     assert prompt.values == {}
@@ -152,7 +152,7 @@ def test_an_unmatched_brace_is_an_error_when_the_prompt_is_created(
 
 def test_the_section_with_the_unknown_parameter_is_named() -> None:
     with pytest.raises(PromptError, match=r"\{x\} in section 'Inner'"):
-        Prompt("a", [Section("Outer", sections=[Section("Inner", "{x}", enabled=False)])])
+        Prompt("a", sections=[Section("Outer", sections=[Section("Inner", "{x}", enabled=False)])])
 
 
 @pytest.mark.parametrize("title", ["", " ", "a\nb"])
@@ -163,7 +163,7 @@ def test_a_title_is_one_line(title: str) -> None:
 
 def test_two_sections_with_one_title_are_rejected() -> None:
     with pytest.raises(PromptError, match="two sections have the title 'A'"):
-        Prompt("x", [Section("A"), Section("B", sections=[Section("A")])])
+        Prompt("x", sections=[Section("A"), Section("B", sections=[Section("A")])])
 
 
 def test_enabling_an_unknown_section_is_an_error() -> None:
@@ -175,11 +175,11 @@ def test_headings_stop_at_the_sixth_level() -> None:
     deep = Section("9")
     for level in range(8, 1, -1):
         deep = Section(str(level), sections=[deep])
-    assert Prompt("", [deep]).render().splitlines()[-1] == "###### 9"
+    assert Prompt("", sections=[deep]).render().splitlines()[-1] == "###### 9"
 
 
 def test_a_title_may_name_a_parameter_and_stays_one_line() -> None:
-    prompt = Prompt("", [Section("About {x}")], {"x": str})
+    prompt = Prompt("", sections=[Section("About {x}")], parameters={"x": str})
     assert prompt.with_(x="a\n# b").without().render() == "## About a # b"
 
 

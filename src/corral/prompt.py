@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeGuard, Unpack, overload
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -60,6 +60,16 @@ class Section(msgspec.Struct, frozen=True):
         force_setattr(self, "tools", tuple(self.tools))
 
 
+if TYPE_CHECKING:
+
+    class _PromptParts(TypedDict, total=False):
+        """The other arguments of ``Prompt``."""
+
+        sections: Sequence[Section]
+        parameters: Mapping[str, object]
+        values: Mapping[str, object]
+
+
 class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
     """Text with ``{parameters}``, and sections that become Markdown headings.
 
@@ -88,47 +98,26 @@ class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
 
         @overload
         def __init__(
-            self: Prompt[None],
-            text: str,
-            sections: Sequence[Section] = (),
-            parameters: Mapping[str, object] = ...,
-            output: None = None,
-            values: Mapping[str, object] = ...,
+            self: Prompt[None], text: str, *, output: None = None, **parts: Unpack[_PromptParts]
         ) -> None: ...
         @overload
         def __init__(
-            self: Prompt[T],
-            text: str,
-            sections: Sequence[Section] = (),
-            parameters: Mapping[str, object] = ...,
-            output: type[T] = ...,
-            values: Mapping[str, object] = ...,
+            self: Prompt[T], text: str, *, output: type[T], **parts: Unpack[_PromptParts]
         ) -> None: ...
         @overload
         def __init__(
             self: Prompt[Json],
             text: str,
-            sections: Sequence[Section] = (),
-            parameters: Mapping[str, object] = ...,
-            output: Mapping[str, object] = ...,
-            values: Mapping[str, object] = ...,
+            *,
+            output: Mapping[str, object],
+            **parts: Unpack[_PromptParts],
         ) -> None: ...
         @overload
         def __init__(
-            self: Prompt[Any],
-            text: str,
-            sections: Sequence[Section] = (),
-            parameters: Mapping[str, object] = ...,
-            output: object = None,
-            values: Mapping[str, object] = ...,
+            self: Prompt[Any], text: str, *, output: object, **parts: Unpack[_PromptParts]
         ) -> None: ...
         def __init__(
-            self,
-            text: str,
-            sections: Sequence[Section] = (),
-            parameters: Mapping[str, object] = ...,
-            output: object = None,
-            values: Mapping[str, object] = ...,
+            self, text: str, *, output: object = None, **parts: Unpack[_PromptParts]
         ) -> None: ...
 
     def __post_init__(self) -> None:

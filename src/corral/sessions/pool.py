@@ -45,7 +45,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 
 from msgspec.structs import replace
@@ -185,12 +184,7 @@ class Pool:
         self._prepared = prepared
         self._open = True
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._open = False
         workers, self._workers = self._workers, []
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending)

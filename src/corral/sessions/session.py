@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Unpack, overload
 
 from msgspec.structs import replace
@@ -192,7 +191,7 @@ class Session:
     async def _stop_tool_server(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            await server.__aexit__(None, None, None)
+            await server.__aexit__()
 
     def _answers(self) -> int:
         if self._server is not None:
@@ -208,12 +207,7 @@ class Session:
             hint="See the agent's log; a policy that denies MCP also hides the tools.",
         )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         turn, self._turn = self._turn, None
         try:
             if turn is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from corral.errors import short_traceback
@@ -62,14 +61,9 @@ class SyncSession:
                 raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
-            self._loop().run(self._session.__aexit__(kind, error, trace))
+            self._loop().run(self._session.__aexit__())
         finally:
             self._close()
 

@@ -22,7 +22,6 @@ import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from corral.errors import short_traceback
@@ -156,12 +155,7 @@ class LoopThread:
     def __enter__(self) -> LoopThread:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
-from types import TracebackType
 
 from corral.system import platform
 
@@ -46,12 +45,7 @@ class Watch:
             self._loop.add_reader(self._fd, self._ready.set)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

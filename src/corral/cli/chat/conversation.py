@@ -115,7 +115,7 @@ class Conversation:
             self.files = FileHistory(own, Path(self._session.prepared.cwd))
 
     def close(self) -> None:
-        self._runner.run(self._session.__aexit__(None, None, None))
+        self._runner.run(self._session.__aexit__())
 
     def change(self, agent: str = "", **changes: object) -> None:
         """Continue with another agent, or with other options; None removes an option. Raises
@@ -132,7 +132,7 @@ class Conversation:
         self._runner.run(_enter(new))
         old, self._session = self._session, new
         handover = self._handover or ("" if "resume" in options else self.text())
-        self._runner.run(old.__aexit__(None, None, None))
+        self._runner.run(old.__aexit__())
         self._agent, self._options = agent or self._agent, options
         self._handover = handover
         if "resume" not in options:

@@ -30,7 +30,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
-from types import TracebackType
 from typing import TextIO, TypeAlias
 
 from corral.cli.ui import spans, terminal
@@ -83,12 +82,7 @@ class LiveArea:
             threading.Thread(target=self._redraw, name="corral-live-area", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         with self._locked():
             self._put(self._erase())

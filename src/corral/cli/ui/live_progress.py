@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Sequence
-from types import TracebackType
 
 from corral.cli.ui import terminal
 from corral.cli.ui.live_area import SPINNER, LiveArea
@@ -70,16 +69,11 @@ class LiveProgress:
                 ).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         area, self._area = self._area, None
         if area is not None:
-            area.__exit__(kind, error, trace)
+            area.__exit__()
 
     @property
     def _shows_area(self) -> bool:

@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Protocol
 
 from corral.cli.ui import terminal
@@ -153,12 +152,7 @@ class Stdout:
             os.set_blocking(self._fd, False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._may_block:
             os.set_blocking(self._fd, True)
 

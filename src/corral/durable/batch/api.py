@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mappin
 from contextlib import AsyncExitStack
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, overload
 
 import msgspec
@@ -263,12 +262,7 @@ class Batch(Generic[T_co]):
             self._task.result()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -69,7 +69,7 @@ class MemoryRunner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._resources.__aexit__(None, None, None)
+        await self._resources.__aexit__()
         self._runner.close()
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:

@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
@@ -100,12 +99,7 @@ class NodeResources:
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_open = False
         self._pools.clear()
         self._client = None

@@ -40,7 +40,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeVar
 
 import msgspec
@@ -298,12 +297,7 @@ class MemoryRun:
         self._driving = asyncio.create_task(self.drive())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         driving = self._entered()
         driving.cancel()
         await asyncio.wait({driving})

@@ -21,7 +21,6 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AsyncExitStack
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -121,12 +120,7 @@ class ToolServer:
             await self._server_task
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def _close(self) -> None:

@@ -210,7 +210,7 @@ class _Server:
                     caller.cancel()
                 async with self._busy:
                     if self._session is not None:
-                        await self._session.__aexit__(None, None, None)
+                        await self._session.__aexit__()
                 self._ended.set()
 
     async def _until_stopped_or_idle(self) -> None:

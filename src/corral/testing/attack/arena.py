@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from corral.testing.attack.attempts.attempt import Attempt
@@ -71,12 +70,7 @@ class Arena:
         self._build()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self.address.close()

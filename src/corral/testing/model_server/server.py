@@ -34,7 +34,6 @@ import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote, unquote
 
@@ -184,12 +183,7 @@ class ModelServer:
         self._task = asyncio.create_task(serve(listener, self._handle), name="corral model server")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         task, self._task = self._task, None
         try:
             if task is not None:
@@ -231,12 +225,7 @@ class ModelServer:
         self._end = started.result(END_TIMEOUT)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self._end is not None and self._thread is not None:
                 try:
