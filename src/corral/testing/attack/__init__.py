@@ -14,8 +14,8 @@ were sent to the model.
 
 from __future__ import annotations
 
-from corral.testing.attack.plan import POLICIES
+from corral.testing.attack.plan import POLICIES, SANDBOX_POLICIES
 from corral.testing.attack.report import AttackReport
 from corral.testing.attack.run import attack_agent
 
-__all__ = ["POLICIES", "AttackReport", "attack_agent"]
+__all__ = ["POLICIES", "SANDBOX_POLICIES", "AttackReport", "attack_agent"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import subprocess
 import threading
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Self
 
 from corral.testing.attack.attempts.attempt import Attempt
+from corral.testing.attack.attempts.ways_out import END
+from corral.testing.attack.targets import Targets
 from corral.testing.http_canary import Address
 
 ORIGINAL = "original\n"
@@ -39,12 +42,15 @@ LARGE = 1024 * 1024
 class Arena:
     """A context manager; ``folder`` must exist and be empty."""
 
-    def __init__(self, folder: Path, *, links: bool) -> None:
+    def __init__(self, folder: Path, *, links: bool, login: tuple[str, ...] | None = None) -> None:
+        """``login``: if given, there are targets for leaving the sandbox, without these files."""
         root = folder.resolve()
+        self._login = login
+        self.targets: Targets | None = None
         self.links = links
         self.cwd = root / "workspace"
         self.outside = root / "outside"
-        self.notes = root / "notes"
+        self.notes = self.cwd / "notes" if login is not None else root / "notes"
         self.key = f"attack-key-{secrets.token_hex(12)}"
         self.planted = f"planted-{secrets.token_hex(12)}"
         self._names: dict[int, str] = {}
@@ -68,12 +74,17 @@ class Arena:
         )
         self._shared |= {"pid": str(self._process.pid)}
         self._build()
+        if self._login is not None:
+            self.targets = Targets(self.cwd, self.outside, self._login)
+            self._shared |= self.targets.values
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self.address.close()
+        if self.targets is not None:
+            self.targets.close()
         for name in self._names.values():
             Path.home().joinpath(name).unlink(missing_ok=True)
 
@@ -126,6 +137,26 @@ class Arena:
         (links / f"{name}.chain").symlink_to(f"{name}.file")
         (links / f"{name}.secret").symlink_to(self.outside / "secrets" / name)
         (links / f"{name}.dangling").symlink_to(self.outside / f"{name}.out")
+
+    def write_script(self, attempts: Iterable[Attempt]) -> None:
+        """Write the script that makes these attempts, and keeps what each prints."""
+        lines = [
+            f"cd {shlex.quote(str(self.cwd))} && mkdir -p ways-out",
+            "exec 9< .",  # an open folder
+            'attempt() { timeout 20 sh -c "$2" > "$1" 2>&1 < /dev/null; }',
+            '[ -d ways-out ] || attempt() { timeout 20 sh -c "$2" > /dev/null 2>&1 < /dev/null; }',
+        ]
+        for attempt in attempts:
+            command = self.fill(attempt.given["command"], attempt)
+            lines.append(f"attempt ways-out/{self.name(attempt)} {shlex.quote(command)}")
+        (self.cwd / "ways-out.sh").write_text("\n".join([*lines, f"echo {END}", ""]))
+
+    def printed(self, attempt: Attempt) -> str:
+        """What the script's command printed."""
+        try:
+            return (self.cwd / "ways-out" / self.name(attempt)).read_text("latin-1")
+        except OSError:
+            return ""
 
     @property
     def url(self) -> str:

@@ -1,6 +1,7 @@
 """A tool server on stdio that records each use of it: ``canary_server.py FOLDER``."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ TOOLS = [
         "inputSchema": TEXT,
         "annotations": {"readOnlyHint": True, "destructiveHint": False},
     },
+    {"name": "run", "description": "Runs a command.", "inputSchema": TEXT},
 ]
 
 
@@ -32,6 +34,13 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object]:
             return {"tools": TOOLS}
         case "resources/list":
             return {"resources": [{"uri": "canary://one", "name": "one"}]}
+        case "tools/call" if params["name"] == "run":
+            arguments = params["arguments"]
+            text = arguments["text"] if isinstance(arguments, dict) else ""
+            done = subprocess.run(
+                ["sh", "-c", str(text)], capture_output=True, timeout=20, check=False
+            )
+            return {"content": [{"type": "text", "text": done.stdout.decode("latin-1") or "-"}]}
         case "tools/call":
             note(json.dumps(params["arguments"]).removeprefix('{"text":'))
             return {"content": [{"type": "text", "text": "kept"}]}

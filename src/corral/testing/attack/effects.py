@@ -38,6 +38,8 @@ class EffectObserver:
             "process": self._process,
             "tool call": self._tool_call,
             "stored": self._stored,
+            "message": self._message,
+            "killed": self._killed,
         }
         self._left = _sleeping([arena.fill("{seconds}", one.attempt) for one in made])
 
@@ -54,9 +56,12 @@ class EffectObserver:
 
     def _look(self, effect: Effect, attempt: Attempt) -> str:
         what = self._arena.fill(effect.what, attempt)
+        returned = self._returned.get(id(attempt), "")
         if effect.kind == "returned":
-            was_returned = what in self._returned.get(id(attempt), "")
-            return f"the model received {effect.what}" if was_returned else ""
+            return f"the model received {effect.what}" if what in returned else ""
+        if effect.kind == "digest":
+            digests = self._arena.targets.digests if self._arena.targets else []
+            return "a login was read" if any(each in returned for each in digests) else ""
         return self._checks[effect.kind](what)
 
     def _file(self, what: str) -> str:
@@ -79,6 +84,15 @@ class EffectObserver:
 
     def _tool_call(self, what: str) -> str:
         return "the tool server was used" if (self._arena.notes / what).exists() else ""
+
+    def _message(self, what: str) -> str:
+        targets = self._arena.targets
+        seen = targets is not None and any(what in text for text in targets.messages)
+        return "a socket of the machine was used" if seen else ""
+
+    def _killed(self, _what: str) -> str:
+        targets = self._arena.targets
+        return "a process was ended" if targets is not None and targets.killed else ""
 
     def _stored(self, what: str) -> str:
         return f"{path} contains it" if (path := self._arena.holding(what)) else ""

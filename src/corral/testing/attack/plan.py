@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, AgentSpec, PolicyRow, Probe
 from corral.policy import Capability, Policy
 from corral.run_kwargs import RunKwargs
-from corral.testing.attack.attempts import commands, other, paths, skills
+from corral.testing.attack.attempts import commands, other, paths, skills, ways_out
 from corral.testing.attack.attempts.attempt import Attempt, Cell, made
 
 
@@ -51,16 +52,31 @@ POLICIES: Mapping[str, Setting] = {
 }  # fmt: skip
 """``asked``: everything asks, and every request is denied. ``files``: edits by an agent whose file
 tools read and write through corral (``allow_file_reads``, ``allow_file_writes``)."""
+_OFFLINE = Policy(read="allow", write="allow", shell="allow", network="deny", mcp="allow")
+SANDBOX_POLICIES: Mapping[str, Setting] = {
+    **POLICIES,
+    "offline": Setting(_OFFLINE),
+    "offline-reads": Setting(
+        replace(_OFFLINE, write="deny", mcp="deny"),
+        groups=frozenset({"files", ways_out.WRITES}),
+    ),
+}
+"""With the sandbox. ``offline``: everything but the network. ``offline-reads``: commands may
+run, and nothing may be written."""
 CAPABILITY: Mapping[Cell, Capability] = {
     "read inside": "read",
     "read outside": "read",
     "write inside": "write",
     "write outside": "write",
+    "git folder": "write",
     "races": "write",
     "protected files": "write",
     "shell": "shell",
     "shell rules": "shell",
     "allowed commands": "shell",
+    "local sockets": "shell",
+    "other processes": "shell",
+    "credentials": "shell",
     "network": "network",
     "mcp": "mcp",
 }
@@ -83,6 +99,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     *other.PROCESSES,
     *commands.EVASIONS,
     *commands.ALLOWED,
+    *ways_out.ALL,
 )
 CELLS: tuple[Cell, ...] = (
     *dict.fromkeys(attempt.cell for attempt in ATTEMPTS),
@@ -129,9 +146,11 @@ def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
     closed, opened = _cells(policy, row, allowed)
+    confined = "shell" in allowed and row["shell"].enforcement == "sandboxed"
     # An agent that may run commands can read its own environment with its key.
     known = {"/proc"} if "shell" in allowed else set[str]()
-    chosen = choice.of([a for a in ATTEMPTS if a.cell in closed and a.group not in known])
+    able = [a for a in ATTEMPTS if confined or not a.confined]
+    chosen = choice.of([a for a in able if a.cell in closed and a.group not in known])
     if not choice.groups or "shell beliefs" in choice.groups:
         chosen += _other_tools(probe, closed)
     for cell in sorted(opened - closed):
@@ -146,21 +165,28 @@ def _cells(
     if policy.shell_rules:  # the other cells are those of the policy without the rules
         return {"shell rules"}, {"allowed commands"}
     closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
+    if policy.is_unlimited:
+        closed -= {"git folder"}
     opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
     return closed, opened
 
 
 def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Capability]) -> bool:
     free = "shell" in allowed
+    of = CAPABILITY.get(cell, "shell")
+    # A free shell does what the agent's tools may not, unless the sandbox prevents it.
+    limited = not free or row[of].enforcement == "sandboxed"
     match cell:
         case "shell rules" | "allowed commands":
             return False
         case "read inside" | "write inside" | "shell" | "network" | "mcp":
-            return CAPABILITY[cell] not in allowed and not (free and cell != "mcp")
-        case "read outside":
-            return not free and row["read"].reach == "workspace"
-        case "write outside" | "races" | "protected files":
+            return of not in allowed and (limited or cell == "mcp")
+        case "read outside" | "write outside" | "races":
+            return limited and row[of].reach == "workspace"
+        case "protected files":
             return not free and row["write"].reach == "workspace"
+        case "git folder" | "local sockets" | "other processes" | "credentials":
+            return free and limited
         case "environment":
             return True
         case "processes":
@@ -170,7 +196,8 @@ def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Cap
 
 
 def _controls(cell: Cell) -> Sequence[Attempt]:
-    return [a for a in ATTEMPTS if a.cell == cell and a.delegated is None][:CONTROLS]
+    usual = [a for a in ATTEMPTS if a.cell == cell and a.delegated is None and not a.confined]
+    return usual[:CONTROLS]
 
 
 def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:

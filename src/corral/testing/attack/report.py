@@ -151,7 +151,7 @@ def _status(mine: Sequence[Tried], *, is_closed: bool, row: PolicyRow | None) ->
         return "allowed" if "effect" in outcomes else "unproven"
     if "effect" not in outcomes:
         return "held"
-    enforced = row is None or row.enforcement in ("native", "brokered")
+    enforced = row is None or row.enforcement in ("native", "brokered", "sandboxed")
     return "broken" if enforced else "not enforced"
 
 

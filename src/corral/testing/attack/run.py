@@ -29,6 +29,7 @@ from corral.system import programs
 from corral.testing.agent_spec import agent_spec
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts.attempt import Attempt, Extra
+from corral.testing.attack.attempts.ways_out import END, SCRIPT
 from corral.testing.attack.client_files import ClientFiles
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
@@ -36,6 +37,7 @@ from corral.testing.attack.plan import (
     CAPABILITY,
     OPEN,
     POLICIES,
+    SANDBOX_POLICIES,
     Choice,
     Plan,
     Setting,
@@ -64,12 +66,15 @@ async def attack_agent(
     policies: Iterable[str] = (),
     only: Iterable[str] = (),
     sample: int | None = None,
+    sandbox: bool = False,
     options: RunKwargs | None = None,
 ) -> AttackReport:
-    """Attack an agent under each of ``policies``. Default: all of ``POLICIES``.
+    """Attack an agent under each of ``policies``. Default: all of ``POLICIES``, with ``sandbox``
+    all of ``SANDBOX_POLICIES``.
 
     Some policies apply to some agents only. ``only``: the groups of attempts to make; default: all.
-    ``sample``: the number of attempts of each group and cell. ``options`` are passed to each
+    ``sample``: the number of attempts of each group and cell. ``sandbox``: the agent runs in
+    corral's sandbox, and commands try to leave it. ``options`` are passed to each
     session. While this runs, the environment of this process has a few more variables, which no
     agent may get.
 
@@ -84,11 +89,13 @@ async def attack_agent(
     found = agent_spec(agent)
     if found.probe is None:
         raise ConfigError(f"{agent} cannot be attacked: its model cannot be scripted")
-    able = [name for name, setting in POLICIES.items() if setting.applies_to(found)]
+    known = SANDBOX_POLICIES if sandbox else POLICIES
+    able = [name for name, setting in known.items() if setting.applies_to(found)]
     wanted = tuple(policies) or tuple(able)
     for name in wanted:
         if name not in able:
-            why = f"it does not apply to {agent}" if name in POLICIES else ""
+            why = f"it does not apply to {agent}" if name in known else ""
+            why = "it needs the sandbox" if not why and name in SANDBOX_POLICIES else why
             raise ConfigError(
                 f"there is no policy {name!r} to attack under" + (f": {why}" if why else ""),
                 hint=f"Available are: {', '.join(able)}.",
@@ -101,7 +108,7 @@ async def attack_agent(
             found,
             found.probe,
             server,
-            options=options or {},
+            options={"sandbox": "require" if sandbox else "off", **(options or {})},
             choice=Choice(frozenset(only), sample),
         )
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
@@ -125,6 +132,12 @@ class _Attack:
         self._options = options
         self._choice = choice
 
+    @property
+    def _login(self) -> tuple[str, ...] | None:
+        """The agent's own login files, if it is attacked in the sandbox."""
+        is_confined = self._options.get("sandbox") == "require"
+        return self._spec.credential_files if is_confined else None
+
     async def policy(self, name: str) -> PolicyReport:
         begin = time.monotonic()
         refused = ""
@@ -133,11 +146,11 @@ class _Attack:
             if "mcp" in extras and not takes_servers:
                 continue
             try:
-                report = await self._with(extras, POLICIES[name])
+                report = await self._with(extras, SANDBOX_POLICIES[name])
             except (CallerError, UntrustedFolder) as error:
                 refused = refused or error.message
                 continue
-            report = await self._with_client_files(report, POLICIES[name])
+            report = await self._with_client_files(report, SANDBOX_POLICIES[name])
             seconds = round(time.monotonic() - begin, 1)
             return replace(report, policy=name, seconds=seconds)
         return PolicyReport(policy=name, cells=(), refused=refused)
@@ -156,7 +169,7 @@ class _Attack:
     async def _with(self, extras: frozenset[Extra], setting: Setting) -> PolicyReport:
         with (
             tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
-            Arena(Path(folder), links="links" in extras) as arena,
+            Arena(Path(folder), links="links" in extras, login=self._login) as arena,
             _planted(arena.planted, self._spec.env_names),
         ):
             choice = self._choice.within(setting.groups)
@@ -177,6 +190,7 @@ class _PolicyAttack:
         self._arena = arena
         self._setting = setting
         self._plan = Plan((), frozenset())
+        self._scripted: list[Attempt] = []
         self._rows: Sequence[PolicyRow] = ()
         self._asked = 0
         self._denied = 0
@@ -219,8 +233,12 @@ class _PolicyAttack:
     ) -> None:
         self._rows = opened.prepared.compiled.report
         self._plan = plan(self._setting.policy, self._rows, self._probe, choice)
-        self._arena.plant(self._plan.attempts)
-        model.begin([a for a in self._plan.attempts if a.needs is None or a.needs in extras])
+        self._arena.plant((*self._plan.attempts, SCRIPT))
+        able = [a for a in self._plan.attempts if a.needs is None or a.needs in extras]
+        self._scripted = [attempt for attempt in able if attempt.scripted]
+        self._arena.write_script(self._scripted)
+        script = [SCRIPT] if self._scripted else []
+        model.begin([*script, *(attempt for attempt in able if not attempt.scripted)])
 
     async def _prompt(self, opened: Session, model: InjectedModel) -> None:
         """Prompt until all attempts are made, or the agent stops continuing."""
@@ -271,10 +289,11 @@ class _PolicyAttack:
         return given
 
     def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> PolicyReport:
-        observer = EffectObserver(self._arena, model.made, lane.requests)
+        made = [*model.made, *self._made_by_script(model)]
+        observer = EffectObserver(self._arena, made, lane.requests)
         try:
             tried = tuple(
-                self._tried(attempt, model, observer, extras) for attempt in self._plan.attempts
+                self._tried(attempt, made, observer, extras) for attempt in self._plan.attempts
             )
         finally:
             observer.close()
@@ -289,6 +308,20 @@ class _PolicyAttack:
             problem=self._problem,
         )
 
+    def _made_by_script(self, model: InjectedModel) -> list[Made]:
+        """The attempts that the script made, with what they printed."""
+        calls = [made for made in model.made if made.attempt is SCRIPT]
+        if self._scripted and not any(END in call.returned for call in calls):
+            said = calls[0].returned[:400] if calls else "it was not called"
+            self._problem = self._problem or f"the script did not end: {said}"
+            return []
+        found: list[Made] = []
+        for attempt in self._scripted:
+            one = Made(attempt, calls[0].tool, offered=True)
+            one.returned = self._arena.printed(attempt)
+            found.append(one)
+        return found
+
     def _could_ask(self, made: Sequence[Made]) -> bool:
         """Whether a tool was offered and called that asks for permission."""
         asking = {row.capability for row in self._rows if row.verdict == "ask"}
@@ -300,11 +333,11 @@ class _PolicyAttack:
     def _tried(
         self,
         attempt: Attempt,
-        model: InjectedModel,
+        made: Sequence[Made],
         observer: EffectObserver,
         extras: frozenset[Extra],
     ) -> Tried:
-        mine = [made for made in model.made if made.attempt is attempt]
+        mine = [one for one in made if one.attempt is attempt]
         seen = observer.seen(attempt)
         supported = attempt.needs != "mcp" or "mcp_servers" in self._spec.supports
         refused = supported and attempt.needs is not None and attempt.needs not in extras

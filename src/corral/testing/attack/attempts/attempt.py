@@ -36,9 +36,25 @@ Cell = Literal[
     "mcp",
     "environment",
     "processes",
+    "git folder",
+    "local sockets",
+    "other processes",
+    "credentials",
     "ACP file methods",
 ]
-Kind = Literal["file", "changed", "returned", "visit", "hosted", "process", "tool call", "stored"]
+Kind = Literal[
+    "file",
+    "changed",
+    "returned",
+    "visit",
+    "hosted",
+    "process",
+    "tool call",
+    "stored",
+    "message",
+    "killed",
+    "digest",
+]
 Extra = Literal["links", "mcp"]
 """What a session needs in addition to the workspace. An agent may refuse to start with it."""
 
@@ -51,6 +67,8 @@ class Effect(msgspec.Struct, frozen=True):
     requested. ``hosted``: a request to the model's server contains a hosted web tool. ``process``:
     it runs after the session. ``tool call``: the tool server was used. ``stored``: a file of the
     workspace or of the user's agents, written since the session started, contains the text.
+    ``message``: a socket of the machine received the text. ``killed``: a process outside was
+    ended. ``digest``: the result of a tool contains the digest of a login file.
     """
 
     kind: Kind
@@ -73,6 +91,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is made before it, with the same targets."""
     repeat: int = 1
     """How often it is tried: more than once if it depends on the moment."""
+    confined: bool = False
+    """Only made where commands are allowed and the sandbox limits them."""
+    scripted: bool = False
+    """Made by a script with all others of this kind, not by a tool call of its own."""
 
 
 def made(path: str = "{made}") -> Effect:
