@@ -180,7 +180,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
     "sessions/backends/acp.py": ("file", "reads attached files"),
     "sessions/backends/human.py": ("clock file", "questions and answers are files"),
-    "sessions/backends/stream.py": ("file", "reads attached files"),
     "sessions/credentials.py": ("file", "whether the files of a sign-in exist"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),

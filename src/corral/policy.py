@@ -21,6 +21,24 @@ Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
 Enforcement = Literal["native", "brokered", "sandboxed", "advisory", "impossible"]
 Preset = Literal["reads", "edits", "all"]
+SandboxCell = Literal[
+    "read outside",
+    "write outside",
+    "write inside",
+    "network",
+    "local sockets",
+    "other processes",
+    "credentials",
+]
+SANDBOX_CELLS: tuple[SandboxCell, ...] = (
+    "read outside",
+    "write outside",
+    "write inside",
+    "network",
+    "local sockets",
+    "other processes",
+    "credentials",
+)
 
 CAPABILITIES: tuple[Capability, ...] = ("read", "write", "shell", "network", "mcp")
 VERDICTS = ("allow", "ask", "deny")
@@ -38,6 +56,16 @@ CAPABILITY_OF: dict[ToolKind, Capability | None] = {
     "other": "shell",
 }
 """An unknown kind counts as ``shell``; thinking needs no permission."""
+
+
+class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One way out of the workspace, and whether the sandbox prevents it."""
+
+    cell: SandboxCell
+    verdict: Literal["allow", "deny"]
+    enforcement: Enforcement | None = None
+    """None: it is allowed, so there is nothing to enforce."""
+    note: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -326,8 +326,9 @@ def test_agents_are_listed_with_their_problems(workspace: Path, tmp_path: Path) 
 def test_the_policy_table_is_available_as_json(workspace: Path) -> None:
     done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
     tables = json.loads(done.stdout)
-    assert {row["enforcement"] for row in tables["all"]} == {"native"}
-    assert {row["enforcement"] for row in tables["reads"]} == {"native"}
+    assert {row["enforcement"] for row in tables["all"]["report"]} == {"native"}
+    assert {row["enforcement"] for row in tables["reads"]["report"]} == {"native"}
+    assert tables["all"]["sandbox"] == []
     assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 
 

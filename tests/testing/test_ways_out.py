@@ -29,6 +29,7 @@ CELLS: tuple[Cell, ...] = (
     "other processes",
     "credentials",
 )
+INSIDE: tuple[Cell, ...] = ("write inside",)
 LOGINS = (".ssh/id", ".aws/credentials", ".local/share/keyrings/login", ".mozilla/logins.json",
           ".config/google-chrome/Cookies", ".codex/auth.json", ".netrc")  # fmt: skip
 MACHINE_DECIDES = {
@@ -86,22 +87,27 @@ def in_sandbox(change: Change = list, policy: str = "offline") -> Callable[[Aren
 
     def wrap(arena: Arena) -> int:
         chosen = SANDBOX_POLICIES[policy].policy
-        options = {**scripted_options(arena.cwd), "policy": chosen, "sandbox": "require"}
-        sandbox = prepare("gemini-acp", options).command_sandbox()
+        given = {**scripted_options(arena.cwd), "policy": chosen, "sandbox": "require"}
+        sandbox = prepare("gemini-acp", given).command_sandbox()
         assert sandbox is not None
         wrapped = sandbox.wrap()
+        program, option, number, *rest = wrapped.argv
+        assert option == "--args"
+        options = os.pread(int(number), 1 << 20, 0).decode().split("\0")[:-1]
+        changed = os.memfd_create("changed", 0)
+        os.pwrite(changed, b"".join(word.encode() + b"\0" for word in change(options)), 0)
+        passed = (*wrapped.passed, changed)
         try:
-            return run([*change([*wrapped.argv]), *command(arena)], wrapped.passed)
+            return run([program, "--args", str(changed), *rest, *command(arena)], passed)
         finally:
-            for number in wrapped.passed:
-                os.close(number)
+            for each in passed:
+                os.close(each)
 
     return wrap
 
 
 def test_every_attempt_works_outside_of_the_sandbox(tmp_path: Path) -> None:
-    cells = (*CELLS, "write inside")
-    seen = successful(tmp_path / "arena", cells, lambda arena: run(command(arena)))
+    seen = successful(tmp_path / "arena", (*CELLS, *INSIDE), lambda arena: run(command(arena)))
     attempts = [each for each in ways_out.ALL if each.scripted]
     missing = {f"{each.cell}: {each.name}" for each in attempts} - seen
     assert {each.partition(": ")[2] for each in missing} <= MACHINE_DECIDES
@@ -111,7 +117,7 @@ def test_every_attempt_works_outside_of_the_sandbox(tmp_path: Path) -> None:
 def test_no_attempt_works_in_the_sandbox(tmp_path: Path) -> None:
     assert successful(tmp_path / "arena", CELLS, in_sandbox()) == set()
     inside = in_sandbox(policy="offline-reads")
-    assert successful(tmp_path / "read-only", ("write inside",), inside) == set()
+    assert successful(tmp_path / "read-only", INSIDE, inside) == set()
 
 
 def without(*words: str) -> Change:

@@ -19,11 +19,11 @@ from corral.agents.spec import (
     StreamTransport,
 )
 from corral.cli.options import JSON, PRESET_NAMES, completing
-from corral.cli.ui.tables import policy_table, table
+from corral.cli.ui.tables import policy_table, sandbox_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
-from corral.policy import PRESETS, Policy
+from corral.policy import PRESETS, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
 from corral.system import config, install, programs
 from corral.values import Json, JsonObject, as_texts
@@ -140,13 +140,19 @@ def policy(
         wanted = {policy_file: config.read_policy(Path(policy_file))}
     decided = {label: _decide(agent, value, sandbox) for label, value in wanted.items()}
     if as_json:
-        reports = {label: each.compiled.report for label, each in decided.items()}
+        reports = {
+            label: {"report": each.compiled.report, "sandbox": _sandbox_rows(agent, each)}
+            for label, each in decided.items()
+        }
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
     for label, each in decided.items():
         hook = _hook_support(agent, each.compiled)
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
-        echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}\n")
+        echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}")
+        if rows := _sandbox_rows(agent, each):
+            echo(sandbox_table(rows))
+        echo("")
 
 
 _HOOK_SUPPORT: dict[HookSupport, str] = {
@@ -171,6 +177,16 @@ def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.
         sandbox=mode,
     )
     return enforcement.decide(agent, run, os.getcwd())
+
+
+def _sandbox_rows(agent: AgentSpec, decision: enforcement.Decision) -> tuple[SandboxRow, ...]:
+    if decision.sandbox is None:
+        return ()
+    from corral.sessions.sandbox import rows_before_a_run
+
+    return rows_before_a_run(
+        agent, decision.run, decision.compiled.report, os.getcwd(), decision.sandbox
+    )
 
 
 def _sandbox_line(decision: enforcement.Decision) -> str:

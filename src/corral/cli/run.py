@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         env: list[str]
         files: list[str]
         sandbox: str
+        sandbox_report: object
         policy: object
         notes: list[str]
 
@@ -203,12 +204,13 @@ def _sandbox(prepared: PreparedRun) -> str:
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
-    from corral.cli.ui.tables import policy_table
+    from corral.cli.ui.tables import policy_table, sandbox_table
     from corral.sessions.prepare import prepare, resolve_prompt
     from corral.system.paths import sessions
 
     prepared = prepare(agent, {**options}, has_asker=is_interactive())
     prompt = resolve_prompt(prepared, text)
+    rows = prepared.sandbox_report()
     if isinstance(prepared.agent.transport, InProcess):
         launch = Launch(argv=(), env={}, stdin=b"")
     else:
@@ -225,6 +227,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         "env": sorted(prepared.env(launch)),
         "files": sorted(launch.files),
         "sandbox": _sandbox(prepared),
+        "sandbox_report": msgspec.to_builtins(rows),
         "policy": msgspec.to_builtins(prepared.compiled.report),
         "notes": list(launch.notes),
     }
@@ -239,4 +242,6 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     for note in shown["notes"]:
         echo(f"{'note':12} {note}")
     echo(policy_table(prepared.compiled.report))
+    if rows:
+        echo(sandbox_table(rows))
     return 0

@@ -52,6 +52,7 @@ from corral.system.path_guard import PathGuard
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.policy import SandboxRow
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
     from corral.system.hook_socket import HookSocket
@@ -171,6 +172,14 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         from corral.sessions import sandbox
 
         return sandbox.for_commands(self, self.sandbox)
+
+    def sandbox_report(self) -> tuple[SandboxRow, ...]:
+        """What the sandbox of the agent enforces; nothing without one."""
+        if self.sandbox is None:
+            return ()
+        from corral.sessions import sandbox
+
+        return sandbox.rows(self, self.sandbox)
 
     def sandbox_error(self, ending: Ending) -> CorralError | None:
         """Why the sandbox could not be built, if that is how the agent ended."""

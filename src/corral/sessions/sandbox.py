@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import Launch, PolicyRow
+from corral.agents.spec import AgentSpec, Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
-from corral.system import own_state, paths
-from corral.system.sandbox import credentials
+from corral.policy import SandboxRow
+from corral.system import environment, own_state, paths
+from corral.system.sandbox import cells, credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
@@ -166,20 +167,55 @@ def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:
     return Sandbox(support=support, box=_covered(_base(prepared)))
 
 
+def rows(prepared: PreparedRun, support: Support) -> tuple[SandboxRow, ...]:
+    """What the sandbox of a run enforces."""
+    env = prepared.environment.agent_values.values()
+    reached = (*(endpoint for text in env for endpoint in urls(text)), *_hosts(prepared.agent))
+    return _rows(prepared.agent, support, _base(prepared), reached)
+
+
+def rows_before_a_run(
+    agent: AgentSpec, run: RunOptions, report: Iterable[PolicyRow], cwd: str, support: Support
+) -> tuple[SandboxRow, ...]:
+    """What the sandbox would enforce for a run in this folder."""
+    box = _box(run, report, cwd, environment.variables().get("PATH", ""))
+    return _rows(agent, support, box, _hosts(agent))
+
+
+def _rows(
+    agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[Endpoint]
+) -> tuple[SandboxRow, ...]:
+    home = str(paths.user_home())
+    box = msgspec.structs.replace(_covered(box), endpoints=tuple(endpoints))
+    others = [name for each in registry.all_agents() for name in each.credential_files]
+    names = {*credentials.NAMES, *others} - {*agent.credential_files}
+    return cells.rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
+
+
+def _hosts(agent: AgentSpec) -> Iterator[Endpoint]:
+    for host in agent.hosts:
+        yield Endpoint(host, _PORTS["https"])
+
+
 def _base(prepared: PreparedRun) -> Box:
-    """What the policy says of folders and the network."""
-    run, policy, cwd = prepared.run, prepared.run.policy, prepared.cwd
+    search = prepared.environment.values.get("PATH", "")
+    return _box(prepared.run, prepared.compiled.report, prepared.cwd, search)
+
+
+def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) -> Box:
+    """What the policy says of folders and the network. ``search``: the folders of programs, as in
+    PATH."""
+    policy = run.policy
     added = [os.path.join(cwd, path) for path in run.include_directories]
     writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
-    if is_write_denied(run, prepared.compiled.report):
+    if is_write_denied(run, report):
         added, writable = [*added, *writable], []
     git = list(git_folders(cwd))
     if policy.is_unlimited:
         writable += git
-    search = prepared.environment.values.get("PATH", "").split(os.pathsep)
     shown = [
         folder
-        for path in search
+        for path in search.split(os.pathsep)
         if os.path.isabs(path) and os.path.isdir(path)
         for folder in install_folders(path)
     ]
@@ -317,8 +353,7 @@ def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
     texts += [server.url for server in prepared.run.mcp_servers if server.url]
     given = {endpoint for text in texts for endpoint in urls(text)}
     yield from sorted(given, key=lambda endpoint: (endpoint.host, endpoint.port))
-    for host in agent.hosts:
-        yield Endpoint(host, _PORTS["https"])
+    yield from _hosts(agent)
 
 
 def urls(text: str) -> Iterator[Endpoint]:

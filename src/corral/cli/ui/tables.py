@@ -11,6 +11,7 @@ from corral.terminal_text import clean
 
 if TYPE_CHECKING:
     from corral.agents.spec import PolicyRow
+    from corral.policy import SandboxRow
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -42,3 +43,9 @@ def format_time(moment: float | None) -> str:
 def policy_table(report: Sequence[PolicyRow]) -> str:
     rows = [(row.capability, row.verdict, row.enforcement, row.note) for row in report]
     return table(("capability", "policy", "enforced", "note"), rows)
+
+
+def sandbox_table(rows: Sequence[SandboxRow]) -> str:
+    """What the sandbox enforces: a line for each way out of the workspace."""
+    lines = [(row.cell, row.verdict, row.enforcement or "–", row.note) for row in rows]
+    return table(("sandbox", "policy", "enforced", "note"), lines)

@@ -115,12 +115,11 @@ def wrap(program: str, box: Box, home: str) -> Wrapped:
 
 def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
     """Descriptors for the child are added to ``opened``."""
-    options = [*_NAMESPACES, *mounts(box, home), "--chdir", box.cwd]
+    options = [*layout(box, home), "--chdir", box.cwd]
     found = () if box.network else addresses(box)
     if box.network:
         options += _show_resolver()
     else:
-        options.append("--unshare-net")
         resolver = os.path.realpath("/etc/resolv.conf")
         for content, path in ((hosts_file(box), "/etc/hosts"), (_NO_NAME_SERVER, resolver)):
             if os.path.exists(path):
@@ -143,6 +142,13 @@ def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
         control=ours,
         addresses=found,
     )
+
+
+def layout(box: Box, home: str) -> list[str]:
+    """The arguments that separate the sandbox from the machine; ``cells`` derives from them what it
+    enforces."""
+    network = () if box.network else ("--unshare-net",)
+    return [*_NAMESPACES, *network, *mounts(box, home)]
 
 
 def _show_resolver() -> list[str]:

@@ -89,17 +89,7 @@ async def attack_agent(
     found = agent_spec(agent)
     if found.probe is None:
         raise ConfigError(f"{agent} cannot be attacked: its model cannot be scripted")
-    known = SANDBOX_POLICIES if sandbox else POLICIES
-    able = [name for name, setting in known.items() if setting.applies_to(found)]
-    wanted = tuple(policies) or tuple(able)
-    for name in wanted:
-        if name not in able:
-            why = f"it does not apply to {agent}" if name in known else ""
-            why = "it needs the sandbox" if not why and name in SANDBOX_POLICIES else why
-            raise ConfigError(
-                f"there is no policy {name!r} to attack under" + (f": {why}" if why else ""),
-                hint=f"Available are: {', '.join(able)}.",
-            )
+    wanted = _checked_policies(found, tuple(policies), sandbox=sandbox)
     program = (options or {}).get("program")
     programs.locate(found, None if program is None else os.fspath(program))
     async with ModelServer() as server:
@@ -108,10 +98,29 @@ async def attack_agent(
             found,
             found.probe,
             server,
+            # Without it, the subject is what the agent itself enforces.
             options={"sandbox": "require" if sandbox else "off", **(options or {})},
             choice=Choice(frozenset(only), sample),
         )
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
+
+
+def _checked_policies(
+    agent: AgentSpec, policies: tuple[str, ...], *, sandbox: bool
+) -> tuple[str, ...]:
+    """The policies to attack under; all that apply if none is named. Raises ``ConfigError``."""
+    known = SANDBOX_POLICIES if sandbox else POLICIES
+    able = [name for name, setting in known.items() if setting.applies_to(agent)]
+    for name in policies:
+        if name not in able:
+            why = f": it does not apply to {agent.name}" if name in known else ""
+            if not why and name in SANDBOX_POLICIES:
+                why = ": it needs the sandbox"
+            raise ConfigError(
+                f"there is no policy {name!r} to attack under{why}",
+                hint=f"Available are: {', '.join(able)}.",
+            )
+    return policies or tuple(able)
 
 
 class _Attack:
@@ -276,7 +285,6 @@ class _PolicyAttack:
             "policy": self._setting.policy,
             "timeout": 240,
             "keep": False,
-            "sandbox": "off",  # the subject is what the agent itself enforces
             **options,
             "env": {
                 **options.get("env", {}),
