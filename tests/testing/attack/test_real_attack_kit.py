@@ -23,12 +23,12 @@ from corral.testing.attack.report import MARKS
 
 pytestmark = pytest.mark.whole_program
 
-DOCS = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
 AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 SAMPLE = 4
 """Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
-"""Without the ACP file methods, which need no real program: tests/testing/test_attack.py."""
+"""Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
 EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
 
 

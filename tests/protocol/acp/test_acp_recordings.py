@@ -35,8 +35,8 @@ from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import McpServer
 
-FOLDER = Path(__file__).parents[1] / "recordings" / "acp"
-GOLDENS = Path(__file__).parent / "goldens" / "acp"
+FOLDER = Path(__file__).parents[2] / "recordings" / "acp"
+GOLDENS = Path(__file__).parent / "goldens"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ndjson"))
 
 BLOCKS = msgspec.json.Decoder(Block)

@@ -17,7 +17,7 @@ from corral.testing.conformance.grid import markdown
 from corral.testing.conformance.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
-PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[1] / "programs" / "plain_acp.py")])
+PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[2] / "programs" / "plain_acp.py")])
 
 
 async def test_the_built_in_agent_passes_every_scenario(workspace: Path) -> None:

@@ -27,7 +27,7 @@ from corral.protocol.acp.methods import Offer, TextBlock, read_initialize, read_
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "acp_sdk_agent.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "acp_sdk_agent.py"
 React = Callable[[Command], list[Command]]
 
 

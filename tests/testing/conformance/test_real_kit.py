@@ -21,8 +21,8 @@ from corral.testing.conformance.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole_program
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
-MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+MAKEFILE = (Path(__file__).parents[3] / "Makefile").read_text()
 TIERS = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
 PROGRAMS = {
     agent.name: bool(agent.programs)
