@@ -37,6 +37,7 @@ from corral.system.sandbox.box import (
     interpreter,
     is_inside,
     mounts,
+    needs_low_port,
     program_text,
 )
 
@@ -51,7 +52,6 @@ _NAMESPACES = (
     "ALL",
 )
 _NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:0 attempts:1\n"
-_LOWEST_FREE_PORT = 1024
 _WORKS = "works"
 
 
@@ -126,7 +126,7 @@ def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
                 options += ["--ro-bind-data", _open_data(content.encode(), opened), path]
     if seccomp.is_supported():
         options += ["--seccomp", _open_data(seccomp.build_filter(), opened)]
-    if any(address.endpoint.port < _LOWEST_FREE_PORT for address in found):
+    if needs_low_port(box):
         options += ["--cap-add", "CAP_NET_BIND_SERVICE"]
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
