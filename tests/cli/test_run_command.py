@@ -266,7 +266,7 @@ def test_a_closed_stdout_is_an_error_before_the_agent_starts(workspace: Path) ->
         timeout=60,
     )
     assert done.returncode == 1
-    assert "stdout is closed" in done.stderr
+    assert done.stderr == "corral: stdout is closed\n"
     assert not (workspace / "evil.txt").exists()
 
 

@@ -32,8 +32,9 @@ def _end_process(code: object) -> None:
         return
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                stream.flush()
     except (OSError, ValueError):
         return  # Python reports it
     os._exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -348,3 +349,20 @@ async def test_root_cannot_change_settings_of_the_kernel(workspace: Path) -> Non
     _, output, _ = await run(command, box(workspace))
     assert output == ""
     assert (workspace / "before").read_text() == Path(file).read_text()
+
+
+ORDINARY_USER = """
+import os, sys
+from support.chaos import namespace
+namespace.enter()
+program = "from corral.system.sandbox import sandbox; print(sandbox.find_support().method)"
+os.execv(sys.executable, [sys.executable, "-c", program])
+"""
+
+
+def test_an_ordinary_user_has_the_sandbox_too(tmp_path: Path) -> None:
+    """Also with a port below 1024 inside, which the tests of root cannot show."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", ORDINARY_USER]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "bubblewrap\n", done.stderr
