@@ -67,6 +67,8 @@ table: .venv/ready agents
 	sed -i -e '/^<!-- table/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- table/r .cache/table.md' docs/agents.md
 	$(BIN)/corral agents check --attack --all --markdown --concurrency 4 > .cache/attack.md
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
+	$(BIN)/corral agents check --attack --sandbox --all --approve offline --approve offline-reads --markdown --concurrency 4 > .cache/sandbox.md
+	sed -i -e '/^<!-- sandbox/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- sandbox/r .cache/sandbox.md' docs/testing.md
 
 # Without Node the real agents cannot be installed; their tests are skipped with a reason.
 .PHONY: agents

@@ -48,7 +48,7 @@ def check(report: AttackReport) -> None:
     assert "write inside" in {cell.cell for cell in free.of("allowed")}
     assert "write inside" in {cell.cell for cell in read_only.of("held")}
     made = sum(tried.outcome in ("held", "not offered") for tried in free.tried)
-    assert made > 60, str(report)
+    assert made > 50, str(report)
 
 
 @pytest.mark.parametrize("agent", agent_cases(), indirect=True)

@@ -227,6 +227,7 @@ class CheckFlags(TypedDict):
     program: str | None
     attack: bool
     approve: tuple[str, ...]
+    sandbox: bool
     concurrency: int
     markdown: bool
     as_json: bool
@@ -245,6 +246,11 @@ class CheckFlags(TypedDict):
     multiple=True,
     metavar="POLICY",
     help="With --attack, only this policy (repeatable).",
+)
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    help="With --attack, in corral's sandbox, which the model tries to leave.",
 )
 @click.option(
     "--concurrency",
@@ -267,8 +273,8 @@ def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
         raise click.UsageError("name an agent, or use --all")
     if flags["program"] and (flags["every"] or len(names) > 1):
         raise click.UsageError("--program is for one agent")
-    if (flags["approve"] or flags["concurrency"] > 1) and not flags["attack"]:
-        raise click.UsageError("--approve and --concurrency are for --attack")
+    if (flags["approve"] or flags["sandbox"] or flags["concurrency"] > 1) and not flags["attack"]:
+        raise click.UsageError("--approve, --sandbox and --concurrency are for --attack")
     return _attack(names, flags) if flags["attack"] else _check(names, flags)
 
 
@@ -277,7 +283,12 @@ def _attack(names: tuple[str, ...], flags: CheckFlags) -> int:
 
     wanted = dict.fromkeys((*(attack.attackable() if flags["every"] else ()), *names))
     selection = attack.Selection(
-        flags["approve"], flags["only"], flags["program"], names, flags["concurrency"]
+        flags["approve"],
+        flags["only"],
+        flags["program"],
+        names,
+        flags["concurrency"],
+        sandbox=flags["sandbox"],
     )
     return attack.attack(
         tuple(wanted), selection, as_json=flags["as_json"], markdown=flags["markdown"]

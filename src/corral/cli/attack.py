@@ -30,6 +30,8 @@ class Selection:
     """Agents named by the user: it is an error if one is not installed. Others are left out."""
     concurrency: int = 1
     """How many agents are attacked at once."""
+    sandbox: bool = False
+    """They run in corral's sandbox."""
 
 
 def attackable() -> list[str]:
@@ -81,7 +83,13 @@ def _attack_one(name: str, selection: Selection) -> AttackReport | NotInstalled:
     options: RunKwargs = {"program": selection.program}
     try:
         return asyncio.run(
-            attack_agent(name, policies=selection.policies, only=selection.groups, options=options)
+            attack_agent(
+                name,
+                policies=selection.policies,
+                only=selection.groups,
+                sandbox=selection.sandbox,
+                options=options,
+            )
         )
     except NotInstalled as error:
         return error

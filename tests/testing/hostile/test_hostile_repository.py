@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ import pytest
 from support.installed_agents import installed, mark_of
 from support.mcp_servers import notes_server
 from support.pipeline_command import corral as command
+from support.sandbox import needs_sandbox
 
 import corral
 from corral.agents import registry
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
+from corral.sessions.prepare import prepare
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
 pytestmark = pytest.mark.whole_program
@@ -56,11 +58,10 @@ def with_fifos(tmp_path: Path) -> Iterator[HostileRepository]:
         yield built
 
 
-def cases() -> Iterator[object]:
+def cases(every_day: Collection[str] = tuple(AGENTS)) -> Iterator[object]:
     for name, agent in AGENTS.items():
-        yield pytest.param(
-            name, marks=[getattr(pytest.mark, mark_of(name))] if agent.programs else []
-        )
+        marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
+        yield pytest.param(name, marks=marks if name in every_day else [*marks, pytest.mark.slow])
 
 
 class Curious:
@@ -114,6 +115,21 @@ def test_the_traps_work(hostile: HostileRepository) -> None:
     assert {"included", "git-process"} <= {*seen}
 
 
+@needs_sandbox
+def test_the_traps_work_in_the_sandbox(hostile: HostileRepository) -> None:
+    given = {"cwd": hostile.cwd, "model": MODEL, "policy": "all", "sandbox": "require"}
+    sandbox = prepare("corral", {**given, "env": {"GEMINI_API_KEY": KEY}}).command_sandbox()
+    assert sandbox is not None
+    wrapped = sandbox.wrap()
+    subprocess.run(
+        [*wrapped.argv, "git", "status"], pass_fds=wrapped.passed, capture_output=True, timeout=60
+    )
+    for number in wrapped.passed:
+        os.close(number)
+    assert "included" in hostile.effects()
+    assert os.listdir(hostile.canaries) == []  # nothing outside
+
+
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     with pytest.raises(ConfigError, match="not empty"), hostile_repository(tmp_path):
@@ -125,13 +141,27 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 async def test_nothing_of_a_hostile_repository_takes_effect(
     name: str, hostile: HostileRepository
 ) -> None:
+    await look_around(name, hostile)
+
+
+@needs_sandbox
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [*cases(every_day=("gemini-acp", "corral"))])
+async def test_nothing_of_a_hostile_repository_takes_effect_in_the_sandbox(
+    name: str, hostile: HostileRepository
+) -> None:
+    await look_around(name, hostile, sandbox="require")
+
+
+async def look_around(name: str, hostile: HostileRepository, **more: Any) -> None:
     agent = AGENTS[name]
     async with ModelServer() as server:
         model = Curious(agent, hostile.cwd)
         lane = server.lane(name, model)
         refusal = pytest.raises(UntrustedFolder, match="inherit")  # a clear refusal is as good
         with refusal if name in REFUSES else contextlib.nullcontext():
-            async with corral.session(name, **options(agent, lane.url, hostile.cwd)) as session:
+            given = {**options(agent, lane.url, hostile.cwd), **more}
+            async with corral.session(name, **given) as session:
                 result = await session.run("/do Look around.")
             assert result.ok, result.error
         assert hostile.effects() == []

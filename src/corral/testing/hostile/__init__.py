@@ -6,9 +6,10 @@
         result = await corral.run("gemini-acp", "Look around", cwd=hostile.cwd)
         assert hostile.effects() == []
 
-Everything in the tree that is executed leaves a canary. ``effects`` lists the canaries and the
-visits to the address in the tree's settings. ``added`` lists the tools, skills, sub-agents and
-variables of the tree that were sent to a scripted model, ``documents`` the texts.
+Everything in the tree that is executed leaves a canary, also in corral's sandbox. ``effects`` lists
+the canaries and the visits to the address in the tree's settings. ``added`` lists the tools,
+skills, sub-agents and variables of the tree that were sent to a scripted model, ``documents`` the
+texts.
 """
 
 from __future__ import annotations

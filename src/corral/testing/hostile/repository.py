@@ -31,13 +31,15 @@ class HostileRepository:
         self.marker = f"HIJACKED-{secrets.token_hex(6)}"
         self.cwd = folder / "parent" / "repository"
         self.canaries = folder / "canaries"
+        self._inside = self.cwd / ".canaries"
+        """For what is executed in a sandbox, which does not show the other folder."""
         self._outside = folder / "outside"
         self._address = address
         self._bait = Bait(self._touch, self.marker, f"http://127.0.0.1:{address.port}")
 
     def effects(self) -> list[str]:
         """What was executed, and the visits to the tree's address. Empty if nothing happened."""
-        executed = sorted(os.listdir(self.canaries))
+        executed = sorted({*os.listdir(self.canaries), *os.listdir(self._inside)})
         return [*executed, *(f"visit {path}" for path in self._address.visits)]
 
     def added(self, requests: Iterable[Request]) -> list[str]:
@@ -59,10 +61,12 @@ class HostileRepository:
 
     def _touch(self, name: str) -> str:
         flat = re.sub(r"[^A-Za-z0-9.-]", "_", name)
-        return f"touch {shlex.quote(str(self.canaries / flat))}"
+        return " ".join(
+            ["touch", *(shlex.quote(str(each / flat)) for each in (self.canaries, self._inside))]
+        )
 
     def build(self, *, fifo: bool) -> None:
-        for folder in (self.cwd, self.canaries, self._outside):
+        for folder in (self.cwd, self.canaries, self._inside, self._outside):
             folder.mkdir(parents=True)
         (self._outside / "secret.txt").write_text("outside\n")
         _git(self.cwd, "init", "-q", "-b", "main")
