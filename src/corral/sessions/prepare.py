@@ -222,8 +222,10 @@ def prepare(
     if agent.normalize_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
-    for folder in (*run.include_directories, *run.policy.writable):
+    for folder in run.include_directories:
         _existing_folder(os.path.join(cwd, folder), "include_directories")
+    for folder in run.policy.writable:
+        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),

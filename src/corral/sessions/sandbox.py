@@ -25,7 +25,7 @@ from corral.options import RunOptions
 from corral.policy import SandboxRow
 from corral.system import environment, own_state, paths
 from corral.system.sandbox import cells, credentials
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside
+from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ def _check_folder(folder: str) -> None:
         raise ConfigError(
             f"{folder} is {what}: the sandbox could not hide keys and other projects",
             hint="Use the folder of one project as cwd, or sandbox='off'.",
+        )
+    if is_system(folder):
+        raise ConfigError(
+            f"{folder} belongs to the system: it can only be read in the sandbox",
+            hint="Use a folder elsewhere, or sandbox='off'.",
         )
 
 

@@ -283,7 +283,8 @@ REFUSED = "No permissions to create new namespace"
         ("Unknown option --cap-drop", Machine(), "too old"),
         ("Can't open /proc: No such file", Machine(has_proc=False), "mount -t proc"),
         ("/x/bwrap cannot be executed: Exec format error", Machine(), "made for another machine"),
-        ("it failed", Machine(), "corral does not know this reason"),
+        ("execvp /home/x/python: No such file or directory", Machine(), "must be readable"),
+        ("it failed", Machine(in_container=True), "corral does not know this reason"),
     ],
 )
 def test_the_advice_names_what_forbids_the_sandbox_and_what_to_do(

@@ -128,6 +128,10 @@ def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
         options += ["--seccomp", _open_data(seccomp.build_filter(), opened)]
     if needs_low_port(box):
         options += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+        if os.geteuid() != 0:
+            # bubblewrap would give the user its own number in a second user namespace, which has
+            # no right to low ports of the network. So the user is called root inside.
+            options += ["--uid", "0", "--gid", "0"]
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
     if not found:

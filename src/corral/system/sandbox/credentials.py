@@ -90,7 +90,9 @@ def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
     except OSError:
         return True
     tools = (os.path.join(home, name) for name in (*TOOLCHAINS, *_LIBRARIES))
-    without = [os.path.realpath(path) for path in (paths.home(), *filter(os.path.exists, tools))]
+    without = [
+        os.path.realpath(path) for path in (str(paths.home()), *filter(os.path.exists, tools))
+    ]
     others = [path for path in folders if not any(is_inside(path, each) for each in without)]
     pairs = ((path, entry) for path in others for entry in entries)
     return any(is_inside(path, entry) or is_inside(entry, path) for path, entry in pairs)

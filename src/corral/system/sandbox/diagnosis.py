@@ -27,6 +27,7 @@ _USE_CONTAINER = "Or use the container as the sandbox, and run corral with sandb
 _NAMESPACES_REFUSED = ("new namespace", "unshare", "setns", "uid map", "gid map", "RTM_NEWADDR")
 """Parts of the messages with which bwrap says that it may not create namespaces, or gets no rights
 in them."""
+_NOT_PERMITTED = ("not permitted", "Permission denied", "Read-only file system")
 
 
 def version(program: str) -> tuple[int, ...] | None:
@@ -145,7 +146,9 @@ def advice(reason: str, machine: Machine | None = None) -> str:
         return "/proc is not mounted. Mount it: mount -t proc proc /proc."
     if any(part in reason for part in _NAMESPACES_REFUSED):
         return _about_namespaces(reason, machine)
-    if machine.in_container:
+    if "execvp" in reason:
+        return "The folder of the Python that runs corral must be readable for this user."
+    if machine.in_container and any(part in reason for part in _NOT_PERMITTED):
         return _about_container(reason, machine)
     return "corral does not know this reason: see the documentation of bubblewrap."
 
