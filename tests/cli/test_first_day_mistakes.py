@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import re
 import shlex
 import signal
@@ -156,14 +157,62 @@ def test_no_node(workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch
     check_report(done, 12, "needs Node.js 20 or newer", "Install Node.js")
 
 
+@pytest.mark.parametrize("variable", ["CORRAL_HOME", "HOME"])
 def test_a_home_that_cannot_be_written_is_no_reason_not_to_answer(
-    workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setenv("CORRAL_HOME", str(workspace / "file" / "home"))
+    for name in ("CORRAL_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(workspace / "file" / "home"))
     done = corral("run", *AGENT, "-", cwd=workspace, stdin=GOOD)
     assert (done.returncode, done.stdout) == (0, "hello\n")
     assert "the session is not stored" in done.stderr
     assert "set CORRAL_HOME to another folder" in done.stderr
+
+
+WITHOUT_HOME = [
+    # (words, exit code, what is wrong, what to do)
+    ("run --session x hi", 1, "cannot be created: Not a directory", "Set CORRAL_HOME to another"),
+    ("run --resume last hi", 4, "no session", ""),
+    ("pipeline run tiny.dot --simulate", 2, "the run folder", "Choose a writable one"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "wrong", "advice"), WITHOUT_HOME, ids=str)
+def test_what_needs_a_folder_says_so(
+    workspace: Path,
+    started: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    code: int,
+    wrong: str,
+    advice: str,
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(workspace / "file" / "home"))
+    check_report(corral(*shlex.split(words), cwd=workspace), code, wrong, advice)
+    assert not started.exists()
+
+
+def test_lists_are_empty_where_there_is_no_folder(
+    workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(workspace / "file" / "home"))
+    for words in (("sessions", "list"), ("batches", "list"), ("pipeline", "runs")):
+        done = corral(*words, cwd=workspace)
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
+@pytest.mark.parametrize("home", ["", None], ids=["empty", "not set"])
+def test_without_a_home_the_user_database_is_asked(
+    workspace: Path, started: Path, home: str | None
+) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in ("HOME", "CORRAL_HOME")}
+    env |= {} if home is None else {"HOME": home}
+    done = subprocess.run(
+        [CORRAL, "config", "path"], env=env, cwd=workspace, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert pwd.getpwuid(os.getuid()).pw_dir in done.stdout
 
 
 def test_a_pipeline_with_a_mistake_names_the_node_and_the_correction(

@@ -128,7 +128,8 @@ def report_error(error: Exception) -> int:
     from corral.system.threads import is_thread_limit, no_thread_error
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
-        echo(f"corral: {error}", err=True)
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        echo(f"corral: {where}{error.strerror or error}", err=True)
         return 1
     if is_thread_limit(error):
         error = no_thread_error(error)

@@ -332,7 +332,7 @@ def all_sessions() -> list[SessionRecord]:
     """All, the newest first."""
     try:
         names = os.listdir(paths.sessions())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found = (open_folder(paths.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)

@@ -214,7 +214,7 @@ def is_locked(path: Path) -> bool:
     it is free: callers must not check at the same time."""
     try:
         fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not try_lock(fd)

@@ -30,8 +30,8 @@ def state_folder() -> str | None:
 def _below(variable: str, *parts: str) -> str | None:
     base = os.environ.get(variable) if variable else None
     if not base:
-        user = os.path.expanduser("~")
-        if user == "~":
+        user = _user_folder()
+        if user is None:
             return None
         base = os.path.join(user, *parts)
     return os.path.join(base, "corral")
@@ -41,14 +41,27 @@ def user_home() -> Path:
     """The user's home folder. Raises ``ConfigError`` if there is none."""
     from pathlib import Path
 
-    try:
-        return Path.home()
-    except RuntimeError as error:
+    user = _user_folder()
+    if user is None:
         from corral.errors import ConfigError
 
         raise ConfigError(
             "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
-        ) from error
+        )
+    return Path(user)
+
+
+def _user_folder() -> str | None:
+    """An empty HOME counts as one that is not set: for Python it is the root folder."""
+    if sys.platform == "win32" or os.environ.get("HOME"):
+        user = os.path.expanduser("~")
+        return None if user == "~" else os.path.abspath(user)
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return None
 
 
 def home() -> Path:

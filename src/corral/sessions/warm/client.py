@@ -232,7 +232,7 @@ async def open_connection(
     deadline = time.monotonic() + START_SECONDS
     started = False
     while True:
-        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return await asyncio.open_unix_connection(files.socket, limit=MAX_LINE)
         if time.monotonic() > deadline:
             raise ProcessFailed(
@@ -254,7 +254,11 @@ async def open_connection(
                     log=files.log,
                 )
             except OSError as error:
-                raise StorageFailed(f"cannot start the session's process: {error}") from error
+                raise StorageFailed(
+                    f"a named session needs a folder for its files, and {files.folder} cannot be"
+                    f" created: {error.strerror}",
+                    hint="Set CORRAL_HOME to another folder.",
+                ) from error
         await asyncio.sleep(POLL_SECONDS)
 
 

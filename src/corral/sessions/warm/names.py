@@ -75,7 +75,7 @@ def root() -> Path:
 def all_names() -> list[tuple[WarmFiles, StoredName]]:
     """All named sessions, by name."""
     found: list[tuple[WarmFiles, StoredName]] = []
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in root().iterdir():
             files = WarmFiles(folder)
             stored = files.stored()
