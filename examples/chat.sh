@@ -7,5 +7,5 @@
 #
 # In the chat, /diff shows what was changed, /undo takes it back, /usage shows the cost, and /save
 # writes the conversation to a file.
-# Lines of code: 1; with claude-agent-sdk: 32 (peers/chat_claude_agent_sdk.py)
+# Lines of code: 1; with claude-agent-sdk: 24 (peers/chat_claude_agent_sdk.py)
 corral chat --approve edits "$@"

@@ -6,7 +6,7 @@
 ``allowed_tools`` and ``permission_mode`` become one policy, which every agent enforces. The name of
 the agent is an argument: nothing else changes.
 
-Lines of code: 16; with claude-agent-sdk: 36 (peers/migrate_claude_agent_sdk.py)
+Lines of code: 16; with claude-agent-sdk: 29 (peers/migrate_claude_agent_sdk.py)
 """
 
 import asyncio

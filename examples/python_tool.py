@@ -4,7 +4,7 @@
 
 The function runs in this process; its docstring and its types are what the model sees.
 
-Lines of code: 8; with claude-agent-sdk: 28 (peers/python_tool_claude_agent_sdk.py)
+Lines of code: 8; with claude-agent-sdk: 22 (peers/python_tool_claude_agent_sdk.py)
 """
 
 import sys

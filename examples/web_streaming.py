@@ -6,7 +6,7 @@
 
 If the client disconnects, the agent is ended.
 
-Lines of code: 12; with claude-agent-sdk: 31 (peers/web_streaming_claude_agent_sdk.py)
+Lines of code: 12; with claude-agent-sdk: 24 (peers/web_streaming_claude_agent_sdk.py)
 """
 
 from collections.abc import AsyncIterator

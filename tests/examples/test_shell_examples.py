@@ -15,10 +15,11 @@ import pytest
 from support.batches import CountingModel
 from support.example_lines import COUNTS, code_lines
 from support.pipeline_command import EXAMPLES, corral
+from support.real_agents import KEY
 
 from corral.events import Done, Event, Init, Text, Vendor
 from corral.sessions import store
-from corral.testing import ModelServer, Turn
+from corral.testing import ModelServer, Request, Turn, call, say
 
 ROW = re.compile(
     r"\| [^|]+ \| \[[^]]+\]\(([^)]+)\)[^|]* \| (\d+) \| \[[^]]+\]\(([^)]+)\) \| (\d+) \|"
@@ -105,20 +106,40 @@ def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> N
     assert "Done: Fix the parser" in document
 
 
+def worker(request: Request) -> Turn:
+    """A model that plans, then writes the file, then the review, each in its own conversation."""
+    asked = "\n".join(request.texts)
+    if "Make a short plan" in asked:
+        return say("First the flag, then its test.")
+    name = "flag.txt" if "Carry out the plan" in asked else "REVIEW.md"
+    if request.tool_results:
+        return say(f"{name} is written.")
+    return call("write_file", file_path=name, content=f"{name}\n")
+
+
 def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
-    workspace: Path,
+    workspace: Path, model_server: ModelServer
 ) -> None:
-    file = str(EXAMPLES / "approve_later.dot")
-    words = ("--simulate", "--goal", "Add a flag")
-    waiting = corral("pipeline", "run", file, *words, cwd=workspace)
+    lane = model_server.lane("approve-later", worker)
+    env = {"GOOGLE_GEMINI_BASE_URL": lane.url, "GEMINI_API_KEY": KEY}
+    file, goal = str(EXAMPLES / "approve_later.dot"), ("--goal", "Add a flag")
+    options = ("--approve", "edits", "--model", "gemini:gemini-2.5-flash")
+    waiting = corral("pipeline", "run", file, *options, *goal, cwd=workspace, env=env)
     assert waiting.returncode == 10, waiting.stderr
+    for name in ("flag.txt", "REVIEW.md"):
+        assert (workspace / name).read_text() == f"{name}\n"
+    (workspace / "flag.txt").unlink()
     refused = corral("pipeline", "answer", "last", "N", cwd=workspace)
     assert refused.returncode == 0, refused.stderr
-    second = corral("pipeline", "resume", "last", cwd=workspace)
-    assert second.returncode == 10, second.stderr
+    assert not (workspace / "flag.txt").exists()  # nothing works until it is resumed
+    again = corral("pipeline", "resume", "last", cwd=workspace, env=env)
+    assert again.returncode == 10, again.stderr
+    assert (workspace / "flag.txt").exists()
+    calls = len(lane.requests)
     corral("pipeline", "answer", "approve", "Y", cwd=workspace)  # the beginning of its id
-    done = corral("pipeline", "resume", "last", cwd=workspace)
+    done = corral("pipeline", "resume", "last", cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr
+    assert len(lane.requests) == calls == 1 + 2 * 4  # a plan; twice a file and a review
     shown = json.loads(corral("pipeline", "show", "last", "--json", cwd=workspace).stdout)
     assert shown["status"] == "success"
     assert shown["completed"].count("implement") == 2
