@@ -147,7 +147,7 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
     box = msgspec.structs.replace(
         base,
         cwd=launch.cwd or prepared.cwd,
-        writable=(*base.writable, *own, *_credentials(prepared)),
+        writable=(*base.writable, *own, *_credentials(prepared), *_recording(prepared)),
         readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
         endpoints=tuple(_endpoints(prepared, launch)),
     )
@@ -273,6 +273,21 @@ def _credentials(prepared: PreparedRun) -> Iterator[str]:
     home = paths.user_home()
     for name in prepared.linked:
         yield str(home / name)
+
+
+def _recording(prepared: PreparedRun) -> Iterator[str]:
+    """The file of the recording, which the recorder writes from inside. It must exist to be shown.
+    Raises ``ConfigError`` for a link, which an agent of an earlier run may have made."""
+    if prepared.run.record_to is None:
+        return
+    path = os.path.abspath(os.path.expanduser(prepared.run.record_to))
+    _check_link(path, prepared.cwd)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigError(f"cannot write the recording {path}: {error.strerror}") from error
+    yield path
 
 
 def git_folders(cwd: str) -> Iterator[str]:
