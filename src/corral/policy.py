@@ -9,13 +9,16 @@ agent's own controls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from corral.errors import PolicyError, short_traceback
 from corral.events import ToolKind
 from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
+
+if TYPE_CHECKING:
+    from corral.host_rules import HostRule
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -81,6 +84,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       more than 16 KB.
     - ``writable``: further folders that may be written. Everything outside the workspace and
       these folders may not.
+    - ``network_hosts``: the only hosts that commands may reach: ``"pypi.org"``, ``"*.npmjs.org"``,
+      ``"localhost:5432"``. All else of the network is denied, the agent's own web tools too:
+      some fetch from the vendor's servers. So it sets ``network`` to ``deny``.
     - ``own_mcp``: for the MCP server of the caller's own functions; if unset, ``mcp`` applies.
     - ``mode``: ``"native"`` uses the agent's own defaults; ``"plan"`` is the agent's planning
       mode.
@@ -101,6 +107,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deny_tools: tuple[str, ...] = ()
     shell_rules: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    network_hosts: tuple[str, ...] = ()
     mode: Literal["native", "plan"] | None = None
 
     @short_traceback
@@ -109,8 +116,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             value: object = getattr(self, name)
             if value is not None and value not in VERDICTS:
                 raise PolicyError(f"{name} must be allow, ask or deny, got: {value!r}")
-        for name in ("allow_tools", "deny_tools", "shell_rules", "writable"):
+        for name in ("allow_tools", "deny_tools", "shell_rules", "writable", "network_hosts"):
             _check_names(self, name)
+        if self.network_hosts:
+            self.host_rules()
+            msgspec.structs.force_setattr(self, "network", "deny")
         for rule in self.shell_rules:
             parse_rule(rule)
         if self.mode not in (None, "native", "plan"):
@@ -157,6 +167,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self.own_mcp
         verdict: Verdict | None = getattr(self, capability)
         return verdict or "ask"
+
+    def host_rules(self) -> tuple[HostRule, ...]:
+        """``network_hosts``, parsed."""
+        from corral.host_rules import parse_host_rule
+
+        return tuple(map(parse_host_rule, self.network_hosts))
 
     @property
     def is_unlimited(self) -> bool:
@@ -222,10 +238,15 @@ def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | No
     )
     return (
         capabilities
-        and set(policy.writable) <= set(than.writable)
+        and _places_are_narrower(policy, than)
         and _tools_are_narrower(policy, than, tools or {})
         and _commands_are_narrower(policy, than, tools or {})
     )
+
+
+def _places_are_narrower(policy: Policy, than: Policy) -> bool:
+    hosts = than.network == "allow" or set(policy.network_hosts) <= set(than.network_hosts)
+    return hosts and set(policy.writable) <= set(than.writable)
 
 
 def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:

@@ -260,7 +260,7 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     known = {*EVERYWHERE, "agent", "quiet", "verbose"}  # as of corral run
-    known |= {"approve", "yolo", "policy_file", "allow_tool", "deny_tool"}
+    known |= {"approve", "yolo", "policy_file", "allow_tool", "deny_tool", "allow_host"}
     names = [each for each in command.params if each.name not in known and each.name != "tasks"]
     missing = [each.opts for each in names if not any(opt in page for opt in each.opts)]
     assert missing == []

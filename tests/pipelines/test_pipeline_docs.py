@@ -65,7 +65,7 @@ def test_every_command_is_on_the_page_and_loads() -> None:
 def test_every_option_that_matters_is_on_the_page(name: str) -> None:
     documented = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
     assert "see [the command line](command-line.md)" in PAGE
-    documented |= {"--policy", "--allow-tool", "--deny-tool"}
+    documented |= {"--policy", "--allow-tool", "--deny-tool", "--allow-host"}
     flags = [flag for option in DEFINITIONS for flag in option.flags]
     documented |= {name for flag in flags for name in flag.split("/")}
     for option in commands()[name].params:

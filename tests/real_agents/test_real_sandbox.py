@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.real_agents import RealAgent, agent_cases
+from support.loopback_http import FileServer
+from support.real_agents import RealAgent, agent_cases, for_agents
 from support.sandbox import needs_sandbox
 
+import corral
 from corral.policy import SANDBOX_CELLS
-from corral.testing import attack_agent
+from corral.testing import Turn, attack_agent
 from corral.testing.attack.attempts import ways_out
 from corral.testing.attack.report import AttackReport
 
@@ -58,3 +60,36 @@ async def test_nothing_gets_out_of_the_sandbox(agent: RealAgent) -> None:
 
 async def test_nothing_gets_out_of_the_sandbox_of_the_built_in_agent() -> None:
     check(await attack("corral"))
+
+
+@for_agents(lambda record: record.name in ("gemini-cli", "gemini-acp"))
+async def test_commands_reach_the_hosts_that_the_policy_names_and_no_others(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_text("hello from outside\n")
+    async with (
+        FileServer(tmp_path, "127.0.0.2") as allowed,
+        FileServer(tmp_path, "127.0.0.3") as no,
+    ):
+        curl = "curl -sS --max-time 30 -o {name} http://{host}:{port}/x"
+        script = "\n".join(
+            (
+                curl.format(name="allowed.txt", host="127.0.0.2", port=allowed.port),
+                curl.format(name="refused.txt", host="127.0.0.3", port=no.port),
+                curl.format(name="other.txt", host="forbidden.example", port=80),
+                "true",
+            )
+        )
+        (agent.workspace / "fetch.sh").write_text(script)
+        result = await agent.run(
+            [Turn(calls=[agent.shell("sh fetch.sh")]), Turn(text="done", repeat="forever")],
+            policy=corral.Policy(
+                write="allow", shell="allow", network_hosts=(f"127.0.0.2:{allowed.port}",)
+            ),
+        )
+    assert result.status == "success", result
+    assert result.sandbox == "bubblewrap"
+    assert (agent.workspace / "allowed.txt").read_text() == "hello from outside\n"
+    assert "the policy does not allow 127.0.0.3" in (agent.workspace / "refused.txt").read_text()
+    assert "forbidden.example:80" in (agent.workspace / "other.txt").read_text()
+    assert (len(allowed.paths), no.paths) == (1, [])

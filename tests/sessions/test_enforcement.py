@@ -15,6 +15,8 @@ from corral import Policy
 from corral.errors import ConfigError, PolicyNotEnforceable
 from corral.sessions import enforcement
 from corral.sessions.prepare import PreparedRun, for_prompt, needs_new_process, prepare
+from corral.sessions.sandbox import named_hosts
+from corral.system.sandbox.box import Endpoint
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
 
@@ -58,6 +60,46 @@ def test_a_policy_that_holds_changes_nothing_and_the_machine_is_not_examined(
     assert run.sandbox is None
     assert not run.run.in_sandbox
     assert not broken_bwrap.exists()
+
+
+@needs_sandbox
+def test_a_policy_that_names_hosts_gets_the_sandbox(workspace: Path) -> None:
+    hosts = ("pypi.org", "localhost:5432")
+    for policy in (
+        Policy(shell="allow", network_hosts=hosts),
+        Policy(shell_rules=("allow pip *",), network_hosts=hosts),
+    ):
+        run = prepared(workspace, policy=policy)
+        assert run.sandbox is not None
+        row = next(row for row in run.compiled.report if row.capability == "network")
+        assert (row.verdict, row.enforcement) == ("deny", "sandboxed")
+        assert "pypi.org" in row.note
+        commands = run.command_sandbox()
+        assert commands is not None
+        assert [str(rule) for rule in commands.box.hosts] == ["pypi.org", "localhost:5432"]
+        assert Endpoint("localhost", 5432) in commands.box.endpoints
+    without = prepared(workspace, policy=Policy(shell="deny", network_hosts=hosts))
+    assert without.sandbox is None  # there are no commands that could reach a host
+
+
+def test_hosts_of_a_region_follow_from_the_environment() -> None:
+    hosts = ("a.example", "{REGION}-a.example", "b.{OTHER}.example")
+    assert list(named_hosts(hosts, {"REGION": "europe-west4"})) == [
+        "a.example",
+        "europe-west4-a.example",
+    ]
+    assert list(named_hosts(hosts, {"REGION": "x/../y"})) == ["a.example"]
+
+
+@needs_sandbox
+def test_a_proxy_that_corral_cannot_use_is_an_error_before_the_start(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    run = prepared(workspace, policy=NO_NETWORK)
+    launch = run.agent.launch(run.run, run.launch_context(workspace), "x", None)
+    with pytest.raises(ConfigError, match="socks5"):
+        run.agent_sandbox(launch, workspace)
 
 
 def test_a_machine_without_a_sandbox_refuses_and_says_why(

@@ -11,7 +11,7 @@ the same from their own package through the entry point group
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import CAPABILITY_OF, Capability, Enforcement, Policy, Verdict
+from corral.policy import CAPABILITY_OF, Capability, Enforcement, Policy, Verdict, parse_rule
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
@@ -208,6 +208,8 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     report = compiled.report
     if agent.programs and not free:
         report = tuple(map(_with_race, report))
+    if policy.network_hosts and _may_run_commands(policy, run, report):
+        report = tuple(map(_with_hosts, report))
     return msgspec.structs.replace(
         compiled,
         report=report,
@@ -233,6 +235,20 @@ def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Poli
     if policy.allow_tools is not None:
         changes["allow_tools"] = tuple(name for name in policy.allow_tools if name not in denied)
     return msgspec.structs.replace(policy, **changes)
+
+
+def _may_run_commands(policy: Policy, run: RunOptions, report: Iterable[PolicyRow]) -> bool:
+    verdicts = [row.verdict for row in report if row.capability == "shell"]
+    rules = any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
+    return rules or "allow" in verdicts or ("ask" in verdicts and run.interactive)
+
+
+def _with_hosts(row: PolicyRow) -> PolicyRow:
+    """No agent limits its commands to some hosts. A sandbox does."""
+    if row.capability != "network":
+        return row
+    note = "commands could reach every host, or none: only a sandbox limits them to some"
+    return msgspec.structs.replace(row, enforcement="advisory", note=note)
 
 
 def _with_race(row: PolicyRow) -> PolicyRow:
@@ -494,7 +510,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The largest prompt, in bytes, that reaches the model unchanged."""
     hosts: tuple[str, ...] = ()
     """The vendor's hosts that serve the model and the login; a sandbox lets the agent reach
-    these."""
+    these. ``{NAME}`` stands for the value of a variable, such as a region; without it there is no
+    such host."""
     env_names: tuple[str, ...] = ()
     """Variables that are passed on from our environment; ``X_*`` matches by prefix."""
     conditional_env: Mapping[str, tuple[str, ...]] = {}

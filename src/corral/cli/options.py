@@ -108,6 +108,7 @@ class PolicyFlags(TypedDict):
     policy_file: str | None
     allow_tool: tuple[str, ...]
     deny_tool: tuple[str, ...]
+    allow_host: tuple[str, ...]
 
 
 def policy_options(function: C) -> C:
@@ -147,13 +148,21 @@ _POLICY = (
         metavar="NAME",
         help="Never allow this tool (repeatable).",
     ),
+    option(
+        "Permissions",
+        "--allow-host",
+        multiple=True,
+        metavar="HOST",
+        help="The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443"
+        " (repeatable).",
+    ),
 )
 
 
 def choose_policy(flags: PolicyFlags) -> Policy | None:
     """The policy of the options; None if none is given. Raises ``ConfigError``."""
     policy = _base_policy(flags)
-    if flags["allow_tool"] or flags["deny_tool"]:
+    if flags["allow_tool"] or flags["deny_tool"] or flags["allow_host"]:
         from msgspec.structs import replace
 
         from corral.policy import Policy, with_tools
@@ -161,7 +170,11 @@ def choose_policy(flags: PolicyFlags) -> Policy | None:
         policy = policy or Policy()
         if flags["allow_tool"]:
             policy = with_tools(policy, flags["allow_tool"])
-        policy = replace(policy, deny_tools=(*policy.deny_tools, *flags["deny_tool"]))
+        policy = replace(
+            policy,
+            deny_tools=(*policy.deny_tools, *flags["deny_tool"]),
+            network_hosts=(*policy.network_hosts, *flags["allow_host"]),
+        )
     return policy
 
 

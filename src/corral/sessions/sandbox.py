@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -22,10 +22,11 @@ from corral.agents import registry
 from corral.agents.spec import AgentSpec, Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
-from corral.policy import SandboxRow
+from corral.policy import Policy, SandboxRow
 from corral.system import environment, own_state, paths
 from corral.system.sandbox import cells, credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
+from corral.system.sandbox.outside import proxy_of
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
@@ -117,27 +118,51 @@ def raise_levels(
 
 
 def _raised(row: PolicyRow, run: RunOptions, support: Support, *, free_shell: bool) -> PolicyRow:
-    policy = run.policy
     holds = row.enforcement not in ("advisory", "impossible")
-    complete = support.is_complete
-    match row.capability, row.verdict:
-        case "write", _ if is_write_denied(run, (row,)):
-            note = "the workspace cannot be written"
-        # Without a shell, the agent's own rules protect files such as .git in the workspace.
-        case "write", verdict if holds or (verdict == "allow" and free_shell):
-            note = "only the workspace and the policy's writable folders"
-        case "network", _ if complete and policy.network != "allow":
-            row = msgspec.structs.replace(row, verdict="deny")
-            note = "only the model and the given tool servers can be reached"
-        case "read", verdict if complete and (verdict == "allow" or (holds and verdict != "deny")):
-            note = "the workspace, added folders and the system's programs"
-        case "shell", "allow" if complete and policy.shell_rules == ():
-            note = "commands see and reach only what is in the sandbox"
-        case _:
-            return row
+    if row.capability == "write":
+        note = _write_note(row, run, holds=holds or (row.verdict == "allow" and free_shell))
+    elif not support.is_complete:
+        note = ""
+    elif row.capability == "network":
+        note = _network_note(run.policy, support)
+        row = msgspec.structs.replace(row, verdict="deny") if note else row
+    else:
+        note = _note(row, run.policy, holds=holds)
+    if not note:
+        return row
     return msgspec.structs.replace(
         row, enforcement="sandboxed", note=note, reach="workspace", races="closed"
     )
+
+
+def _write_note(row: PolicyRow, run: RunOptions, *, holds: bool) -> str:
+    """What the sandbox enforces; empty if nothing. The same for the other notes. ``holds``: what is
+    left to the agent holds. Without a shell, that is the protection of files such as .git."""
+    if is_write_denied(run, (row,)):
+        return "the workspace cannot be written"
+    return "only the workspace and the policy's writable folders" if holds else ""
+
+
+def _network_note(policy: Policy, support: Support) -> str:
+    if policy.network_hosts:
+        hosts = ", ".join(policy.network_hosts)
+        has_proxy = support.method == "bubblewrap"
+        return f"but for {hosts}, which commands reach by a proxy" if has_proxy else ""
+    if policy.network == "allow":
+        return ""
+    return "only the model and the given tool servers can be reached"
+
+
+def _note(row: PolicyRow, policy: Policy, *, holds: bool) -> str:
+    match row.capability, row.verdict:
+        case "read", "allow":
+            return "the workspace, added folders and the system's programs"
+        case "read", "ask" if holds:
+            return "the workspace, added folders and the system's programs"
+        case "shell", "allow" if policy.shell_rules == ():
+            return "commands see and reach only what is in the sandbox"
+        case _:
+            return ""
 
 
 def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: Path) -> Sandbox:
@@ -149,8 +174,11 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
         cwd=launch.cwd or prepared.cwd,
         writable=(*base.writable, *own, *_credentials(prepared), *_recording(prepared)),
         readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
-        endpoints=tuple(_endpoints(prepared, launch)),
+        endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
+    if not box.network:
+        for endpoint in box.endpoints:
+            proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
     return Sandbox(support=support, box=_covered(box))
 
 
@@ -175,7 +203,10 @@ def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:
 def rows(prepared: PreparedRun, support: Support) -> tuple[SandboxRow, ...]:
     """What the sandbox of a run enforces."""
     env = prepared.environment.agent_values.values()
-    reached = (*(endpoint for text in env for endpoint in urls(text)), *_hosts(prepared.agent))
+    reached = (
+        *(endpoint for text in env for endpoint in urls(text)),
+        *_hosts(prepared.agent, prepared.environment.values),
+    )
     return _rows(prepared.agent, support, _base(prepared), reached)
 
 
@@ -183,22 +214,23 @@ def rows_before_a_run(
     agent: AgentSpec, run: RunOptions, report: Iterable[PolicyRow], cwd: str, support: Support
 ) -> tuple[SandboxRow, ...]:
     """What the sandbox would enforce for a run in this folder."""
-    box = _box(run, report, cwd, environment.variables().get("PATH", ""))
-    return _rows(agent, support, box, _hosts(agent))
+    environ = environment.variables()
+    box = _box(run, report, cwd, environ.get("PATH", ""))
+    return _rows(agent, support, box, _hosts(agent, environ))
 
 
 def _rows(
     agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[Endpoint]
 ) -> tuple[SandboxRow, ...]:
     home = str(paths.user_home())
-    box = msgspec.structs.replace(_covered(box), endpoints=tuple(endpoints))
+    box = msgspec.structs.replace(_covered(box), endpoints=(*box.endpoints, *endpoints))
     others = [name for each in registry.all_agents() for name in each.credential_files]
     names = {*credentials.NAMES, *others} - {*agent.credential_files}
     return cells.rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
 
 
-def _hosts(agent: AgentSpec) -> Iterator[Endpoint]:
-    for host in agent.hosts:
+def _hosts(agent: AgentSpec, environ: Mapping[str, str]) -> Iterator[Endpoint]:
+    for host in named_hosts(agent.hosts, environ):
         yield Endpoint(host, _PORTS["https"])
 
 
@@ -235,6 +267,8 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         hidden=own_state.files(),
         absent=tuple(path for path in own_state.files()[1:] if not os.path.lexists(path)),
         network=policy.network == "allow",
+        endpoints=tuple(_local_endpoints(policy)),
+        hosts=policy.host_rules(),
     )
 
 
@@ -373,7 +407,23 @@ def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
     texts += [server.url for server in prepared.run.mcp_servers if server.url]
     given = {endpoint for text in texts for endpoint in urls(text)}
     yield from sorted(given, key=lambda endpoint: (endpoint.host, endpoint.port))
-    yield from _hosts(agent)
+    yield from _hosts(agent, prepared.environment.values)
+
+
+def named_hosts(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
+    """The hosts, each ``{NAME}`` replaced by the value of that variable."""
+    for host in hosts:
+        names = re.findall(r"\{(\w+)\}", host)
+        values = {name: environ.get(name, "") for name in names}
+        if all(re.fullmatch(r"[a-z0-9-]+", value) for value in values.values()):
+            yield host.format(**values)
+
+
+def _local_endpoints(policy: Policy) -> Iterator[Endpoint]:
+    """Servers of this machine that the policy names: reached directly, as programs expect."""
+    for rule in policy.host_rules():
+        if rule.is_local:
+            yield from (Endpoint(rule.host, port) for port in rule.ports)
 
 
 def urls(text: str) -> Iterator[Endpoint]:

@@ -117,6 +117,8 @@ _HEADLESS = AgentSpec(
         "cloudcode-pa.googleapis.com",
         "oauth2.googleapis.com",
         "aiplatform.googleapis.com",
+        "{GOOGLE_CLOUD_LOCATION}-aiplatform.googleapis.com",
+        "aiplatform.{GOOGLE_CLOUD_LOCATION}.rep.googleapis.com",
     ),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,

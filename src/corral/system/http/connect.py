@@ -13,6 +13,7 @@ from corral.errors import CorralError, NetworkFailed
 from corral.system.http.connection import LARGEST_HEAD, Connection, error_text
 from corral.system.http.proxy import Proxy
 from corral.system.http.request import Origin
+from corral.system.http.tunnel import check_response, connect_request, proxy_error
 
 NEXT_ADDRESS = 0.25
 """Seconds after which another address of the host is tried at the same time."""
@@ -52,7 +53,7 @@ async def _connect_through_proxy(
             _Tunnel, proxy.host, proxy.port, happy_eyeballs_delay=NEXT_ADDRESS
         )
     except OSError as error:
-        raise _proxy_error(f"cannot be reached: {error_text(error)}") from error
+        raise proxy_error(f"cannot be reached: {error_text(error)}") from error
     try:
         await tunnel.open(origin, proxy)
         connection = make()
@@ -92,24 +93,10 @@ class _Tunnel(asyncio.Protocol):
             self._answered.set_result(None)
 
     async def open(self, origin: Origin, proxy: Proxy) -> None:
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
-        where = f"{host}:{origin.port}"
-        request = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
-        if proxy.authorization:
-            request += f"Proxy-Authorization: {proxy.authorization}\r\n"
         if self._transport is not None:
-            self._transport.write(f"{request}\r\n".encode("latin-1"))
+            self._transport.write(connect_request(proxy, origin.host, origin.port))
         await self._answered
-        head, blank, more = bytes(self._received).partition(b"\r\n\r\n")
-        line = head.partition(b"\r\n")[0].decode("latin-1")
-        version, _, rest = line.partition(" ")
-        if not blank or not version.startswith("HTTP/1."):
-            raise _proxy_error("closed the connection" if not blank else "does not speak HTTP")
-        if rest[:1] != "2" or more:
-            raise _proxy_error(
-                f"refuses to connect to {origin.authority}: {rest[:100]}",
-                retryable=rest[:1] == "5",
-            )
+        check_response(bytes(self._received), origin.authority)
 
 
 @lru_cache(4)
@@ -146,10 +133,4 @@ def _connect_error(error: Exception, origin: Origin, timeout: float | None) -> C
     return NetworkFailed(
         f"{host} cannot be reached: {error_text(error)}",
         hint="Check the base URL, the network, and whether a proxy is needed.",
-    )
-
-
-def _proxy_error(why: str, *, retryable: bool = True) -> NetworkFailed:
-    return NetworkFailed(
-        f"the proxy {why}", hint="Check HTTPS_PROXY and NO_PROXY.", retryable=retryable
     )

@@ -46,6 +46,11 @@ def basic(user: str | None, password: str | None) -> str:
     return f"Basic {b64encode(pair.encode()).decode()}"
 
 
+def authority(host: str, port: int) -> str:
+    """Host and port, as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _parse_proxy(named: str) -> Proxy:
     try:
         parts = urlsplit(named if "://" in named else f"http://{named}")

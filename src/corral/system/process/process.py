@@ -147,7 +147,8 @@ class Process:
         files = spec.scratch or _temporary()
         mark = os.urandom(16).hex()
         outer = os.environ.get(MARK)
-        env = {**spec.env, MARK: f"{outer}.{mark}" if outer else mark}
+        given = spec.env if spec.sandbox is None else spec.sandbox.environment(spec.env)
+        env = {**given, MARK: f"{outer}.{mark}" if outer else mark}
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
             with _writing(files):
                 feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)
@@ -187,10 +188,10 @@ class Process:
                 child = Child(
                     loop, popen=popen, tree=tree, feed=feed, out=out, err=tail, registry=registry
                 )
-            if wrapped is not None and wrapped.control is not None:
+            if spec.sandbox and wrapped is not None and wrapped.control is not None:
                 from corral.system.sandbox.gateway import Gateway
 
-                child.gateway = Gateway(loop, wrapped.control, wrapped.addresses)
+                child.gateway = Gateway(loop, wrapped.control, wrapped.addresses, spec.sandbox.box)
             undo.pop_all()
         _log.info("started %s as process %s", argv[0], popen.pid)
         return cls(child)
@@ -428,6 +429,8 @@ class Child:
                 if not self.tree.gone and not self._closed:
                     self.tree.kill()
                 self._close()
+            if self.gateway is not None:
+                await self.gateway.wait_closed()
         if cancelled:
             raise asyncio.CancelledError
         return self.exit or Exit(None, None)

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from corral.host_rules import HostRule
+
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder of corral's modules."""
 LOWEST_FREE_PORT = 1024
@@ -122,6 +124,12 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     """The network of the machine. Without it, only ``endpoints`` can be reached."""
     endpoints: tuple[Endpoint, ...] = ()
+    hosts: tuple[HostRule, ...] = ()
+    """Further hosts, which programs reach through a proxy."""
+
+
+PROXY = Endpoint("proxy.corral.internal", 3128)
+"""Where programs in the sandbox find the proxy to ``Box.hosts``. It is corral itself."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -154,7 +162,7 @@ def addresses(box: Box) -> tuple[Address, ...]:
     which a hosts file maps their names to, so a program needs no proxy and TLS is end to end."""
     hosts: dict[str, str] = {}
     found: dict[Address, None] = {}
-    for endpoint in box.endpoints:
+    for endpoint in (*((PROXY,) if box.hosts else ()), *box.endpoints):
         if endpoint.is_local:
             ip = "127.0.0.1"
         else:

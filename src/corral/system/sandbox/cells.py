@@ -128,7 +128,8 @@ def _inside(can_write: bool) -> SandboxRow:
 def _network(box: Box, *, is_limited: bool) -> SandboxRow:
     if box.network:
         return SandboxRow("network", "allow")
-    hosts = list(dict.fromkeys(endpoint.host for endpoint in box.endpoints))
+    named = (*(endpoint.host for endpoint in box.endpoints), *map(str, box.hosts))
+    hosts = list(dict.fromkeys(named))
     reached = _names(hosts) or "the model and the given tool servers"
     return _denied("network", f"only {reached} can be reached", is_limited)
 

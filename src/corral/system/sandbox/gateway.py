@@ -2,20 +2,28 @@
 
 The sandbox has its own network, which consists of a loopback interface. The program
 ``inner`` listens there and sends the listening sockets to corral. ``Gateway`` accepts connections
-from them in corral's event loop, connects each to its endpoint outside and copies bytes both ways.
-No process is needed for this, and no other program of the machine can connect.
+from them in corral's event loop, connects each to its endpoint outside, through the user's proxy if
+there is one (``outside``), and copies bytes both ways. One endpoint may be a proxy, which
+is corral itself (``host_proxy``). No process is needed for this, and no other program
+of the machine can connect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Sequence
 
-from corral.system.sandbox.box import Address, Endpoint
+from corral.errors import CorralError
+from corral.system.sandbox.box import PROXY, Address, Box, Endpoint
+from corral.system.sandbox.outside import open_outside, relay
 
-CHUNK = 1 << 16
+_log = logging.getLogger(__name__)
+
+LONGEST_END = 5.0
+"""Seconds for the end of connections that were cancelled."""
 
 
 class Gateway:
@@ -26,8 +34,10 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         control: socket.socket,
         addresses: Sequence[Address],
+        box: Box,
     ) -> None:
         self._loop = loop
+        self._box = box
         self._control = control
         self._addresses = addresses
         self._listeners: list[socket.socket] = []
@@ -53,7 +63,7 @@ class Gateway:
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
             accepted.setblocking(False)
-            task = self._loop.create_task(_forward(accepted, endpoint))
+            task = self._loop.create_task(_forward(accepted, endpoint, self._box))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -76,30 +86,24 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
 
+    async def wait_closed(self) -> None:
+        """Wait, after ``close``, until the connections have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LONGEST_END)
 
-async def _forward(accepted: socket.socket, endpoint: Endpoint) -> None:
+
+async def _forward(accepted: socket.socket, endpoint: Endpoint, box: Box) -> None:
     with contextlib.closing(accepted), contextlib.suppress(OSError):
-        inside_reader, inside_writer = await asyncio.open_connection(sock=accepted)
-        try:
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-        except OSError:
-            inside_writer.transport.abort()
+        inside = await asyncio.open_connection(sock=accepted)
+        if endpoint == PROXY:
+            from corral.system.sandbox.host_proxy import HostProxy
+
+            await HostProxy(box.hosts, box.endpoints).serve(inside)
             return
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_copy(inside_reader, writer))
-                group.create_task(_copy(reader, inside_writer))
-        finally:
-            # What is buffered is still sent.
-            writer.close()
-            inside_writer.close()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until the end of input, then pass the end on."""
-    with contextlib.suppress(OSError):
-        while data := await reader.read(CHUNK):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
+            outside = await open_outside(endpoint)
+        except (OSError, CorralError) as error:
+            _log.warning("the sandbox cannot reach %s: %s", endpoint.host, error)
+            inside[1].transport.abort()
+            return
+        await relay(inside, outside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -54,6 +55,15 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
                 return seatbelt.wrap(self.box, home)
             case None:
                 raise SandboxFailed(f"there is no sandbox: {self.support.reason}")
+
+    def environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment of a program in it. Without a network, the user's proxies are left out:
+        they cannot be reached from inside, and their URLs may contain passwords."""
+        if self.box.network or not self.support.is_complete:
+            return given
+        from corral.system.sandbox.proxy_variables import replace_proxy
+
+        return replace_proxy(given, self.box)
 
 
 def find_support(workspace: str | None = None) -> Support:

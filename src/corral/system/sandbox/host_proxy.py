@@ -1,0 +1,238 @@
+"""A proxy for programs in the sandbox, which connects to the hosts that the policy names.
+
+Theory of operation
+-------------------
+The sandbox has no network. ``gateway`` accepts connections to this proxy from inside, and the
+variables of ``proxy_variables`` make programs use it. Each connection carries one request:
+
+- ``CONNECT host:port``: after the answer, bytes are copied both ways. TLS is end to end.
+- ``GET http://host/path`` (any method): the request is sent on with the path only, the ``Host`` of
+  the URL and without the headers that are meant for a proxy. The connection ends with the response.
+
+A host is reached if it is one of the endpoints of the run or if a rule names it, with its port. A
+name is resolved once, here, and the connection is made to an address that was checked
+(``HostRule.may_lead_to``). If the user's own environment names a proxy for the host, that one is
+used and resolves the name; its credentials do not get into the sandbox.
+
+Everything else gets 403, with a text that says why. A program that ignores the variables reaches
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from corral.errors import ConfigError, NetworkFailed
+from corral.host_rules import HostRule, find_rule
+from corral.system.http.proxy import Proxy, authority, proxy_for
+from corral.system.sandbox.box import Endpoint
+from corral.system.sandbox.outside import Streams, open_first, open_through, relay
+
+_log = logging.getLogger(__name__)
+
+LARGEST_HEAD = 64 * 1024
+"""Bytes of a request's line and headers."""
+HEAD_SECONDS = 60.0
+CONNECT_SECONDS = 30.0
+_HTTP = 80
+_FOR_PROXIES = ("connection", "host", "keep-alive", "upgrade")
+"""Headers that are not sent on, besides those that start with ``proxy-``."""
+
+
+class Refused(Exception):
+    """The answer to a request that is not served."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    host: str
+    port: int
+    path: str
+    """Empty for ``CONNECT``."""
+    headers: tuple[str, ...] = ()
+    """As they were received."""
+
+    @property
+    def is_tunnel(self) -> bool:
+        return self.method == "CONNECT"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+    @property
+    def where(self) -> str:
+        return authority(self.host, self.port)
+
+    def head(self, proxy: Proxy | None) -> bytes:
+        """The request to send on: to the server, or to the user's proxy."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        host = shown if self.port == _HTTP else self.where
+        path = f"http://{host}{self.path}" if proxy else self.path
+        lines = [f"{self.method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
+        if proxy is not None and proxy.authorization:
+            lines.append(f"Proxy-Authorization: {proxy.authorization}")
+        kept = (line for line in self.headers if not _is_for_proxies(line))
+        return "\r\n".join([*lines, *kept, "", ""]).encode("latin-1")
+
+
+def parse_request(head: bytes) -> Request:
+    """Raises ``Refused``."""
+    first, *headers = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    method, target = _parse_line(first)
+    if any(line[:1] in " \t" or ":" not in line for line in headers):
+        raise Refused("400 Bad Request", "a header is malformed")
+    is_tunnel = method == "CONNECT"
+    try:
+        url = urlsplit(f"http://{target}" if is_tunnel else target)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = None
+    if not host or url.scheme != "http" or (is_tunnel and port is None):
+        raise Refused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return Request(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
+
+
+def _parse_line(line: str) -> tuple[str, str]:
+    """The method and the target of a request. Raises ``Refused``."""
+    parts = line.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise Refused("400 Bad Request", "this is a proxy for HTTP")
+    return parts[0], parts[1]
+
+
+def _is_for_proxies(header: str) -> bool:
+    name = header.partition(":")[0].strip().lower()
+    return name in _FOR_PROXIES or name.startswith("proxy-")
+
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Host and port → its IP addresses. Raises ``OSError``."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class HostProxy:
+    """Serves the connections of one sandbox."""
+
+    def __init__(
+        self, rules: Sequence[HostRule], endpoints: Sequence[Endpoint], resolve: Resolve = resolve
+    ) -> None:
+        self._rules = rules
+        self._endpoints = frozenset(endpoints)
+        self._resolve = resolve
+
+    async def serve(self, inside: Streams) -> None:
+        """One connection, to its end. Closes it."""
+        reader, writer = inside
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            request = parse_request(head)
+            outside = await self._connect(request)
+        except Refused as refused:
+            writer.write(_response(refused))
+        except (asyncio.LimitOverrunError, asyncio.IncompleteReadError, OSError):
+            pass
+        else:
+            if request.is_tunnel:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await relay(inside, outside)
+        finally:
+            writer.close()
+
+    async def _connect(self, request: Request) -> Streams:
+        """The connection outside, on which a plain request was sent already. Raises ``Refused``."""
+        addresses = await self._addresses(request)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await _open(request, addresses)
+        except (OSError, NetworkFailed, ConfigError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise Refused(
+                "502 Bad Gateway", f"{request.where} cannot be reached: {why or 'timeout'}"
+            ) from error
+
+    async def _addresses(self, request: Request) -> list[str]:
+        """Where to connect to. Raises ``Refused`` for what the policy does not allow."""
+        host, port = request.host, request.port
+        if request.endpoint in self._endpoints:
+            return [host]
+        rule = find_rule(self._rules, host, port)
+        if rule is None:
+            raise self._denied(f"the policy does not allow {request.where}")
+        if _proxy_to(request) is not None:
+            if _is_address(host) and not rule.may_lead_to(host):
+                raise self._denied(f"{host} is not a public address")
+            return [host]
+        try:
+            found = await self._resolve(host, port)
+        except OSError as error:
+            raise Refused("502 Bad Gateway", f"{host} cannot be resolved") from error
+        allowed = [address for address in found if rule.may_lead_to(address)]
+        if not allowed:
+            raise self._denied(
+                f"{host} leads to {', '.join(found)}, which is not a public address:"
+                " the policy must name that address itself",
+            )
+        return allowed
+
+    def _denied(self, why: str) -> Refused:
+        _log.warning("a program in the sandbox was refused a connection: %s", why)
+        allowed = ", ".join(map(str, self._rules))
+        return Refused("403 Forbidden", f"{why}. It allows: {allowed}")
+
+
+async def _open(request: Request, addresses: list[str]) -> Streams:
+    proxy = _proxy_to(request)
+    if proxy is None:
+        streams = await open_first(addresses, request.port)
+    elif request.is_tunnel:
+        return await open_through(proxy, request.endpoint)
+    else:
+        streams = await asyncio.open_connection(proxy.host, proxy.port)
+    if not request.is_tunnel:
+        streams[1].write(request.head(proxy))
+    return streams
+
+
+def _proxy_to(request: Request) -> Proxy | None:
+    """The user's own proxy."""
+    if request.endpoint.is_local:
+        return None
+    return proxy_for(f"{'https' if request.is_tunnel else 'http'}://{request.where}")
+
+
+def _is_address(host: str) -> bool:
+    with contextlib.suppress(OSError):
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        return True
+    return False
+
+
+def _response(refused: Refused) -> bytes:
+    body = f"corral: {refused.text}\n".encode()
+    head = (
+        f"HTTP/1.1 {refused.status}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
