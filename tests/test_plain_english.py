@@ -55,9 +55,11 @@ data, or messages that have their own test."""
 
 BANNED_NAMES = (
     *("desk", "doors", "diary", "diaries", "manners", "oddities", "undertaker", "zygote"),
-    *("last_will", "line_ear", "own_line", "told", "tell_all", "whose_bill", "struck_out"),
+    *("last_will", "line_ear", "own_line", "told", "untold", "tell_all", "whose_bill"),
+    *("struck_out", "again", "begun", "door", "fate", "hands", "heard", "keeper", "kids"),
+    *("ledger", "said", "tape", "whole"),
 )
-"""Names that no module, class, function or parameter may have."""
+"""Names that no module, class, function, parameter or variable may have."""
 
 IT_IS = r"(?:is|are|was|were|be|been)"
 
@@ -131,6 +133,8 @@ BANNED: tuple[tuple[str, str], ...] = (
     (r"\bhole(?:s)? `?\{\{", "placeholder"),
     (r"\bif (?:it|he|she) pleases\b|\bas it pleases\b", "without limits"),
     (r"\bwould have it\b|\bas the kit has it\b|\bas it has it\b", "says"),
+    (r"\bnobody (?:can|to ask|is asked|reads|answers)\b", "no one can, there is no one to"),
+    (r"\bfor what cannot be\b|\bas \w+ can bear\b", "for invalid values, as it supports"),
 )
 """(pattern, what to write instead)"""
 
@@ -153,12 +157,12 @@ def prose(path: Path) -> str:
 def python_prose(text: str) -> str:
     lines = [""] * (text.count("\n") + 1)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        said = token.string
-        if token.type == tokenize.NAME and said.startswith("test_"):
-            said = said.replace("_", " ")
+        words = token.string
+        if token.type == tokenize.NAME and words.startswith("test_"):
+            words = words.replace("_", " ")
         elif token.type not in PROSE:
             continue
-        for number, line in enumerate(said.splitlines(), token.start[0] - 1):
+        for number, line in enumerate(words.splitlines(), token.start[0] - 1):
             lines[number] += f" {line}"
     return "\n".join(lines)
 
@@ -208,7 +212,7 @@ def test_comments_docstrings_and_test_names_have_no_banned_phrase() -> None:
     assert found == []
 
 
-def test_no_module_class_function_or_parameter_has_a_banned_name() -> None:
+def test_no_module_class_function_parameter_or_variable_has_a_banned_name() -> None:
     found: list[str] = []
     for path in code_files():
         names = {path.stem} if path.is_relative_to(ROOT / "src") else set[str]()
@@ -217,6 +221,10 @@ def test_no_module_class_function_or_parameter_has_a_banned_name() -> None:
                 names.add(node.name)
             elif isinstance(node, ast.arg):
                 names.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
         found += [
             f"{path.relative_to(ROOT)}: {name}"
             for name in sorted(names)

@@ -93,34 +93,34 @@ DENIED = {
     "pi-cli": {"refused": ["bash", "write", "read"]},
 }
 
-TAPES = {name: Recordings(name) for name in LEAST}
-EVERY = [(name, cassette) for name, tapes in TAPES.items() for cassette in tapes.names]
+RECORDED = {name: Recordings(name) for name in LEAST}
+EVERY = [(name, cassette) for name, recorded in RECORDED.items() for cassette in recorded.names]
 
 
 @pytest.mark.parametrize("agent", LEAST)
 def test_recordings_exist(agent: str) -> None:
-    assert len(TAPES[agent].names) >= LEAST[agent]
-    assert set(CODE[agent]) | set(DENIED[agent]) <= set(TAPES[agent].names)
+    assert len(RECORDED[agent].names) >= LEAST[agent]
+    assert set(CODE[agent]) | set(DENIED[agent]) <= set(RECORDED[agent].names)
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
 def test_a_recording_becomes_these_events(agent: str, name: str) -> None:
-    played = TAPES[agent]
+    played = RECORDED[agent]
     check_golden(played.folder / f"{name}.events.ndjson", as_lines(played(name)))
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
 def test_the_end_and_the_denied_calls_are_reported_correctly(agent: str, name: str) -> None:
-    ended = TAPES[agent].done(name)
+    ended = RECORDED[agent].done(name)
     assert (ended.error.code if ended.error else None) == CODE[agent].get(name)
     assert [refusal.name for refusal in ended.denied] == DENIED[agent].get(name, [])
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
 def test_chunk_boundaries_do_not_matter(agent: str, name: str) -> None:
-    assert as_lines(TAPES[agent](name, 7)) == as_lines(TAPES[agent](name))
+    assert as_lines(RECORDED[agent](name, 7)) == as_lines(RECORDED[agent](name))
 
 
 @pytest.mark.parametrize(("agent", "name"), EVERY)
 def test_every_line_is_known(agent: str, name: str) -> None:
-    assert [event for event in TAPES[agent](name) if isinstance(event, Unknown)] == []
+    assert [event for event in RECORDED[agent](name) if isinstance(event, Unknown)] == []

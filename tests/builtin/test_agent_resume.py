@@ -126,10 +126,12 @@ async def _buried() -> None:
 
 
 async def test_the_command_line_resumes_the_last_session(ours: BuiltinAgent) -> None:
-    code, out, told_ = await run_command(ours, [say("One.")], prompt="first")
-    assert (code, out) == (0, "One.\n"), told_
-    code, out, told_ = await run_command(ours, [say("Two.")], "--resume", "last", prompt="second")
-    assert (code, out) == (0, "Two.\n"), told_
+    code, out, reported = await run_command(ours, [say("One.")], prompt="first")
+    assert (code, out) == (0, "One.\n"), reported
+    code, out, reported = await run_command(
+        ours, [say("Two.")], "--resume", "last", prompt="second"
+    )
+    assert (code, out) == (0, "Two.\n"), reported
     assert ours.requests[-1].texts == ["first", "One.", "second"]
 
 

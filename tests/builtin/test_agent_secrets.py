@@ -160,8 +160,8 @@ def test_any_split_of_a_text_gives_the_same_result(size: int) -> None:
     secrets = {"A": "abcabcabd", "B": "cabd-and-more"}
     text = "xx abcabcabcabd yy abcabcab cabd-and-more abcabcabd-and-more zz abc"
     pieces = StreamRedactor(SecretRedactor(secrets))
-    told_ = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
-    complete = "".join([*told_, pieces.finish()])
+    shown = [pieces.add(text[at : at + size]) for at in range(0, len(text), size)]
+    complete = "".join([*shown, pieces.finish()])
     assert not any(secret in complete for secret in secrets.values())
     assert complete.startswith("xx abc[A redacted] yy abcabcab ")
     assert complete.endswith(" zz abc")

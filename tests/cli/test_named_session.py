@@ -59,7 +59,7 @@ def test_a_name_whose_session_is_gone_is_an_error_that_says_what_to_do(session: 
     assert run("text hi", cwd=session).stdout == "hi\n"
 
 
-def test_what_is_denied_because_nobody_can_be_asked_is_printed(session: Path) -> None:
+def test_what_is_denied_because_no_one_can_be_asked_is_printed(session: Path) -> None:
     done = run("text hi", cwd=session)
     assert "there is no terminal to ask on: write, shell" in done.stderr
 

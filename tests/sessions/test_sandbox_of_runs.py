@@ -92,7 +92,7 @@ def test_a_denied_write_makes_the_workspace_read_only(workspace: Path) -> None:
     assert str(workspace) in found.box.readable
 
 
-def test_nothing_can_be_written_if_nobody_can_be_asked(workspace: Path) -> None:
+def test_nothing_can_be_written_if_no_one_can_be_asked(workspace: Path) -> None:
     found = prepared(workspace, policy=Policy()).command_sandbox()
     assert found is not None
     assert found.box.writable == ()

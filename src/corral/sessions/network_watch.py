@@ -72,7 +72,7 @@ class NetworkWatch:
         self._silent_since = self._loop.time()
         self._silence = FIRST_SILENCE
         """Seconds of silence before the next attempt."""
-        self._heard = False
+        self._received = False
         self._failed = 0
         """Failed attempts in a row."""
         self._reason: str | None = None
@@ -83,7 +83,7 @@ class NetworkWatch:
     def on_items(self, items: list[RawEvent]) -> None:
         """What the agent sent."""
         if any(isinstance(item, FROM_MODEL) for item in items):
-            self._heard = True
+            self._received = True
             self._silence = LATER_SILENCE
             self._silent_since = self._loop.time()
 
@@ -96,7 +96,7 @@ class NetworkWatch:
     def cause_of(self, error: CorralError | None) -> CorralError | None:
         """The same error, or ``NetworkFailed`` if the agent gave up for another reason, as it
         says, in a turn in which the service could not be reached and was not heard."""
-        if self._reason is None or self._heard or not isinstance(error, _VAGUE):
+        if self._reason is None or self._received or not isinstance(error, _VAGUE):
             return error
         return unreachable(self._reason)
 
@@ -128,10 +128,10 @@ class NetworkWatch:
         if reason is not None and not self._warned:
             self._warned = True
             emit(_warning(reason))
-        if reason is not None and not self._heard and self._failed >= self._failures:
+        if reason is not None and not self._received and self._failed >= self._failures:
             fail(unreachable(reason))
             return
-        quickly = reason is not None and not self._heard
+        quickly = reason is not None and not self._received
         self._silence = INTERVAL if quickly else LATER_SILENCE
         self._silent_since = self._loop.time()
         self._timer = self._arm(self._silence)

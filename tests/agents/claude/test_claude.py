@@ -154,7 +154,7 @@ def test_a_policy_becomes_offered_hidden_allowed_and_asked_tools(
     assert not free & set(rules(started)["ask"])
 
 
-def test_tools_that_would_ask_are_not_offered_if_nobody_can_answer() -> None:
+def test_tools_that_would_ask_are_not_offered_if_no_one_can_answer() -> None:
     server = McpServer("notes", command=("notes",))
     for peer in (False, True):
         started = launch(interactive=False, mcp_servers=[server], peer=peer)

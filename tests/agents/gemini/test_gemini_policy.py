@@ -437,7 +437,7 @@ def test_every_capability_is_enforced_by_the_cli_itself() -> None:
         assert {enforcement for _, enforcement in rows.values()} == {"native"}, name
 
 
-def test_ask_is_reported_as_deny_if_nobody_can_answer() -> None:
+def test_ask_is_reported_as_deny_if_no_one_can_answer() -> None:
     rows = {row.capability: row for row in compiled(Policy()).report}
     assert rows["write"].verdict == "ask"
     assert "ask→deny" in rows["write"].note
@@ -539,7 +539,7 @@ def test_the_cli_does_not_answer_permission_requests_for_the_shell_itself(
         assert taken(rule.get("argsPattern", ""))
 
 
-def test_if_nobody_can_answer_both_agents_are_offered_the_same_tools() -> None:
+def test_if_no_one_can_answer_both_agents_are_offered_the_same_tools() -> None:
     for policy in (Policy(), Policy.read_only(), Policy(network="ask", mcp="ask")):
         rules = asking_rules(policy, interactive=False)
         assert {rule["decision"] for rule in rules} == {"allow", "deny"}

@@ -24,7 +24,7 @@ from corral.protocol.stream_json.frames import Frames
 from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.sessions.event_normalizer import EventNormalizer
 
-MANNERS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, denied_texts=("is hidden",))
+QUIRKS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, denied_texts=("is hidden",))
 TASK = {"task_type": "local_agent"}
 SPENT = {"m": {"inputTokens": 10, "outputTokens": 2, "costUSD": 0.5}}
 
@@ -54,24 +54,24 @@ def asks(id: str, tool: str, **given: Any) -> dict[str, Any]:
 
 
 def test_a_result_is_early_while_sub_agents_run_and_usage_includes_them() -> None:
-    items = hear(StreamJsonClient(MANNERS), tasks(TASK), result(), tasks(), result())
+    items = hear(StreamJsonClient(QUIRKS), tasks(TASK), result(), tasks(), result())
     early, last = items
     assert isinstance(early, UsageReport)
     assert isinstance(last, TurnEnd)
     assert (last.usage.input, last.usage.output, last.cost.usd) == (20, 4, 1.0)
     assert {name: usage.input for name, usage in last.usage_by_model.items()} == {"m": 20}
-    (only,) = hear(StreamJsonClient(MANNERS), tasks({"task_type": "local_bash"}), result())
+    (only,) = hear(StreamJsonClient(QUIRKS), tasks({"task_type": "local_bash"}), result())
     assert isinstance(only, TurnEnd)
 
 
 def test_a_success_with_an_error_is_an_error() -> None:
-    (finish,) = hear(StreamJsonClient(MANNERS), result(is_error=True, result="API Error: 500"))
+    (finish,) = hear(StreamJsonClient(QUIRKS), result(is_error=True, result="API Error: 500"))
     assert isinstance(finish, TurnEnd)
     assert (finish.ok, finish.message) == (False, "API Error: 500")
 
 
 def test_a_permission_request_is_answered_with_the_input_of_the_call() -> None:
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     (request,) = hear(control, asks("q1", "Bash", command="ls"))
     assert isinstance(request, PermissionRequest)
     assert (request.kind, request.title) == ("execute", "Bash ls")
@@ -84,7 +84,7 @@ def test_a_permission_request_is_answered_with_the_input_of_the_call() -> None:
 
 
 def test_a_denied_call_is_denied_and_a_failed_call_is_not() -> None:
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     hear(control, asks("q1", "Write", file_path="a"))
     reply = json.loads(control.answer(control.open_requests["q1"], allow=False, message="no"))
     assert reply["response"]["response"]["behavior"] == "deny"
@@ -99,7 +99,7 @@ def test_a_denied_call_is_denied_and_a_failed_call_is_not() -> None:
 
 
 def test_a_call_stopped_by_an_interrupt_is_cancelled_and_not_denied() -> None:
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     assert json.loads(control.interrupt())["request"] == {"subtype": "interrupt"}
     meta = [{"id": "t1", "non_execution_kind": "user-rejected"}]
     (item,) = hear(control, returned("t1", "rejected", tool_result_meta=meta))
@@ -108,7 +108,7 @@ def test_a_call_stopped_by_an_interrupt_is_cancelled_and_not_denied() -> None:
 
 
 def test_a_withdrawn_permission_request_is_reported_and_dropped() -> None:
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     back = {"type": "control_cancel_request", "request_id": "q1"}
     items = hear(control, asks("q1", "Bash", command="ls"), back, back)
     assert isinstance(items[-1], PermissionDecision)
@@ -117,7 +117,7 @@ def test_a_withdrawn_permission_request_is_reported_and_dropped() -> None:
 
 
 def test_a_control_request_that_is_not_offered_gets_an_error_reply() -> None:
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     hook = {"type": "control_request", "request_id": "h", "request": {"subtype": "hook_callback"}}
     assert hear(control, hook) == []
     (reply,) = control.replies
@@ -125,14 +125,14 @@ def test_a_control_request_that_is_not_offered_gets_an_error_reply() -> None:
 
 
 def test_an_unknown_line_is_reported_unchanged() -> None:
-    (item,) = hear(StreamJsonClient(MANNERS), {"type": "rate_limit_event", "x": 1})
+    (item,) = hear(StreamJsonClient(QUIRKS), {"type": "rate_limit_event", "x": 1})
     assert isinstance(item, Unknown)
     assert item.frame == {"type": "rate_limit_event", "x": 1}
 
 
 def test_tool_progress_is_not_reported() -> None:
     line = {"type": "tool_progress", "tool_name": "Bash", "elapsed_time_seconds": 30}
-    assert hear(StreamJsonClient(MANNERS), line) == []
+    assert hear(StreamJsonClient(QUIRKS), line) == []
 
 
 def test_there_is_one_warning_for_an_answer_that_broke_off() -> None:
@@ -145,7 +145,7 @@ def test_there_is_one_warning_for_an_answer_that_broke_off() -> None:
 
     complete = {"id": "b", "content": [{"type": "text", "text": "Hello"}]}
     assistant = {"type": "assistant", "message": complete}
-    control = StreamJsonClient(MANNERS)
+    control = StreamJsonClient(QUIRKS)
     items = hear(
         control, start("a"), piece("Hel"), start("b"), piece("Hello"), assistant, start("c")
     )
@@ -155,7 +155,7 @@ def test_there_is_one_warning_for_an_answer_that_broke_off() -> None:
 
 def test_a_second_init_is_the_same_session() -> None:
     reported = {"type": "system", "subtype": "init", "session_id": "s", "model": "m"}
-    stream = NdjsonStream(Frames, StreamJsonClient(MANNERS).translate)
+    stream = NdjsonStream(Frames, StreamJsonClient(QUIRKS).translate)
     guard = EventNormalizer(Init(run_id="r", agent="a"), started=0.0)
     lines = [reported, reported, result()]
     items = stream.receive(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
@@ -167,12 +167,12 @@ def test_a_second_init_is_the_same_session() -> None:
 def test_text_in_the_name_of_the_user_is_not_part_of_the_answer() -> None:
     words = [{"type": "text", "text": "Your previous response had no visible output."}]
     line = {"type": "user", "message": {"role": "user", "content": words}, "isSynthetic": True}
-    assert hear(StreamJsonClient(MANNERS), line) == []
+    assert hear(StreamJsonClient(QUIRKS), line) == []
 
 
 def test_the_first_lines_are_the_handshake_and_the_prompt_with_its_images() -> None:
     hello, prompt = encode_prompt(
-        "look", [Image(b"\0\0\0", "image/png")], MANNERS.media
+        "look", [Image(b"\0\0\0", "image/png")], QUIRKS.media
     ).splitlines()
     assert json.loads(hello)["request"]["subtype"] == "initialize"
     content = json.loads(prompt)["message"]["content"]

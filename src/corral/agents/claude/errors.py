@@ -6,12 +6,11 @@ from typing import TypeAlias
 
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
-from corral.agents.shared.api_errors import QUOTA, unauthenticated
+from corral.agents.shared.api_errors import QUOTA, SERVICE_FAULT, unauthenticated
 from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
-_AGAIN = "The model's service is at fault: try again."
 _NETWORK = "Check the network, the proxy variables and ANTHROPIC_BASE_URL."
 _SHORTER = "Shorten the prompt or start a new session."
 _REPHRASE = "Rephrase the prompt, or try another model."
@@ -22,8 +21,8 @@ _KINDS: dict[str, tuple[type[CorralError], str | None]] = {
     "oauth_org_not_allowed": (errors.AccessDenied, "The account's organisation forbids it."),
     "billing_error": (errors.QuotaSpent, QUOTA),
     "rate_limit": (errors.RateLimited, "Wait and try again."),
-    "overloaded": (errors.ServerFailed, _AGAIN),
-    "server_error": (errors.ServerFailed, _AGAIN),
+    "overloaded": (errors.ServerFailed, SERVICE_FAULT),
+    "server_error": (errors.ServerFailed, SERVICE_FAULT),
     "model_not_found": (errors.ModelNotFound, _MODEL),
     "max_output_tokens": (
         errors.StreamBroken,
@@ -58,7 +57,7 @@ _SIGNS: tuple[_Sign, ...] = (
     (("issue with the selected model", "model not found"), errors.ModelNotFound, _MODEL),
     (("400", "invalid_request"), errors.InvalidRequest, None),
     (("403", "forbidden", "permission"), errors.AccessDenied, None),
-    (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed, _AGAIN),
+    (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed, SERVICE_FAULT),
 )  # fmt: skip
 """Parts of the text of an error without a code → the error. The first match counts."""
 

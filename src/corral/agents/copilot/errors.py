@@ -6,7 +6,7 @@ import re
 
 from corral import errors
 from corral.agents.shared import exit_errors
-from corral.agents.shared.api_errors import QUOTA
+from corral.agents.shared.api_errors import QUOTA, SERVICE_FAULT
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
@@ -15,7 +15,6 @@ KEY_HINT = (
     " COPILOT_GITHUB_TOKEN for GitHub's."
 )
 _LOST = "No session, task, or name matched"
-_AGAIN = "The model's service is at fault: try again."
 
 _BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
     400: (errors.InvalidRequest, None),
@@ -46,10 +45,10 @@ def _failed(kind: str, message: str) -> CorralError:
     if kind == "aborted":
         return errors.Interrupted("Copilot was stopped")
     if message.startswith("No response was returned"):
-        return errors.EmptyAnswer(message, hint=exit_errors.AGAIN)
+        return errors.EmptyAnswer(message, hint=exit_errors.NO_ANSWER_HINT)
     status = int(kind) if kind.isdecimal() else _status_of(message)
     if status is not None and status >= 500:
-        return errors.ServerFailed(message, hint=_AGAIN)
+        return errors.ServerFailed(message, hint=SERVICE_FAULT)
     if status == 400:
         status = _status_of(message) or 400
     if status is None and any(

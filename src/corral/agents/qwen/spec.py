@@ -68,7 +68,7 @@ def _failed(_kind: str, message: str) -> CorralError:
     if text.startswith("Operation cancelled"):
         return errors.Interrupted("the turn was stopped")
     if "empty response" in text:
-        return errors.EmptyAnswer(text, hint=exit_errors.AGAIN)
+        return errors.EmptyAnswer(text, hint=exit_errors.NO_ANSWER_HINT)
     return error_from_service(text.removeprefix("Internal error: "), launch.KEY_HINT)
 
 

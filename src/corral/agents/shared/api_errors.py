@@ -11,7 +11,7 @@ import re
 from corral import errors
 from corral.errors import CorralError
 
-_AGAIN = "The model's service is at fault: try again."
+SERVICE_FAULT = "The model's service is at fault: try again."
 _SHORTER = "Shorten the prompt or start a new session."
 QUOTA = "The account's quota is spent: wait, pay, or change key."
 _AUTHENTICATION = ("api key", "api_key", "unauthorized", "authenticat", "not logged in")
@@ -82,7 +82,7 @@ def error_from_service(text: str, key_hint: str) -> CorralError:
         if any(sign in low for sign in signs):
             return kind(text, hint=hint)
     if status.startswith("5"):
-        return errors.ServerFailed(text, hint=_AGAIN)
+        return errors.ServerFailed(text, hint=SERVICE_FAULT)
     kind, hint = _STATUS.get(status, (errors.ProcessFailed, None))
     return kind(text, hint=hint)
 

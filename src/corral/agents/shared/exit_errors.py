@@ -12,7 +12,7 @@ from corral.agents.shared.api_errors import error_from_service, unauthenticated
 from corral.agents.spec import Ending
 from corral.errors import CorralError
 
-AGAIN = "Often transient: try again, or give the model something to answer."
+NO_ANSWER_HINT = "Often transient: try again, or give the model something to answer."
 
 
 def explain(
@@ -50,7 +50,7 @@ def error_after_success(
     if ending.code:
         return errors.ProcessFailed(f"{title} reported success but exited with {ending.code}")
     if needs_answer and not ending.answered:
-        return errors.EmptyAnswer(f"{title} ended its turn without any answer", hint=AGAIN)
+        return errors.EmptyAnswer(f"{title} ended its turn without any answer", hint=NO_ANSWER_HINT)
     return None
 
 

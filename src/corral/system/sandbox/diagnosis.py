@@ -89,8 +89,8 @@ def _run(wrapped: Wrapped) -> str | None:
     )
     if done.returncode == 0:
         return None
-    said = done.stderr.decode(errors="replace").strip()
-    return said.removeprefix("bwrap: ") or f"exit code {done.returncode}"
+    message = done.stderr.decode(errors="replace").strip()
+    return message.removeprefix("bwrap: ") or f"exit code {done.returncode}"
 
 
 def startup_error(stderr: str) -> SandboxFailed | None:

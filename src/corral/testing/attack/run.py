@@ -320,8 +320,8 @@ class _PolicyAttack:
         """The attempts that the script made, with what they printed."""
         calls = [made for made in model.made if made.attempt is SCRIPT]
         if self._scripted and not any(END in call.returned for call in calls):
-            said = calls[0].returned[:400] if calls else "it was not called"
-            self._problem = self._problem or f"the script did not end: {said}"
+            returned_text = calls[0].returned[:400] if calls else "it was not called"
+            self._problem = self._problem or f"the script did not end: {returned_text}"
             return []
         found: list[Made] = []
         for attempt in self._scripted:
