@@ -150,6 +150,7 @@ class ClientFiles:
             "policy": self._setting.policy,
             "timeout": 120,
             "keep": False,
+            "sandbox": "off",  # the methods run in corral, not in the program
             "program": str(self._program(arena, attempts, results)),
             "env": {self._probe.url_env: arena.url, self._probe.key_env: arena.key},
         }
