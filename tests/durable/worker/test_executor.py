@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import inspect
 import pickle
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from corral.durable import query, service
-from corral.durable.dbos import database
+from corral.durable.dbos import database, leases
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor, run_workflow
 from corral.errors import ConfigError, StorageFailed
@@ -208,3 +209,29 @@ def test_an_engine_that_cannot_start_raises_and_does_not_say_that_it_serves(
         here.run_here(served.append)
     assert served == []
     assert "failed to launch" not in caplog.text
+
+
+def test_a_takeover_in_this_process_does_not_look_like_a_live_executor(tmp_path: Path) -> None:
+    """A run that is resumed at that moment would wait for the dead executor for ever."""
+    found = database.find(str(tmp_path / "x.db"))
+    database.prepare(found)
+    is_taking_over, is_over = threading.Event(), threading.Event()
+    answers: list[bool] = []
+
+    def take_over() -> None:
+        with leases.taking_over, leases.open_leases(found).claim("dead"):
+            is_taking_over.set()
+            is_over.wait(60)
+
+    def look() -> None:
+        with contextlib.closing(leases.ExecutorLiveness(found, is_strict=True)) as liveness:
+            answers.append(liveness.is_alive("dead"))
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (take_over, look)]
+    threads[0].start()
+    assert is_taking_over.wait(60)
+    threads[1].start()
+    threads[1].join(2)
+    is_over.set()
+    threads[1].join(60)
+    assert answers == [False]

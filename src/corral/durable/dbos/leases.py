@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _held_here: set[str] = set()
 """Executors of this process."""
+taking_over = threading.RLock()
+"""Held while this process takes over the work of a dead executor: it holds that executor's lease
+then, which must not look like an executor that is alive."""
 
 
 class Leases(Protocol):
@@ -80,7 +83,7 @@ class ExecutorLiveness:
 
     def _is_held(self, executor: str, pause: float) -> bool:
         time.sleep(pause)
-        with self._leases.claim(executor) as is_dead:
+        with taking_over, self._leases.claim(executor) as is_dead:
             return not is_dead
 
     def close(self) -> None:

@@ -329,12 +329,16 @@ class Executor:
         suspects: set[str] = set()
         for executor in sorted(self.leases.busy() - {self.id}):
             with self.leases.claim(executor) as is_dead:
-                if is_dead and not self.leases.is_certain and executor not in self._suspects:
-                    suspects.add(executor)  # it has until the next check to come back
-                elif is_dead:
-                    # Agents that it left on this machine would run beside the restarted ones.
-                    ProcessRegistry(paths.process_registry()).reap()
-                    adapter.recover(executor)
+                pass
+            if is_dead and not self.leases.is_certain and executor not in self._suspects:
+                suspects.add(executor)  # it has until the next check to come back
+            elif is_dead:
+                # Agents that it left on this machine would run beside the restarted ones. This
+                # takes seconds, in which nobody may believe that the executor is alive.
+                ProcessRegistry(paths.process_registry()).reap()
+                with leases.taking_over, self.leases.claim(executor) as is_dead:
+                    if is_dead:
+                        adapter.recover(executor)
         self._suspects = suspects
 
     def _give_up(self) -> None:
