@@ -15,6 +15,7 @@ import os
 import secrets
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -187,7 +188,11 @@ def main() -> int:
             print("a surface does not work without a fault")
             return 1
         chaos.results.clear()
-        run_all(chaos, cases, given.jobs)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            run_all(chaos, cases, given.jobs)
+        except KeyboardInterrupt:
+            print("interrupted; the results so far:")
     print(f"\n{table.as_markdown(chaos.results, FAULTS, SURFACES)}\n")
     print(table.summary(chaos.results))
     print(f"{time.monotonic() - began:.0f} s; {chaos.missed} runs ended before their fault")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -34,6 +35,8 @@ def in_fork(work: Callable[[], Verdict]) -> Verdict:
     pid = os.fork()
     if not pid:
         os.close(reader)
+        # An interrupted run ends its processes, as every other does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             verdict = work()
         except BaseException:
