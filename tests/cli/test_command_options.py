@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from corral.cli.main import COMMANDS, command
 from corral.cli.options import database_option
 
 
@@ -23,3 +25,13 @@ from corral.cli.options import database_option
 )
 def test_a_printed_database_option_has_no_password(given: str | None, expected: str) -> None:
     assert database_option(given) == expected
+
+
+def test_the_lists_of_commands_fit_a_terminal_of_80_columns() -> None:
+    context = click.Context(command, info_name="corral", terminal_width=80, max_content_width=80)
+    for name in COMMANDS:
+        found = command.get_command(context, name)
+        if isinstance(found, click.Group):
+            help_text = found.get_help(click.Context(found, context, info_name=name))
+            cut = [line for line in help_text.splitlines()[1:] if line.endswith("...")]
+            assert cut == [], name

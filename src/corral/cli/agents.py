@@ -40,8 +40,10 @@ def command() -> None:
 @command.command("list")
 @JSON
 def list_agents(as_json: bool) -> None:
-    """List the known agents: installed and tested version, the key or sign-in that was found,
-    whether one process serves many prompts, and whether commands run in a sandbox."""
+    """List the known agents.
+
+    Shows the installed and the tested version, the key or sign-in that was found, whether one
+    process serves many prompts, and whether commands run in a sandbox."""
     found = [_state(agent) for agent in config.all_agents()]
     if as_json:
         echo_json(json.dumps(found))
@@ -101,7 +103,9 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name", default="gemini", shell_complete=completing("agents"))
 @click.option("-q", "--quiet", is_flag=True, help="Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
-    """Install the tested version of an agent from npm into corral's own folder."""
+    """Install the tested version of an agent from npm.
+
+    It is installed into corral's own folder."""
     agent = config.find_agent(name)
     if not agent.programs:
         raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
@@ -130,8 +134,10 @@ def policy(
     sandbox: SandboxMode,
     as_json: bool,
 ) -> None:
-    """Show how a policy is enforced: native, brokered, advisory or impossible; or sandboxed, which
-    is enforced by the operating system. A run gets a sandbox if the agent alone is not enough."""
+    """Show how a policy is enforced.
+
+    The levels are native, brokered, advisory or impossible; or sandboxed, which is enforced by the
+    operating system. A run gets a sandbox if the agent alone is not enough."""
     agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
@@ -203,10 +209,11 @@ def _sandbox_line(decision: enforcement.Decision) -> str:
 @click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
 @JSON
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
-    """Check that an agent works here, and what is missing to use it: a key or a sign-in, the
-    network. It is run with a scripted model: a tool call must work, and a shell command must be
-    denied. No key is used and nothing is spent. NAME may be vendor:model. The exit code is 6
-    without credentials."""
+    """Check that an agent works here, and what is missing.
+
+    What is missing to use it may be a key, a sign-in or the network. The agent is run with a
+    scripted model: a tool call must work, and a shell command must be denied. No key is used and
+    nothing is spent. NAME may be vendor:model. The exit code is 6 without credentials."""
     from corral.cli import doctor as doctor_command
 
     if reap:
@@ -261,10 +268,11 @@ class CheckFlags(TypedDict):
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per agent.")
 def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
-    """Run the conformance kit: scenarios with a scripted model, whose effects are checked.
-    NAME is an agent, vendor:model for the built-in agent, or any command that speaks ACP,
-    which is then run with its own model. What an agent does not claim is skipped. The exit
-    code is 1 if something failed.
+    """Run the conformance kit with an agent.
+
+    It consists of scenarios with a scripted model, whose effects are checked. NAME is an agent,
+    vendor:model for the built-in agent, or any command that speaks ACP, which is then run with its
+    own model. What an agent does not claim is skipped. The exit code is 1 if something failed.
 
     With --attack the scripted model plays an injected agent and tries to break each policy:
     commands, paths, links, web tools, MCP servers, the environment. The exit code is 1 if a

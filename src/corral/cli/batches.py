@@ -59,7 +59,9 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
 @DB
 @JSON
 def show(name: str, db: str | None, as_json: bool) -> None:
-    """Show the progress and the failures of BATCH: its name, a unique beginning, or 'last'."""
+    """Show the progress and the failures of BATCH.
+
+    BATCH is its name, a unique beginning of it, or 'last'."""
     require()
     from corral.durable.batch import api, query
 
@@ -102,13 +104,14 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
 @command.command("resume", context_settings={"ignore_unknown_options": True})
 @click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF BATCH]...")
 @DB
 def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
-    """Continue BATCH: run the command that started it again, in the same folder.
+    """Continue BATCH with the command that started it.
 
-    Finished tasks are not repeated. OPTIONS of `corral batch` that are given here are added, such
-    as a larger --max-budget-usd, or --retry-failed for a batch that has ended.
+    The command is run again in the same folder; finished tasks are not repeated. OPTIONS of `corral
+    batch` that are given here are added, such as a larger --max-budget-usd, or --retry-failed for a
+    batch that has ended.
     """
     require()
     from corral.cli.main import command as corral

@@ -62,7 +62,9 @@ def show(agent: str | None, as_json: bool) -> None:
 
 @command.command("check")
 def check() -> int:
-    """Check all configuration files: syntax, keys, values, and agents that they declare."""
+    """Check all configuration files.
+
+    Checks syntax, keys, values, and agents that they declare."""
     files = [each for each in config.files() if each.exists]
     problems: list[str] = []
     try:

@@ -27,8 +27,9 @@ def command() -> None:
 @command.command("new")
 @click.argument("script", type=click.Path(path_type=Path), default=DEFAULT_SCRIPT)
 def new(script: Path) -> None:
-    """Write an example script with comments, fake.toml or SCRIPT, that `corral fake serve`
-    serves. A file that exists is not overwritten."""
+    """Write an example script with comments.
+
+    It is fake.toml, or SCRIPT, for `corral fake serve`. A file that exists is not overwritten."""
     from corral.testing.model_server.example import EXAMPLE
 
     try:
@@ -48,8 +49,9 @@ def new(script: Path) -> None:
 @click.option("--key", help="Reject every other API key.")
 @click.option("--seconds", type=DURATION, help="Stop after this time.")
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
-    """Serve SCRIPT (TOML or JSON; fake.toml if it is left out) on 127.0.0.1 until Ctrl-C.
-    `corral fake new` writes an example.
+    """Serve SCRIPT on 127.0.0.1 until Ctrl-C.
+
+    SCRIPT is TOML or JSON, fake.toml if it is left out. `corral fake new` writes an example.
 
     A script is a list of turns, served one after the other:
 

@@ -47,8 +47,9 @@ def command() -> None:
 @click.option("--provider", "name", metavar="NAME", help="Only this vendor.")
 @JSON
 def list_models(name: str | None, as_json: bool) -> None:
-    """List the vendors, whether their keys are set, and the models of the catalogue. Other
-    models can be used too."""
+    """List the vendors and the models of the catalogue.
+
+    Shows for each vendor whether its key is set. Other models can be used too."""
     known = list(registry.all_providers()) if name is None else [registry.find_provider(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]

@@ -213,9 +213,10 @@ def delete(names: tuple[str, ...]) -> None:
 @click.option("--all", "everywhere", is_flag=True, help="Stop all named sessions.")
 @click.option("--forget", is_flag=True, help="The next run with this name starts a new session.")
 def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
-    """Stop the background process of the named session NAME (corral run --session NAME).
+    """Stop the background process of the named session NAME.
 
-    The conversation stays stored: the next run with this name continues it.
+    It was started by corral run --session NAME. The conversation stays stored: the next run with
+    this name continues it.
     """
     if everywhere == (name is not None):
         raise ConfigError("give the name of a session, or --all")
@@ -244,7 +245,9 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
 @click.argument("name", shell_complete=completing("sessions"))
 @click.argument("file", default="-")
 def answer(name: str, file: str) -> None:
-    """Answer a session that waits for a person, from FILE or stdin; 'last' is the newest."""
+    """Answer a session that waits for a person.
+
+    The answer is read from FILE or stdin; 'last' is the newest session."""
     record = store.find(name)
     question = question_files.open_question(record)
     if question is None:

@@ -323,8 +323,9 @@ def find(name: str) -> SessionRecord:
     by_id = {each.folder.name: each for each in records}
     found = find_id(name, list(by_id), "sessions")
     if found is None:
-        what = "there is no session yet" if name == LAST else f"no session is called {name!r}"
-        raise ResumeLost(what, hint="corral sessions list shows them.")
+        if name == LAST:
+            raise ResumeLost("there is no session yet", hint="`corral run PROMPT` starts one.")
+        raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
     return by_id[found]
 
 
