@@ -234,7 +234,7 @@ def test_every_toml_block_is_what_the_code_reads() -> None:
         table = tomllib.loads(block.text)
         match block.page:
             case "policy":
-                assert policy_from_table(table, block.name).network == "allow"
+                policy_from_table(table, block.name)  # an unknown key raises
             case "testing":
                 assert len(Script.parse(block.text).turns) == 3
             case "configuration":
