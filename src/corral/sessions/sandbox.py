@@ -24,7 +24,7 @@ from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
 from corral.system import environment, own_state, paths
-from corral.system.sandbox import cells, credentials
+from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
 from corral.system.sandbox.outside import proxy_of
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
@@ -222,6 +222,8 @@ def rows_before_a_run(
 def _rows(
     agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[Endpoint]
 ) -> tuple[SandboxRow, ...]:
+    from corral.system.sandbox import cells
+
     home = str(paths.user_home())
     box = msgspec.structs.replace(_covered(box), endpoints=(*box.endpoints, *endpoints))
     others = [name for each in registry.all_agents() for name in each.credential_files]
