@@ -289,7 +289,8 @@ assert support.method == "bubblewrap", support
 box = Box(cwd=workspace, writable=(workspace,), readable=interpreter_folders(),
           endpoints=(Endpoint("models.example", 443),))
 wrapped = Sandbox(support=support, box=box).wrap()
-script = "id -u; mount -t tmpfs x /tmp; touch inside; touch ../outside; cat /etc/hosts; exit 3"
+script = "id -u; script -qc 'test -t 1' /dev/null || exit 5; mount -t tmpfs x /tmp;"
+script += "touch inside; touch ../outside; cat /etc/hosts; exit 3"
 done = subprocess.run([*wrapped.argv, "sh", "-c", script], pass_fds=wrapped.passed,
                       capture_output=True, text=True)
 print(os.geteuid(), done.returncode, done.stdout, done.stderr)

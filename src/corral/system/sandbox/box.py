@@ -198,7 +198,7 @@ def mounts(box: Box, home: str) -> list[str]:
         read_only=[real[path] for path in box.read_only if path in real],
         hidden=[real[path] for path in box.hidden if path in real],
     )
-    steps = {**_system(home), **_devices(box)}
+    steps = _system(home)
     steps.update(_binds("--ro-bind", tools, real))
     steps.update(_binds("--ro-bind", filter(inside.needs_mount, box.readable), real))
     steps.update(_binds("--bind", box.writable, real))
@@ -229,24 +229,9 @@ def _system(home: str) -> dict[str, _Step]:
             steps[path] = ("--ro-bind", path, path)
     if os.geteuid() == 0:
         steps.update({path: _cover(path) for path in SECRETS if os.path.exists(path)})
+    steps["/dev"] = ("--dev", "/dev")
     steps["/proc"] = ("--proc", "/proc")
     steps.update({path: ("--ro-bind", path, path) for path in KERNEL if os.path.exists(path)})
-    return steps
-
-
-def _devices(box: Box) -> dict[str, _Step]:
-    """The folder ``/dev``. For an ordinary user who needs a low port it has no terminals: to mount
-    them bubblewrap makes a second user namespace, in which the right to use low ports of the
-    network, which belongs to the first one, does not count."""
-    if os.geteuid() == 0 or not needs_low_port(box):
-        return {"/dev": ("--dev", "/dev")}
-    steps: dict[str, _Step] = {"/dev": ("--tmpfs", "/dev"), "/dev/shm": ("--tmpfs", "/dev/shm")}  # noqa: S108
-    for path in map("/dev/".__add__, ("null", "zero", "full", "random", "urandom", "tty")):
-        if os.path.exists(path):
-            steps[path] = ("--dev-bind", path, path)
-    steps["/dev/fd"] = ("--symlink", "/proc/self/fd", "/dev/fd")
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        steps[f"/dev/{name}"] = ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
     return steps
 
 
