@@ -94,7 +94,7 @@ TOOL = NodeKind(
     handler="tool:tool",
     timeout_margin=15.0,
     detached=True,
-    attributes=frozenset(("tool_command", "output_key", "fail_on_error", "pass_env")),
+    attributes=frozenset(("tool_command", "output_key", "fail_on_error", "pass_env", "policy")),
     required=(("tool_command",),),
 )
 WAIT_HUMAN = NodeKind(

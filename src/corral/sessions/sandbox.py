@@ -200,6 +200,17 @@ def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:
     return Sandbox(support=support, box=_covered(_base(prepared)))
 
 
+def for_user_command(run: RunOptions, cwd: str, own: Iterable[str]) -> Sandbox | None:
+    """The sandbox for a command of the user, if this machine has one. The workspace and the folders
+    in ``own`` can be written. Raises as ``choose``."""
+    support = choose(run, cwd)
+    if support is None:
+        return None
+    box = _box(run, (), cwd, environment.variables().get("PATH", ""))
+    box = msgspec.structs.replace(box, writable=(*box.writable, *own))
+    return Sandbox(support=support, box=_covered(box))
+
+
 def rows(prepared: PreparedRun, support: Support) -> tuple[SandboxRow, ...]:
     """What the sandbox of a run enforces."""
     env = prepared.environment.agent_values.values()

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.loopback_http import FileServer
 from support.nodes import NodeHarness, processes_in
+from support.sandbox import needs_sandbox
 from support.scripted_agent import child_pids
 from support.stream_checks import no_deadline
 
@@ -251,3 +253,42 @@ async def test_a_failure_reason_contains_no_part_of_a_secret(
     assert "0000" in outcome.failure_reason
     assert "123" not in outcome.failure_reason
     assert "123" not in str(outcome.context_updates)
+
+
+@needs_sandbox
+async def test_with_a_sandbox_the_command_is_limited_to_the_workspace(
+    harness: NodeHarness, workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.txt").write_text("secret of another project")
+    (workspace / ".git").mkdir()
+    async with FileServer(tmp_path) as server:
+        command = (
+            f"echo x > inside.txt; echo x > $ATTRACTOR_STAGE_DIR/own.txt; echo x > {tmp_path}/out;"
+            f" cat {tmp_path}/secret.txt; echo x > .git/config;"
+            f" curl -s -m 5 http://127.0.0.1:{server.port}/secret.txt; echo end"
+        )
+        outcome = await tool(harness, command, sandbox="require")
+        assert outcome.context_updates["tool.output"] == "end\n", outcome
+        assert (workspace / "inside.txt").exists()
+        assert harness.read("own.txt") == "x\n"
+        assert not (tmp_path / "out").exists()
+        assert list((workspace / ".git").iterdir()) == []
+        assert server.paths == []
+        async with NodeResources(options={"sandbox": "require", "policy": "all"}) as resources:
+            attrs = {"type": "tool", "tool_command": command}
+            outcome = await harness.attempt(attrs=attrs, resources=resources)
+        # The policy all has the network of the machine, and may write .git.
+        assert outcome.context_updates["tool.output"] == "secret of another projectend\n"
+        assert (workspace / ".git" / "config").exists()
+        assert not (tmp_path / "out").exists()
+
+
+async def test_without_auto_or_require_the_command_runs_outside(
+    harness: NodeHarness, tmp_path: Path
+) -> None:
+    for mode in ("needed", "off"):
+        outcome = await tool(harness, f"echo {mode} > {tmp_path}/out", sandbox=mode)
+        assert outcome.status == "success"
+        assert (tmp_path / "out").read_text() == f"{mode}\n"
+    outcome = await tool(harness, "true", sandbox="sometimes")
+    assert "sandbox must be one of" in (outcome.failure_reason or "")

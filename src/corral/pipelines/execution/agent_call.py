@@ -146,7 +146,7 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     return options, _set_effort(node, spec, options)
 
 
-def _sandbox_mode(node: Node, text: str) -> SandboxMode:
+def sandbox_mode(node: Node, text: str) -> SandboxMode:
     for mode in SANDBOX_MODES:
         if mode == text:
             return mode
@@ -170,7 +170,7 @@ def _set_attributes(node: Node, options: RunKwargs) -> None:
         if names := node.names(list_name):
             options[list_name] = names
     if text := node.text("sandbox"):
-        options["sandbox"] = _sandbox_mode(node, text)
+        options["sandbox"] = sandbox_mode(node, text)
 
 
 def effort_of(node: Node) -> Effort | None:

@@ -20,6 +20,7 @@ start (agent, model, policy, environment).
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -120,6 +121,11 @@ class NodeResources:
         named = (str(attrs.get("pass_env", "")) for attrs in (work.node.attrs, work.graph.attrs))
         own = (name.strip() for text in named for name in text.replace(",", " ").split())
         return tuple(dict.fromkeys((*self._pass_env, *own)))
+
+    @functools.cached_property
+    def configured_sandbox(self) -> object:
+        """The option ``sandbox`` of ``corral.toml``, not checked; None if it has none."""
+        return config.load(config.find_agent(self.agent).name).get("sandbox")
 
     def add_secrets_of(self, graph: Graph) -> None:
         """From now on, redact the tokens that nodes of this graph use."""

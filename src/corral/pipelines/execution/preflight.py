@@ -16,6 +16,7 @@ from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import agent_call
+from corral.pipelines.execution.command_sandbox import command_sandbox
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
@@ -30,7 +31,7 @@ def check(
 ) -> None:
     """Raises the error with which a node would fail, with the name of the node. Starts nothing."""
     checked: set[bytes] = set()
-    for node in graph.of_kind(*node_kinds.LLM_KINDS):
+    for node in graph.of_kind(*node_kinds.LLM_KINDS, node_kinds.TOOL.name):
         if any("{{" in node.text(key) for key in SETTINGS):
             continue
         work = NodeContext(
@@ -54,6 +55,9 @@ def check(
 
 def _check_node(work: NodeContext, checked: set[bytes]) -> None:
     """``checked``: the calls that were checked already."""
+    if work.node.kind == node_kinds.TOOL.name:
+        command_sandbox(work)
+        return
     if node_kinds.find(work.node.kind).llm == "model":
         agent_call.schema_of(work)
         _check_key(agent_call.model_of(work.node, work.resources), work.resources)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from corral.pipelines.templates import PLACEHOLDER, as_text, find
 from corral.system.environment import SecretRedactor
 from corral.system.platform import WINDOWS
 from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.system.sandbox.sandbox import Sandbox
 
 LONGEST_VALUE = 120_000
 """Bytes of a value: Linux accepts no variable over 128 KiB."""
@@ -165,6 +169,7 @@ async def run_command(
     pass_env: tuple[str, ...],
     timeout: float,
     stdin: bytes | None = None,
+    sandbox: Sandbox | None = None,
 ) -> CommandResult:
     """Run a command in the shell, to its end or its timeout. No process that it started is left; if
     this process is killed, the next one finds the command in the process registry and ends it. The
@@ -183,7 +188,7 @@ async def run_command(
         if len(output) > 2 * MAX_OUTPUT:
             drop_beginning()
 
-    workspace = Workspace(cwd, env=env, pass_env=pass_env)
+    workspace = Workspace(cwd, env=env, pass_env=pass_env, sandbox=sandbox)
     shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
     done = await run_program(
         workspace,

@@ -1,12 +1,14 @@
 """``tool``: a shell command.
 
-Attributes: ``tool_command``, ``timeout``, ``output_key``. With ``fail_on_error=false`` an exit code
-other than 0 is not a failure. ``execution.shell`` says how placeholders are filled.
+Attributes: ``tool_command``, ``timeout``, ``output_key``, and ``sandbox`` and ``policy`` (see
+``execution.command_sandbox``). With ``fail_on_error=false`` an exit code other than 0 is not a
+failure. ``execution.shell`` says how placeholders are filled.
 """
 
 from __future__ import annotations
 
 from corral.errors import ConfigError
+from corral.pipelines.execution.command_sandbox import command_sandbox
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
 from corral.pipelines.scheduler.outcome import Outcome
@@ -34,6 +36,7 @@ async def tool(work: NodeContext) -> Outcome:
         env={"goal": goal, **resources.command_env(work), **values, **node_env(work)},
         pass_env=resources.pass_env(work),
         timeout=timeout,
+        sandbox=command_sandbox(work),
     )
     done = done.redacted(resources.redactor)
     work.write_file("tool_output.txt", done.stdout)
