@@ -363,7 +363,7 @@ os.execv(sys.executable, [sys.executable, "-c", program])
 
 def test_an_ordinary_user_has_the_sandbox_too(tmp_path: Path) -> None:
     """Also with a port below 1024 inside, which the tests of root cannot show."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", ORDINARY_USER]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.stdout == "bubblewrap\n", done.stderr
