@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
@@ -210,14 +211,13 @@ class Session:
     async def __aexit__(self, *_: object) -> None:
         turn, self._turn = self._turn, None
         try:
-            if turn is not None:
-                await turn.close()
-            if self._connection is not None:
-                await self._connection.close()
-            if self._driver is not None:
-                await self._driver.close()
+            # All of them are closed, also if the task is cancelled again meanwhile.
+            async with AsyncExitStack() as ending:
+                ending.push_async_callback(self._stop_tool_server)
+                for each in (self._driver, self._connection, turn):
+                    if each is not None:
+                        ending.push_async_callback(each.close)
         finally:
-            await self._stop_tool_server()
             if self._record is not None and self._prepared is not None:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
                 keep = self._prepared.run.keep and has_turns

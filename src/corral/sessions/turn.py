@@ -205,16 +205,18 @@ class Turn(Generic[T_co]):
         self._fail(Interrupted("the run was cancelled"))
 
     async def close(self) -> None:
-        """End the agent in any state. Nothing of it is left when this returns."""
-        if self._previous is not None:
-            await self._previous.close()
-        self._state = "closed"
-        _running.discard(self)
-        if self._deadlines is not None:
-            self._deadlines.stop()
-        if self._network is not None:
-            await self._network.stop()
-        await self._backend.close()
+        """End the agent in any state. Nothing of it is left when this returns or raises: a task
+        may be cancelled again at each ``await`` (anyio does that)."""
+        async with contextlib.AsyncExitStack() as ending:
+            ending.push_async_callback(self._backend.close)
+            if self._network is not None:
+                ending.push_async_callback(self._network.stop)
+            if self._previous is not None:
+                ending.push_async_callback(self._previous.close)
+            self._state = "closed"
+            _running.discard(self)
+            if self._deadlines is not None:
+                self._deadlines.stop()
 
     async def _start(self) -> None:
         self._state = "starting"

@@ -538,12 +538,14 @@ class Connection:
 
     async def close(self, grace: float) -> None:
         """End the process and all it started, with every session."""
-        for session in list(self._sessions.values()):
-            await session.close()
-        if self._process is not None:
-            self._process.close_stdin()
-            await self._process.end(grace)
-        self._fail_all(ProcessFailed("the connection was closed"))
+        try:
+            for session in list(self._sessions.values()):
+                await session.close()
+        finally:  # also if the task is cancelled again meanwhile
+            if self._process is not None:
+                self._process.close_stdin()
+                await self._process.end(grace)
+            self._fail_all(ProcessFailed("the connection was closed"))
 
     async def _pump(self, ready: Callable[[], bool]) -> None:
         process = self._process

@@ -268,10 +268,15 @@ class StreamBackend:
         return [*items, *self._stream.end()]
 
     async def close(self) -> None:
-        if self._hook_socket is not None:
-            await self._hook_socket.close()
-        if self._questions is not None:
-            await self._questions.close()
+        try:
+            if self._hook_socket is not None:
+                await self._hook_socket.close()
+            if self._questions is not None:
+                await self._questions.close()
+        finally:
+            await self._end_process()
+
+    async def _end_process(self) -> None:
         if self._process is not None:
             self._exit = await self._process.end(self._prepared.run.grace)
             self._stderr_lines.end()
