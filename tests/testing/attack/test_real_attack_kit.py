@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.installed_agents import installed, mark_of
+from support.installed_agents import ON_DEMAND, installed, mark_of
 
 from corral.agents import registry
 from corral.agents.spec import RACES, PolicyRow, compile_for
 from corral.options import RunOptions
+from corral.policy import SANDBOX_CELLS
 from corral.run_kwargs import RunKwargs
 from corral.testing import attack_agent
-from corral.testing.attack import POLICIES
+from corral.testing.attack import POLICIES, SANDBOX_POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral.testing.attack.report import MARKS
 
@@ -30,6 +31,8 @@ SAMPLE = 4
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 """Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
 EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
+DEFAULT_EVERY_DAY = ("gemini-acp", "gemini-cli", "corral")
+"""Of the other agents, ``default`` is attacked with AGENTS=all: it is ``edits`` without edits."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +49,9 @@ def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[ob
         for policy in policies:
             if not POLICIES[policy].applies_to(agent):
                 continue
-            yield pytest.param(name, policy, marks=[*marks, *more])
+            seldom = policy == "default" and name not in DEFAULT_EVERY_DAY
+            rare = [pytest.mark.slow] if seldom else []
+            yield pytest.param(name, policy, marks=[*marks, *more, *rare])
 
 
 def table() -> dict[tuple[str, str, str], str]:
@@ -75,6 +80,19 @@ def test_the_docs_have_every_agent_and_no_broken_cell() -> None:
     assert {
         mark for mark in TABLE.values() if mark in (MARKS["broken"], MARKS["unproven"])
     } == set()
+
+
+def test_no_cell_of_the_table_of_the_sandbox_is_open() -> None:
+    """Every agent was attacked in the sandbox; each cell was seen to hold, or is allowed."""
+    part = DOCS.partition("<!-- sandbox")[2].partition("<!-- end")[0]
+    lines = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line] for line in lines]
+    assert {row[0] for row in rows} >= {"offline", "offline-reads", *SANDBOX_CELLS}
+    every_day = {name for name in AGENTS if mark_of(name) not in ON_DEMAND}
+    assert {name for row in rows if row[0] == "offline" for name in row} >= every_day
+    usual = {MARKS["held"], MARKS["allowed"], MARKS["no tool"], ""}
+    marks = {cell for row in rows if row[0] not in SANDBOX_POLICIES for cell in row[1:]}
+    assert marks <= usual, "run `make table`"
 
 
 def reported(name: str, policy: str) -> dict[str, PolicyRow]:

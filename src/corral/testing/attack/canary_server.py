@@ -35,10 +35,9 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object]:
         case "resources/list":
             return {"resources": [{"uri": "canary://one", "name": "one"}]}
         case "tools/call" if params["name"] == "run":
-            arguments = params["arguments"]
-            text = arguments["text"] if isinstance(arguments, dict) else ""
+            arguments: dict[str, str] = json.loads(json.dumps(params["arguments"]))
             done = subprocess.run(
-                ["sh", "-c", str(text)], capture_output=True, timeout=20, check=False
+                ["sh", "-c", arguments["text"]], capture_output=True, timeout=20, check=False
             )
             return {"content": [{"type": "text", "text": done.stdout.decode("latin-1") or "-"}]}
         case "tools/call":
