@@ -1,5 +1,5 @@
 """Odd folders, programs and machines: an error that says what is wrong, or a sandbox that holds.
-No run is ever outside of the sandbox without a word."""
+No run is outside of the sandbox unless the report says so."""
 
 from __future__ import annotations
 
