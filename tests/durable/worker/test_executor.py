@@ -23,6 +23,7 @@ from corral.pipelines import loader
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.system.threads import NoThread
 
 pytestmark = pytest.mark.whole_program
 
@@ -235,3 +236,18 @@ def test_a_takeover_in_this_process_does_not_look_like_a_live_executor(tmp_path:
     is_over.set()
     threads[1].join(60)
     assert answers == [False]
+
+
+def test_an_engine_without_a_thread_raises_and_another_can_start_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    here = executor.Executor(database.find(str(tmp_path / "x.db")), run_workflow.all_workflows())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(NoThread):
+            here.start()
+    service.close()
+    assert executor.running() is None

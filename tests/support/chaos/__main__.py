@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,7 @@ def _start(chaos: Chaos, case: Case) -> tuple[int, int]:
 
 
 @contextmanager
-def scripted_model() -> Iterator[str]:
+def scripted_model() -> Generator[str]:
     """The address of a model for the real Gemini CLI."""
     with subprocess.Popen(
         [sys.executable, "-m", "support.chaos.model"],

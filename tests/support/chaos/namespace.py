@@ -116,7 +116,8 @@ class ProcessLimit:
             now = int((self._group / "pids.current").read_text())
             (self._group / "pids.max").write_text(str(now + more))
         else:
-            resource.prlimit(pid, resource.RLIMIT_NPROC, (_tasks_in_namespace() + more,) * 2)
+            most = _tasks_in_namespace() + more
+            resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
     def lift(self) -> None:
         if self._group is not None:

@@ -104,7 +104,7 @@ class PythonProgram(Surface):
         self.works = tuple(f"work-{n}" for n in range(count))
 
     def start(self, scene: Scene) -> None:
-        options = {
+        options: dict[str, object] = {
             "agent": scene.agent.name,
             "policy": "all",
             "timeout": scene.timeout,

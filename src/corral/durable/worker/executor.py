@@ -129,8 +129,13 @@ class Executor:
                 )
             prepare(self.database)
             _current = self
-        self._thread = threading.Thread(target=self._run, name="corral-engine", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="corral-engine", daemon=True)
+        try:
+            threads.start(thread)
+        except CorralError:
+            _current = None
+            raise
+        self._thread = thread
         try:
             self._ready.result(LAUNCH)
         except BaseException:
