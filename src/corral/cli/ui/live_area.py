@@ -27,7 +27,6 @@ If the process is killed, the last lines stay on the screen. No terminal mode is
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TextIO, TypeAlias
@@ -42,22 +41,6 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 Render: TypeAlias = Callable[[int, int], Sequence[Line]]
 """Returns the lines to draw for a number of columns and of rows."""
-
-
-def size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows of the terminal. ``COLUMNS`` and ``LINES`` come first."""
-    columns, rows = (_number(os.environ.get(name)) for name in ("COLUMNS", "LINES"))
-    if not columns or not rows:
-        found = (80, 24)
-        with contextlib.suppress(OSError, ValueError):
-            given = os.get_terminal_size(stream.fileno())
-            found = (given.columns, given.lines)
-        columns, rows = columns or found[0] or 80, rows or found[1] or 24
-    return columns, rows
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
 
 
 class LiveArea:
@@ -137,7 +120,7 @@ class LiveArea:
         """The area as text; empty if it is hidden."""
         if self._pauses or self._ended.is_set() or not self._at_line_start:
             return ""
-        columns, rows = size(self._stream)
+        columns, rows = terminal.size(self._stream)
         # A line as wide as the terminal would leave the cursor in an unclear place.
         lines = [spans.cut(line, columns - 1) for line in self._render(columns, rows)]
         lines = lines[-max(1, rows - 1) :]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui import terminal
-from corral.cli.ui.live_area import size
 from corral.cli.ui.live_progress import LiveProgress, spinner
 from corral.cli.ui.spans import Line, Span, shorten
 from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
@@ -130,7 +129,7 @@ class Progress(LiveProgress):
 
     def _columns(self) -> int:
         """Columns for a title."""
-        columns = size(sys.stderr)[0] - 1 if self._is_live else LONGEST_TITLE
+        columns = terminal.size(sys.stderr)[0] - 1 if self._is_live else LONGEST_TITLE
         return max(20, min(LONGEST_TITLE, columns))
 
     def _show_warning(self, event: Error) -> None:

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 
 from corral.cli.ui import terminal
-from corral.cli.ui.live_area import size
 from corral.cli.ui.permission_view import details
 from corral.cli.ui.spans import Line, Span, plain
 from corral.events import Decision, PermissionRequest
@@ -58,7 +57,7 @@ class TerminalAsker:
 
     async def __call__(self, request: PermissionRequest) -> Decision:
         with self._paused(), _single_keys():
-            columns, rows = size(sys.stderr)
+            columns, rows = terminal.size(sys.stderr)
             pages = Pages(lines_of(request, columns, self._cwd), rows)
             _write("\n" + pages.first())  # an answer may have left the cursor within a line
             await asyncio.sleep(SETTLE)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from corral.cli.ui import terminal
-from corral.cli.ui.live_area import size
 from corral.cli.ui.message_text import MessageText
 from corral.cli.ui.spans import Line
 from corral.events import Event, Text, to_json
@@ -120,7 +119,7 @@ class RenderedAnswer:
 
 
 def _columns() -> int:
-    return size(sys.stdout)[0]
+    return terminal.size(sys.stdout)[0]
 
 
 class EventPrinter:

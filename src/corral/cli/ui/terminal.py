@@ -16,18 +16,24 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from corral.terminal_text import Cleaner, clean, json_line
 
 if TYPE_CHECKING:
-    from corral.cli.ui.live_area import LiveArea
     from corral.cli.ui.spans import Line
 
-_live_area: LiveArea | None = None
+
+class PrintsAbove(Protocol):
+    """The live area, as this module uses it."""
+
+    def print_above(self, write: Callable[[], object], *, ends_line: bool) -> None: ...
 
 
-def set_live_area(area: LiveArea | None) -> None:
+_live_area: PrintsAbove | None = None
+
+
+def set_live_area(area: PrintsAbove | None) -> None:
     """From now on everything is printed above this area."""
     global _live_area  # noqa: PLW0603
     _live_area = area
@@ -50,6 +56,22 @@ def _put(stream: TextIO, text: str) -> None:
 
     if text:
         print_above(write, ends_line=text.endswith("\n"), is_terminal=stream.isatty())
+
+
+def size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows of the terminal. ``COLUMNS`` and ``LINES`` come first."""
+    columns, rows = (_number(os.environ.get(name)) for name in ("COLUMNS", "LINES"))
+    if not columns or not rows:
+        found = (80, 24)
+        with contextlib.suppress(OSError, ValueError):
+            given = os.get_terminal_size(stream.fileno())
+            found = (given.columns, given.lines)
+        columns, rows = columns or found[0] or 80, rows or found[1] or 24
+    return columns, rows
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -103,7 +125,6 @@ def answer_markdown(text: str) -> None:
     if not is_live(sys.stdout):
         answer(text)
         return
-    from corral.cli.ui.live_area import size
     from corral.cli.ui.markdown import MarkdownStream
 
     markdown, columns = MarkdownStream(), size(sys.stdout)[0]
