@@ -132,8 +132,8 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     refused = corral("pipeline", "answer", "last", "N", cwd=workspace)
     assert refused.returncode == 0, refused.stderr
     assert not (workspace / "flag.txt").exists()  # nothing works until it is resumed
-    again = corral("pipeline", "resume", "last", cwd=workspace, env=env)
-    assert again.returncode == 10, again.stderr
+    resumed = corral("pipeline", "resume", "last", cwd=workspace, env=env)
+    assert resumed.returncode == 10, resumed.stderr
     assert (workspace / "flag.txt").exists()
     calls = len(lane.requests)
     corral("pipeline", "answer", "approve", "Y", cwd=workspace)  # the beginning of its id

@@ -21,7 +21,7 @@ from corral.durable.dbos import database
 from corral.errors import ConfigError
 from corral.sessions import store
 from corral.sessions.prepare import prepare
-from corral.system import own_state, paths
+from corral.system import paths
 from corral.system.path_guard import PathGuard
 from corral.system.process import daemon
 
@@ -58,7 +58,7 @@ echo ended > ended
 @pytest.fixture
 def own_files(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """All of corral's own files, in a workspace."""
-    monkeypatch.setattr(own_state, "_added", {})
+    monkeypatch.setattr(paths, "_announced", {})
     monkeypatch.setenv("CORRAL_HOME", str(workspace / "state"))
     monkeypatch.setenv("CORRAL_CONFIG", str(workspace / "trusted/mine.toml"))
     monkeypatch.setattr(sys, "prefix", str(workspace / ".venv"))

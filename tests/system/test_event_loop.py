@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import resource, sys
 from corral.errors import ProcessFailed
-from corral.system import event_loop
+from corral.system import threads
 
 async def work() -> None:
     pass
@@ -22,11 +22,11 @@ def open_fds():
 for spare in (0, 1, 2):
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_fds() - 1 + spare, HARD))
     try:
-        event_loop.run(work())
+        threads.run_event_loop(work())
     except ProcessFailed as error:
         print(error.message, error.hint)
     resource.setrlimit(resource.RLIMIT_NOFILE, (HARD, HARD))
-event_loop.run(work())
+threads.run_event_loop(work())
 """
 
 

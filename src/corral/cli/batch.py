@@ -26,7 +26,7 @@ from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, StorageFailed
 from corral.nesting import decode_json
 from corral.run_kwargs import RunKwargs
-from corral.system import event_loop
+from corral.system import threads
 from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     gc.enable()  # loading is done; the run may be long
     try:
-        report = event_loop.run(_run_to_end(batch, progress))
+        report = threads.run_event_loop(_run_to_end(batch, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _interrupted(batch)
     except StorageFailed as error:

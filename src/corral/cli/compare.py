@@ -29,7 +29,7 @@ from corral.cli.ui.terminal import answer_markdown, echo_err, echo_json
 from corral.errors import ConfigError, CorralError, PromptError, StorageFailed
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
-from corral.system import event_loop
+from corral.system import threads
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     comparison = Comparison(agents, text or "", read_options(flags), schema, flags)
     comparison.check()
     gc.enable()  # loading is done; the run may be long
-    return event_loop.run(comparison.run())
+    return threads.run_event_loop(comparison.run())
 
 
 class Comparison:

@@ -13,7 +13,7 @@ from corral.cli.ui.turn_output import enable_gc, print_turn, report_end, termina
 from corral.errors import ConfigError, PromptError
 from corral.sessions.warm.client import IDLE_SECONDS, Request, WarmTurn
 from corral.sessions.warm.names import WarmFiles
-from corral.system import event_loop
+from corral.system import threads
 from corral.system.terminal import is_interactive
 from corral.values import Json, as_object
 
@@ -44,7 +44,7 @@ class NamedPrompt(NamedTuple):
         enable_gc()
         if self.typed is not None and not flags["as_json"]:
             return self.typed.run_named(turn, progress)
-        done = event_loop.run(print_turn(turn, printer, progress))
+        done = threads.run_event_loop(print_turn(turn, printer, progress))
         code = report_end(done, progress)
         if code or done is None or self.typed is None:
             return code

@@ -25,7 +25,7 @@ from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
 from corral.cli.ui.terminal import echo, echo_json
 from corral.cli.ui.turn_output import enable_gc, print_turn, report_end, terminal_asker
 from corral.errors import ConfigError
-from corral.system import event_loop
+from corral.system import threads
 from corral.system.terminal import is_interactive
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def command(
     if typed is not None and not flags["as_json"]:
         enable_gc()
         return typed.run(agent, text, options, progress)
-    return event_loop.run(_run(agent, text, options, printer, progress, typed))
+    return threads.run_event_loop(_run(agent, text, options, printer, progress, typed))
 
 
 def _check_flags(flags: RunFlags) -> None:

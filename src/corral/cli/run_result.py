@@ -17,7 +17,7 @@ from corral.cli.ui.terminal import answer, echo_err
 from corral.cli.ui.turn_output import terminal_asker
 from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result
-from corral.system import event_loop
+from corral.system import threads
 from corral.values import Json, JsonObject, is_object
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ class TypedFlags(NamedTuple):
     def run(self, agent: str, text: str | None, options: RunKwargs, progress: Progress) -> int:
         """Run to the end, then print the output or the result as JSON."""
         return self.report(
-            event_loop.run(_run(agent, text, options, self.schema, progress)), progress
+            threads.run_event_loop(_run(agent, text, options, self.schema, progress)), progress
         )
 
     def run_named(self, turn: WarmTurn, progress: Progress) -> int:
         """As ``run``, for a prompt to a named session, whose request wants the result."""
-        event_loop.run(_show(turn, progress))
+        threads.run_event_loop(_show(turn, progress))
         return self.report(turn.result, progress)
 
     def report(self, result: Result | None, progress: Progress) -> int:

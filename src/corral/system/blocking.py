@@ -25,7 +25,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from corral.errors import short_traceback
-from corral.system import event_loop, threads
+from corral.system import threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def blocking(work: Coroutine[Any, Any, T], name: str = "") -> T:
     """The outcome of async work. ``name`` is the async function that the caller of its twin could
     use inside a loop; without it there is no warning."""
     if not _has_running_loop():
-        return event_loop.run(work)
+        return threads.run_event_loop(work)
     if name:
         warn_of_blocking(name, stacklevel=4)
     with LoopThread() as thread:
@@ -85,7 +85,7 @@ class LoopThread:
 
     def _body(self) -> None:
         try:
-            event_loop.check_descriptors()
+            threads.check_descriptors()
             with asyncio.Runner() as runner:
                 loop = runner.get_loop()
                 self._loops.append(loop)

@@ -2,8 +2,8 @@
 
 They are usually far from any workspace. Where one of them is in a folder that an agent may use, the
 sandbox hides it or shows it read-only, and the file tools refuse it. Files that a user chose
-(a database, the results of a batch) are announced by ``add`` when they are opened; processes that
-corral starts for itself inherit the list.
+(a database, the results of a batch) are announced with ``paths.announce`` when they are opened;
+processes that corral starts for itself inherit the list.
 """
 
 from __future__ import annotations
@@ -14,36 +14,16 @@ from collections.abc import Iterable
 from corral.system import paths
 from corral.system.sandbox.box import interpreter_folders, is_inside
 
-VARIABLE = "CORRAL_OWN_FILES"
-SIDE_FILES = ("-journal", "-wal", "-shm")
-"""What SQLite adds to the name of a database file."""
-
-_added: dict[str, None] = {}
-
-
-def add(path: str | os.PathLike[str]) -> None:
-    """Announce a file that corral keeps where the user chose."""
-    _added[os.path.abspath(path)] = None
-
-
-def add_database(path: str | os.PathLike[str]) -> None:
-    for end in ("", *SIDE_FILES, ".executors"):
-        add(os.fspath(path) + end)
-
 
 def for_child() -> dict[str, str]:
     """Variables for a process of corral's own."""
-    return {VARIABLE: os.pathsep.join(_announced())} if _announced() else {}
-
-
-def _announced() -> tuple[str, ...]:
-    inherited = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return tuple(dict.fromkeys((*filter(None, inherited), *_added)))
+    announced = paths.announced()
+    return {paths.OWN_FILES: os.pathsep.join(announced)} if announced else {}
 
 
 def files() -> tuple[str, ...]:
     """The folder of corral's state, and the announced files. They need not exist."""
-    return (str(paths.home()), *_announced())
+    return (str(paths.home()), *paths.announced())
 
 
 def settings(cwd: str) -> tuple[str, ...]:

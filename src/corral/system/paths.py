@@ -160,3 +160,27 @@ def write_private(path: Path, data: bytes) -> None:
 
     make_dir(path.parent)
     fs.write_atomically(path, data)
+
+
+OWN_FILES = "CORRAL_OWN_FILES"
+"""The variable that names the announced files to processes of corral's own."""
+SIDE_FILES = ("-journal", "-wal", "-shm")
+"""What SQLite adds to the name of a database file."""
+
+_announced: dict[str, None] = {}
+
+
+def announce(path: str | os.PathLike[str]) -> None:
+    """A file of corral's own is where the user chose. No agent may change it: see ``own_state``."""
+    _announced[os.path.abspath(path)] = None
+
+
+def announce_database(path: str | os.PathLike[str]) -> None:
+    for end in ("", *SIDE_FILES, ".executors"):
+        announce(os.fspath(path) + end)
+
+
+def announced() -> tuple[str, ...]:
+    """The files that this process and those that started it announced."""
+    inherited = os.environ.get(OWN_FILES, "").split(os.pathsep)
+    return tuple(dict.fromkeys((*filter(None, inherited), *_announced)))

@@ -298,9 +298,9 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
 
 def _run_async(coroutine: Coroutine[None, None, T]) -> T:
-    from corral.system import event_loop  # late: asyncio loads ssl, which --help does not need
+    from corral.system import threads  # late: asyncio loads ssl, which --help does not need
 
-    return event_loop.run(coroutine)
+    return threads.run_event_loop(coroutine)
 
 
 def run_id(name: str, db: str | None) -> str:

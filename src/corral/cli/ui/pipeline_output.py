@@ -28,7 +28,7 @@ from corral.pipelines.execution.interviewers import (
 )
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
-from corral.system import event_loop
+from corral.system import threads
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.system.terminal import is_interactive
 from corral.terminal_text import one_line
@@ -76,7 +76,7 @@ class RunOutput:
     def run_to_end(self, execute: Execute, *, auto: bool) -> int:
         gc.enable()  # loading is done; the run may be long
         try:
-            result = event_loop.run(self._execute(execute, auto=auto))
+            result = threads.run_event_loop(self._execute(execute, auto=auto))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return self._interrupted()
         except BrokenPipeError:

@@ -16,7 +16,7 @@ import msgspec
 
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
-from corral.system import fs, own_state
+from corral.system import fs, paths
 
 
 class OutputFile:
@@ -33,7 +33,7 @@ class OutputFile:
                 hint="Choose another file with --output.",
             ) from error
         self._fds = [fd]
-        own_state.add(path)
+        paths.announce(path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ConfigError(f"the results cannot be written to {path}: it is not a file")

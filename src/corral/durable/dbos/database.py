@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import clock, fs, own_state, paths
+from corral.system import clock, fs, paths
 
 if TYPE_CHECKING:
     import psycopg
@@ -127,7 +127,7 @@ def find(given: str | None = None) -> Database:
             "a database in memory is not durable", hint="Choose a file, or use --no-durable."
         )
     file = Path(path).expanduser().absolute()
-    own_state.add_database(file)
+    paths.announce_database(file)
     return Database(f"sqlite:///{file}", file)
 
 

@@ -36,7 +36,7 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.system import event_loop, paths, threads
+from corral.system import paths, threads
 from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject, is_object, slug
 
@@ -215,7 +215,7 @@ class Executor:
     def _run(self) -> None:
         global _current  # noqa: PLW0603
         try:
-            event_loop.run(self._main())
+            threads.run_event_loop(self._main())
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
