@@ -72,8 +72,16 @@ def instant(bench: BenchEnvironment) -> list[Row]:
 
 def sandbox(bench: BenchEnvironment) -> list[Row]:
     """What the sandbox adds to a run of an agent that costs nothing: by the clock, and CPU time."""
+    from corral.system.sandbox import bubblewrap
+
+    program = bubblewrap.find()
+    if program is None:
+        progress("bubblewrap is not installed: left out\n")
+        return []
     output = bench.stream(10)
-    env = {**bench.env, "FAKE_OUTPUT": str(output)}
+    # It may be that of a package which the measured environment does not have.
+    path = f"{Path(program).parent}:{bench.env['PATH']}"
+    env = {**bench.env, "PATH": path, "FAKE_OUTPUT": str(output)}
     run = [str(bench.corral), "run", "--agent", "gemini-cli", "--no-keep", "--quiet"]
     run += ["--program", str(PROGRAMS / "gemini_agent.sh"), "--env", "FAKE_OUTPUT"]
     run += ["--approve", "edits", "--add-dir", str(output.parent)]
