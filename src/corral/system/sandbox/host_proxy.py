@@ -95,13 +95,14 @@ def parse_request(head: bytes) -> Request:
     if any(line[:1] in " \t" or ":" not in line for line in headers):
         raise Refused("400 Bad Request", "a header is malformed")
     is_tunnel = method == "CONNECT"
+    refused = Refused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
     try:
         url = urlsplit(f"http://{target}" if is_tunnel else target)
         host, port = url.hostname, url.port
     except ValueError:
-        host = None
+        raise refused from None
     if not host or url.scheme != "http" or (is_tunnel and port is None):
-        raise Refused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
+        raise refused
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return Request(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
 
