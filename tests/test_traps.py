@@ -32,9 +32,9 @@ QWEN_SAID = "agents/qwen/test_qwen_recordings.py"
 REAL_CLAUDE = "real_agents/test_claude_specifics.py"
 REAL_CODEX = "real_agents/test_codex_specifics.py"
 CONTROL, ACP, ACP_SAID = (
-    "protocol/test_stream_json.py",
-    "protocol/test_acp_client.py",
-    "protocol/test_acp_recordings.py",
+    "protocol/stream_json/test_stream_json.py",
+    "protocol/acp/test_acp_client.py",
+    "protocol/acp/test_acp_recordings.py",
 )
 SESSION, ACP_SESSION = "sessions/test_session.py", "sessions/acp/test_acp_session.py"
 
@@ -103,7 +103,10 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         (CLAUDE_SAID, "an_mcp_server_that_did_not_start_gives_a_warning"),
     ),
     "the repository's hooks, servers and base URL are obeyed": (
-        ("testing/test_hostile_repository.py", "nothing_of_a_hostile_repository_takes_effect"),
+        (
+            "testing/hostile/test_hostile_repository.py",
+            "nothing_of_a_hostile_repository_takes_effect",
+        ),
         (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),
     ),
     # Codex

@@ -321,8 +321,8 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
         return "kept"
 
     calls = [
-        Call("mcp_notes_keep", {"text": "one"}, id="mcp_corral_tell__1"),
-        Call("mcp_corral_tell", {"text": "two"}),
+        Call("mcp_notes_keep", {"text": "one"}, id="mcp_corral_report__1"),
+        Call("mcp_corral_report", {"text": "two"}),
         Call("mcp_notes_keep", {"text": "three"}),
     ]
     script = [*(Turn(calls=[each]) for each in calls), say("done")]

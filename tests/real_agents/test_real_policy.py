@@ -381,9 +381,13 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
         ),
     ],
     "codex-acp": [
-        ({"policy": Policy(shell="allow")}, errors.PolicyNotEnforceable, "codex-cli can"),
         (
-            {"policy": Policy(allow_tools=("exec_command",))},
+            {"policy": Policy(shell="allow"), "sandbox": "off"},
+            errors.PolicyNotEnforceable,
+            "codex-cli can",
+        ),
+        (
+            {"policy": Policy(allow_tools=("exec_command",)), "sandbox": "off"},
             errors.PolicyNotEnforceable,
             "codex-cli can",
         ),

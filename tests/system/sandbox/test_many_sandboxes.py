@@ -101,10 +101,12 @@ def test_everything_inside_ends_if_corral_is_killed(workspace: Path) -> None:
     seconds = str(100_000 + os.getpid())
     command = [sys.executable, "-c", KILLED, str(workspace), seconds]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as corral:
-        assert corral.stdout is not None
-        assert corral.stdout.readline() == b"ready\n"
-        assert len(sleeping(seconds)) == 20
-        corral.kill()
+        try:
+            assert corral.stdout is not None
+            assert corral.stdout.readline() == b"ready\n"
+            wait_until(lambda: len(sleeping(seconds)) == 20, "all programs to start")
+        finally:
+            corral.kill()
     wait_until(lambda: not sleeping(seconds), "everything in the sandboxes to end")
 
 
