@@ -1,0 +1,108 @@
+// Creates and updates DOM nodes. Text is always set as text, never parsed as HTML; styles are set
+// through the CSSOM, because the content security policy forbids style attributes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function setProperty(node, name, value) {
+  if (value === null || value === undefined || value === false) return;
+  if (name === "on") for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
+  else if (name === "css") for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
+  else if (name === "data") Object.assign(node.dataset, value);
+  else if (name === "value") node.value = value;
+  else node.setAttribute(name, value === true ? "" : String(value));
+}
+
+function build(node, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) setProperty(node, name, value);
+  fill(node, children);
+  return node;
+}
+
+// Appends nodes and texts; empty values are left out, arrays are flattened.
+export function fill(node, children) {
+  for (const child of [children].flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false && child !== "") node.append(child);
+  }
+  return node;
+}
+
+export function h(tag, properties, ...children) {
+  return build(document.createElement(tag), properties, children);
+}
+
+export function svg(tag, properties, ...children) {
+  return build(document.createElementNS(SVG, tag), properties, children);
+}
+
+export function replace(node, ...children) {
+  node.replaceChildren();
+  return fill(node, children);
+}
+
+// Updates the children of `parent` to one element for each value, in order. An element stays the
+// same node while its key stays; it is made again only if the value is another object.
+export function keyed(parent, values, keyOf, create) {
+  const old = new Map();
+  for (const child of parent.children) old.set(child.keyOfValue, child);
+  let next = parent.firstElementChild;
+  for (const value of values) {
+    const key = keyOf(value);
+    let child = old.get(key);
+    old.delete(key);
+    if (!child || child.valueShown !== value) {
+      const made = create(value, child);
+      made.keyOfValue = key;
+      made.valueShown = value;
+      if (child && child !== made) {
+        if (child === next) next = made;
+        child.replaceWith(made);
+      }
+      child = made;
+    }
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
+  }
+  for (const child of old.values()) child.remove();
+}
+
+// A button. `act` may be asynchronous: the button is disabled until it ends.
+export function button(label, act, properties) {
+  const node = h("button", { type: "button", ...properties }, label);
+  node.addEventListener("click", async (event) => {
+    event.stopPropagation();
+    node.disabled = true;
+    try {
+      await act(event);
+    } finally {
+      node.disabled = false;
+    }
+  });
+  return node;
+}
+
+export function notice(text, kind = "info") {
+  const node = h("div", { class: `notice ${kind}` }, text);
+  document.getElementById("notices").append(node);
+  setTimeout(() => node.remove(), kind === "bad" ? 9000 : 4000);
+}
+
+// Runs a call and shows its error as a notice. Returns undefined then.
+export async function attempt(call, done) {
+  try {
+    const answer = await call();
+    if (done) notice(typeof done === "function" ? done(answer) : done, "good");
+    return answer ?? {};
+  } catch (error) {
+    notice(error.hint ? `${error.message}. ${error.hint}` : error.message, "bad");
+    return undefined;
+  }
+}
+
+export async function copyText(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    notice(`Copied ${what}`, "good");
+  } catch {
+    notice(text);
+  }
+}

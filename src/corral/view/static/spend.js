@@ -1,0 +1,53 @@
+// Tokens, cost and context as text and as small drawings.
+
+import { h } from "./dom.js";
+import { compact, money } from "./format.js";
+
+const SOURCES = { reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
+
+export function usageText(usage) {
+  if (!usage || (usage.input == null && usage.output == null)) return "";
+  const cached = usage.cache_read ? ` (${compact(usage.cache_read)} cached)` : "";
+  return `${compact(usage.input)} in${cached} · ${compact(usage.output)} out`;
+}
+
+export function sourceBadge(source) {
+  return source && source !== "unknown" ? h("span", { class: "badge", title: SOURCES[source] }, source) : null;
+}
+
+function usageRow(name, value) {
+  return value == null ? null : [h("dt", null, name), h("dd", null, compact(value))];
+}
+
+// How full a bar is, in percent; `tone` picks its color.
+export function bar(share, tone = "") {
+  const percent = Math.max(0, Math.min(100, share * 100));
+  return h("div", { class: `bar ${tone}`, role: "img", "aria-label": `${Math.round(percent)} %` }, h("div", { css: { width: `${percent}%` } }));
+}
+
+export function spendPanel({ usage, usd, source, context, window, budget }) {
+  return h(
+    "section",
+    { class: "panel spend" },
+    h("h3", null, "Spend"),
+    h("div", { class: "amount" }, h("strong", null, money(usd)), " ", sourceBadge(source)),
+    h(
+      "dl",
+      { class: "pairs" },
+      usageRow("Input", usage?.input),
+      usageRow("from cache", usage?.cache_read),
+      usageRow("Output", usage?.output),
+      usageRow("reasoning", usage?.reasoning),
+    ),
+    usage?.coverage === "partial" ? h("p", { class: "dim small" }, "Some runs did not report all their tokens.") : null,
+    context
+      ? h(
+          "div",
+          { class: "context" },
+          h("div", { class: "spread small" }, h("span", null, "Context"), h("span", null, window ? `${Math.round((100 * context) / window)} % of ${compact(window)}` : compact(context))),
+          window ? bar(context / window, context / window > 0.85 ? "wait" : "") : null,
+        )
+      : null,
+    budget ? h("div", { class: "context" }, h("div", { class: "spread small" }, h("span", null, "Budget"), h("span", null, `${money(usd)} of ${money(budget)}`)), bar((usd ?? 0) / budget)) : null,
+  );
+}
