@@ -27,6 +27,7 @@ LAYERS = {
     "pipelines": 6,
     "durable": 7,
     "testing": 8,
+    "view": 8,
     "providers": 9,
     "cli": 9,
 }

@@ -196,6 +196,16 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
     "sessions/until.py": ("file", "runs a check in the workspace"),
+    # The view. It reads the files of runs that other processes write.
+    "view/app.py": ("file", "the files of the page"),
+    "view/catalog.py": ("file", "lists the folders of sessions"),
+    "view/databases.py": ("file", "whether a database has changed"),
+    "view/logs.py": ("file", "reads windows of logs"),
+    "view/pipeline_view.py": ("file", "whether a visit has a log"),
+    "view/auth.py": ("random", "the token and the cookie"),
+    "view/server.py": ("process socket", "the server; signals end it"),
+    "view/session_view.py": ("file", "when a session without metadata was created"),
+    "view/usage_report.py": ("clock", "the local day of a turn"),
 }
 """Module → what it uses, why it does so itself."""
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "batches": ("corral.cli.batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show and export past sessions."),
+    "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
     "prune": ("corral.cli.prune", "Remove sessions, runs and batches that ended long ago."),
     "record": ("corral.cli.record", "Record the conversation with a program."),
     "replay": ("corral.cli.replay", "Replay a recorded program."),

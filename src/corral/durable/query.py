@@ -62,7 +62,7 @@ from corral.pipelines.scheduler.commands import (
     Question,
     RunNode,
 )
-from corral.pipelines.scheduler.outcome import failed
+from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
 from corral.values import as_list
@@ -108,6 +108,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """None while the run has not ended."""
     created: float = 0.0
     ended: float | None = None
+    visits: dict[str, Outcome] = {}
+    """The outcome of every visit that has ended, by its id."""
 
     @property
     def graph(self) -> Graph:
@@ -212,6 +214,9 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 output=output,
                 created=row.created,
                 ended=row.ended,
+                visits={
+                    each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
+                },
             )
 
     return await with_client(database, read)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.command_line import LABEL, BatchCommand
 from corral.durable.batch.queue import CLOSED, BatchStore, Round
-from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary, Tally, result_of
-from corral.durable.batch.resume import find_workflows
+from corral.durable.batch.results import (
+    BatchReport,
+    BatchResult,
+    BatchStatus,
+    BatchSummary,
+    Tally,
+    result_of,
+)
+from corral.durable.batch.resume import TaskWorkflows, find_workflows
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
 from corral.durable.dbos.database import OPEN_STATES, find, is_there, storage_errors
@@ -58,6 +65,25 @@ class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     command: BatchCommand | None = None
     """The command line that continues it; None if it was started from Python."""
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a batch."""
+
+    id: str
+    state: Literal["left", "running", "ended"]
+    result: BatchResult | None = None
+    """Of a task that has ended."""
+
+
+class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some tasks of a batch, in the order of the batch."""
+
+    rows: list[TaskRow]
+    running: int
+    """Tasks of the batch that run or are queued."""
+    next: int | None
+    """Where the next page begins; None on the last."""
 
 
 async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list[BatchOverview]:
@@ -109,6 +135,50 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
         )
 
     return await _with_store(db, read, name)
+
+
+async def list_tasks(
+    name: str, *, start: int = 0, limit: int = 100, only_failed: bool = False, db: str | None = None
+) -> TaskPage:
+    """A page of the tasks of a batch. Raises ``ConfigError`` if there is no such batch."""
+
+    def read(store: BatchStore) -> TaskPage:
+        if batch_rounds(store).get(name) is None:
+            raise _not_found(name)
+        rounds = store.rounds(name)
+        digests = rounds[-1].digests
+        known = find_workflows(store, rounds, digests)
+        rows: list[TaskRow] = []
+        names = [*digests]
+        position = start
+        while position < len(names) and len(rows) < limit:
+            part = names[position : position + limit]
+            for row in _task_rows(store, part, known, digests):
+                position += 1
+                if not only_failed or (row.result is not None and not row.result.ok):
+                    rows.append(row)
+                if len(rows) == limit:
+                    break
+        following = position if position < len(names) else None
+        return TaskPage(rows=rows, running=len(known.in_flight), next=following)
+
+    return await _with_store(db, read, name)
+
+
+def _task_rows(
+    store: BatchStore, names: Sequence[str], known: TaskWorkflows, digests: Mapping[str, str]
+) -> Iterator[TaskRow]:
+    ended = {name: known.ended[name] for name in names if name in known.ended}
+    outcomes = store.outcomes_of([workflow for workflow, _ in ended.values()])
+    for name in names:
+        workflow, number = ended.get(name, ("", 0))
+        if workflow in outcomes:
+            task = BatchTask(id=name, fields={}, digest=digests[name])
+            yield TaskRow(
+                id=name, state="ended", result=result_of(task, outcomes[workflow], number)
+            )
+        else:
+            yield TaskRow(id=name, state="running" if name in known.in_flight else "left")
 
 
 async def cancel_batch(name: str, *, db: str | None = None) -> int:

@@ -39,9 +39,15 @@ text { font: 13px system-ui, sans-serif; text-anchor: middle; dominant-baseline:
 """
 
 
-def as_svg(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
+def as_svg(
+    graph: Graph, statuses: Mapping[str, str] | None = None, *, embedded: bool = False
+) -> str:
     """The drawing. ``statuses`` (node -> status of its outcome, ``running`` or ``waiting``) sets
     the colors.
+
+    With ``embedded`` it has no colors and no styles, for a page that has its own: nodes are groups
+    with ``data-node`` (the id), edges and their labels groups with ``data-edge`` (the number of the
+    edge in the graph, from 0).
 
     ::
 
@@ -56,22 +62,23 @@ def as_svg(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
             f' viewBox="0 0 {width} {height}" role="img">',
             f"<title>{title}</title>",
-            f"<style>{_STYLE}</style>",
+            *(() if embedded else (f"<style>{_STYLE}</style>",)),
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8"'
             ' markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="#666"/></marker></defs>',
-            *_edges(graph, layout, widths),
-            *_nodes(graph, layout, widths, statuses or {}),
+            *_edges(graph, layout, widths, embedded=embedded),
+            *_nodes(graph, layout, widths, None if embedded else statuses or {}),
             "</svg>\n",
         ]
     )
 
 
 def _nodes(
-    graph: Graph, layout: Layout, widths: Mapping[str, float], statuses: Mapping[str, str]
+    graph: Graph, layout: Layout, widths: Mapping[str, float], statuses: Mapping[str, str] | None
 ) -> Iterator[str]:
+    name = "data-node" if statuses is None else "id"
     for node in graph.nodes.values():
         middle = layout.positions[node.id]
-        color = COLORS.get(statuses.get(node.id, ""))
+        color = COLORS.get((statuses or {}).get(node.id, ""))
         fill = f' style="fill:{color}"' if color else ""
         outline = OUTLINES.get(node_kinds.find(node.kind).drawn_as, _rounded)(
             middle, widths[node.id] / 2, HEIGHT / 2
@@ -79,21 +86,25 @@ def _nodes(
         shapes = "".join(f'<path class="node"{fill} d="{path}"/>' for path in outline)
         hint = _clean(f"{node.id}: {node.kind}\n{node.text('prompt') or node.text('tool_command')}")
         yield (
-            f'<g id="{escape(_clean(node.id))}"><title>{escape(hint.strip())}</title>{shapes}'
+            f'<g {name}="{escape(_clean(node.id))}"><title>{escape(hint.strip())}</title>{shapes}'
             f'<text x="{middle.x:.1f}" y="{middle.y:.1f}">{escape(_short(node.label))}</text></g>'
         )
 
 
-def _edges(graph: Graph, layout: Layout, widths: Mapping[str, float]) -> Iterator[str]:
-    for edge, points in zip(graph.edges, layout.paths, strict=True):
+def _edges(
+    graph: Graph, layout: Layout, widths: Mapping[str, float], *, embedded: bool
+) -> Iterator[str]:
+    for number, (edge, points) in enumerate(zip(graph.edges, layout.paths, strict=True)):
         if edge.source == edge.target:
             path, middle = _loop(points[0], widths[edge.source] / 2)
         else:
             path, middle = _curve(points)
         dashes = ' stroke-dasharray="5 4"' if edge.restarts else ""
-        yield f'<path class="edge"{dashes} d="{path}" marker-end="url(#tip)"/>'
+        line = f'<path class="edge"{dashes} d="{path}" marker-end="url(#tip)"/>'
         if text := _short(edge.label or edge.condition):
-            yield f'<text class="label" x="{middle.x:.1f}" y="{middle.y:.1f}">{escape(text)}</text>'
+            place = f'x="{middle.x:.1f}" y="{middle.y:.1f}"'
+            line += f'\n<text class="label" {place}>{escape(text)}</text>'
+        yield f'<g data-edge="{number}">{line}</g>' if embedded else line
 
 
 def _curve(path: list[Point]) -> tuple[str, Point]:

@@ -1,0 +1,128 @@
+"""``corral view``: a page over stored and running sessions, pipelines and batches."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import click
+
+from corral.cli.options import completing
+from corral.cli.ui.terminal import echo
+from corral.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_PACKAGES = ("markdown_it", "starlette", "uvicorn")
+_PAGES = {"session": "sessions", "pipeline": "pipelines", "batch": "batches"}
+
+
+@click.command("view")
+@click.argument("run", required=False, shell_complete=completing("sessions"))
+@click.option("--port", default=0, show_default="a free one", help="Listen on this port.")
+@click.option(
+    "--listen",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Listen on this address; 0.0.0.0 is every network of this machine.",
+)
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
+    """Open a page that shows runs: those that are stored, and those that run now.
+
+    RUN is a session, pipeline run or batch to show first. The page can be opened only with the
+    printed address, which has a token in it. Ctrl-C ends the server; runs go on.
+    """
+    require()
+    from corral.view import server
+    from corral.view.auth import Access
+
+    place = None if run is None else _place(run)
+    listen = "127.0.0.1" if listen == "localhost" else listen
+    listener = server.bind(listen, port)
+    bound: int = listener.getsockname()[1]
+    access = Access.create(bound, listen, [socket.gethostname()])
+    host = _shown_host(listen)
+    address = f"http://{host}:{bound}/?token={access.token}"
+
+    def ready() -> None:
+        echo(address)
+        if listen not in LOOPBACK:
+            echo(
+                f"corral: {listen} can be reached by other machines; who has this address can read"
+                " every transcript, answer permissions and cancel runs. The connection is not"
+                " encrypted.",
+                err=True,
+            )
+        if not no_open and _has_display():
+            _open_browser(address)
+
+    server.serve(listener, server.Settings(access, ready, _start_command, place))
+
+
+def _start_command(words: Sequence[str]) -> None:
+    """Start a command of corral that outlives this one."""
+    from corral.system import paths
+    from corral.system.process import daemon
+
+    folder = paths.make_dir(paths.home() / "view")
+    name = f"{int(time.time())}-{os.urandom(3).hex()}"
+    lock, log = folder / f"{name}.lock", folder / f"{name}.log"
+    try:
+        daemon.start("corral.cli.background", str(lock), *words, lock=lock, log=log)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"the command cannot be started: {error}") from error
+
+
+def require() -> None:
+    """Raises ``ConfigError`` if the extra is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+        raise ConfigError(
+            "the view is not installed", hint="Install it: pip install 'corral[view]'"
+        )
+
+
+def _place(run: str) -> str:
+    """The part of the address that shows a run. Raises an error if there is none."""
+    from corral.view.lookup import find_run
+
+    kind, id = find_run(run)
+    return f"#/{_PAGES[kind]}/{quote(id, safe='')}"
+
+
+def _shown_host(listen: str) -> str:
+    from corral.view.auth import is_everywhere
+
+    if is_everywhere(listen):
+        return socket.gethostname()
+    return f"[{listen}]" if ":" in listen else listen
+
+
+def _has_display() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open_browser(address: str) -> None:
+    """Open the address through a file that only this user can read: the arguments of a browser's
+    process can be read by everyone."""
+    import threading
+    import webbrowser
+
+    from corral.system import paths
+
+    folder = paths.temporary()
+    for old in folder.glob("view-*.html"):
+        old.unlink(missing_ok=True)
+    file = folder / f"view-{os.getpid()}.html"
+    text = f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">\n'
+    paths.write_private(file, text.encode())
+    # In a thread: some browsers return only when they are closed.
+    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()

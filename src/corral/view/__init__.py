@@ -1,0 +1,1 @@
+"""The view: a web page and an HTTP API over stored and running sessions, pipelines and batches."""

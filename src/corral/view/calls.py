@@ -1,0 +1,185 @@
+"""One request of the API: its parameters, its body, and how its result or error is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.view import databases
+from corral.view.auth import Access, error_response
+from corral.view.catalog import Catalog
+
+T = TypeVar("T")
+MAX_BODY = 1024 * 1024
+"""Bytes of the body of a request."""
+_encoder = msgspec.json.Encoder()
+_log = logging.getLogger("corral.view")
+
+
+class NotFound(ConfigError):
+    """There is no such thing."""
+
+    code = "not_found"
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all requests of a server share."""
+
+    catalog: Catalog
+    access: Access
+    start_command: Callable[[Sequence[str]], None]
+    """Starts a command of corral in the background. Blocking. Raises ``ConfigError``."""
+    open_at: str | None = None
+    """The place on the page that is shown first."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: streams end."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request."""
+
+    request: Request
+    services: Services
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.services.catalog
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    def text(self, name: str) -> str | None:
+        """A parameter of the address; None if it is missing or empty."""
+        return self.request.query_params.get(name) or None
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the address; ``last`` is -1. Raises ``ConfigError``."""
+        return _number(name, self.text(name), default)
+
+    def path_number(self, name: str) -> int:
+        """A whole number of the path. Raises ``ConfigError``."""
+        return _number(name, self.path(name), 0)
+
+    async def database(self) -> str | None:
+        """The database of the run; None is the default one. Raises ``NotFound``."""
+        given = self.text("db")
+        if given is None:
+            if not databases.is_installed():
+                raise NotFound(
+                    "pipelines and batches need the engine, which is not installed",
+                    hint="Install it: pip install 'corral[engine]'",
+                )
+            return None
+        if given not in await self.catalog.database_names():
+            raise NotFound(f"the database {given!r} is not known")
+        return given
+
+    async def start_command(self, *words: str) -> None:
+        """Start a command of corral that goes on when this server ends. Raises ``ConfigError``."""
+        await asyncio.to_thread(self.services.start_command, words)
+
+    @property
+    def cursor(self) -> int | None:
+        """Where a stream goes on."""
+        given = self.request.headers.get("last-event-id") or self.text("after")
+        return None if given is None else max(0, _number("after", given, 0))
+
+    async def body(self, kind: type[T]) -> T:
+        """The body. Raises ``ConfigError``."""
+        data = bytearray()
+        async for piece in self.request.stream():
+            data += piece
+            if len(data) > MAX_BODY:
+                raise ConfigError(f"the body is longer than {MAX_BODY:,} bytes")
+        try:
+            return msgspec.json.decode(bytes(data) or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"the body is not valid: {error}") from error
+
+
+def _number(name: str, given: str | None, default: int) -> int:
+    if given is None:
+        return default
+    if given == "last":
+        return -1
+    if not given.isdecimal() or len(given) > 15:
+        raise ConfigError(f"{name} must be a whole number")
+    return int(given)
+
+
+Handler = Callable[[Call], Awaitable[msgspec.Struct | Response]]
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of the address."""
+
+    name: str
+    text: str
+    kind: Literal["string", "integer"] = "string"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One operation of the API."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    name: str
+    text: str
+    handler: Handler
+    response: type[msgspec.Struct] | None = None
+    """None: not JSON."""
+    body: type[msgspec.Struct] | None = None
+    params: tuple[Param, ...] = ()
+    media: str = "application/json"
+    events: tuple[type[msgspec.Struct], ...] = ()
+    """Of a stream: the data of its events."""
+
+
+async def respond(endpoint: Endpoint, call: Call) -> Response:
+    """Carry out an operation."""
+    try:
+        result = await endpoint.handler(call)
+    except CorralError as error:
+        return _refused(error)
+    except FileNotFoundError:
+        return error_response(404, "not_found", "there is no log")
+    except OSError as error:
+        return error_response(500, "storage", f"the file cannot be read: {error.strerror}")
+    except Exception:
+        _log.exception("%s %s failed", endpoint.method, endpoint.path)
+        return error_response(500, "internal", "the server failed; its log says why")
+    if isinstance(result, Response):
+        return result
+    return Response(_encoder.encode(result), media_type="application/json")
+
+
+def _refused(error: CorralError) -> Response:
+    problem = getattr(error, "problem", None)
+    code = getattr(problem, "code", error.code)
+    if isinstance(error, NotFound | ResumeLost):
+        status, code = 404, "not_found"
+    elif problem is not None:
+        status = 409
+    elif isinstance(error, ConfigError):
+        status = 400
+    else:
+        status = 500
+    return error_response(status, code, error.message, error.hint)
+
+
+def event_stream(source: AsyncGenerator[bytes]) -> Response:
+    """A response of server-sent events."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(source, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,275 @@
+"""All runs in one list: sessions, pipelines and batches, stored and running.
+
+Sessions come from their folders (through the search index), pipelines and batches from databases:
+the default one, those of running processes, and those that were used before. What a database has
+is asked in a thread and kept for a moment, so that a list that is shown live costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from corral.errors import ConfigError, StorageFailed
+from corral.sessions import index, store
+from corral.system import clock, paths
+from corral.view import live_runs
+from corral.view.databases import Databases, StoredRuns, other_databases
+from corral.view.live_runs import LiveRuns
+from corral.view.records import Pending, RunPage, StateUpdate, Summary
+from corral.view.session_logs import SessionLogs
+from corral.view.session_view import SessionViews, open_session, pending_of, unsaved
+
+T = TypeVar("T")
+FRESH = 0.5
+"""Seconds for which an answer is used again."""
+SEARCHED = 16 * 1024 * 1024
+"""Bytes of a log that are searched for turns at once, in the background."""
+MAX_PAGE = 200
+MAX_EXAMINED = 1_000
+"""Runs that one request looks at: a filter may fit few of them."""
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list."""
+
+    kind: str | None = None
+    state: str | None = None
+    agent: str | None = None
+    text: str | None = None
+    """Full text of transcripts; of pipelines and batches their names and goals."""
+    cursor: str | None = None
+    limit: int = 50
+
+
+class _Kept:
+    """An answer that is used again for a moment; concurrent callers wait for the same one."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.at = 0.0
+        self.value: Any = None
+
+
+class Catalog:
+    """The list of runs of one server."""
+
+    def __init__(self) -> None:
+        self.logs = SessionLogs()
+        self.sessions = SessionViews(self.logs)
+        self._databases = Databases()
+        self._kept: dict[str, _Kept] = {}
+        self._searches: dict[Path, asyncio.Task[None]] = {}
+
+    async def _keep(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        kept = self._kept.setdefault(name, _Kept())
+        async with kept.lock:
+            if kept.value is None or clock.now() - kept.at >= FRESH:
+                kept.value = await ask()
+                kept.at = clock.now()
+            value: T = kept.value
+            return value
+
+    async def live(self) -> LiveRuns:
+        """What runs now."""
+        return await self._keep("live", lambda: asyncio.to_thread(live_runs.read))
+
+    async def stored(self) -> StoredRuns:
+        """The pipelines and batches."""
+        live = await self.live()
+        return await self._keep("stored", lambda: self._databases.read_all(live))
+
+    async def database_names(self) -> set[str]:
+        """The databases besides the default one."""
+        return await asyncio.to_thread(other_databases, await self.live())
+
+    async def session_state(self, id: str) -> StateUpdate:
+        """How a session is now. Raises ``ResumeLost``."""
+        live = await self.live()
+
+        def read() -> StateUpdate:
+            record = open_session(id)
+            summary = self.sessions.summary(record, live)
+            return StateUpdate(summary=summary, pending=pending_of(record, live))
+
+        return await asyncio.to_thread(read)
+
+    def search_turns(self, path: Path) -> None:
+        """Find the remaining turns of a large log in the background."""
+        if path not in self._searches:
+            task = asyncio.create_task(self._search_turns(path))
+            self._searches[path] = task
+            task.add_done_callback(lambda _: self._searches.pop(path, None))
+
+    async def _search_turns(self, path: Path) -> None:
+        is_complete = False
+        while not is_complete:
+            is_complete = (await asyncio.to_thread(self.logs.facts, path, SEARCHED)).is_complete
+
+    async def close(self) -> None:
+        """End what runs in the background."""
+        tasks = [*self._searches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def pending(self) -> list[Pending]:
+        """What waits for a person, the oldest first."""
+        live, stored = await self.live(), await self.stored()
+        waiting = await asyncio.to_thread(self._waiting_sessions, live)
+        found = [*live.pending, *waiting, *stored.pending]
+        return sorted(found, key=lambda each: each.since or 0.0)
+
+    def _waiting_sessions(self, live: LiveRuns) -> list[Pending]:
+        """Questions to people whose process is gone."""
+        found: list[Pending] = []
+        known = {each.run_id for each in live.pending}
+        for match in search_sessions(index.Query()):
+            if match.meta.status == "waiting" and match.meta.id not in known:
+                record = store.SessionRecord(paths.sessions() / match.meta.id, match.meta)
+                found += pending_of(record, live)
+        return found
+
+    async def runs(self, query: RunQuery) -> RunPage:
+        """One page of the list, the newest first."""
+        live = await self.live()
+        found: list[_Entry] = []
+        warnings: list[str] = []
+        if query.kind in (None, "session"):
+            found += await asyncio.to_thread(self._session_entries, query)
+        if query.kind in (None, "pipeline", "batch"):
+            stored = await self.stored()
+            warnings = stored.warnings
+            found += [
+                _Entry(updated=each.updated, id=each.id, summary=each)
+                for each in stored.summaries
+                if query.kind in (None, each.kind) and _contains(each, query.text)
+            ]
+        page = await asyncio.to_thread(self._page, query, found, live)
+        page.warnings = warnings
+        return page
+
+    def _session_entries(self, query: RunQuery) -> list[_Entry]:
+        found = [
+            _Entry(
+                updated=max(match.meta.updated, _modified(match.meta.id)),
+                id=match.meta.id,
+                record=store.SessionRecord(paths.sessions() / match.meta.id, match.meta),
+                snippet=match.snippet,
+            )
+            for match in search_sessions(index.Query(agent=query.agent, grep=query.text or None))
+        ]
+        if not query.text:
+            known = {each.id for each in found}
+            if query.agent:
+                known |= {match.meta.id for match in search_sessions(index.Query())}
+            found += [
+                _Entry(updated=_modified(record.meta.id), id=record.meta.id, record=record)
+                for record in _unsaved_sessions(known)
+            ]
+        return found
+
+    def _page(self, query: RunQuery, found: list[_Entry], live: LiveRuns) -> RunPage:
+        after = _parse_cursor(query.cursor)
+        limit = max(1, min(query.limit, MAX_PAGE))
+        left = [each for each in found if after is None or each.position < after]
+        left.sort(key=lambda each: each.position, reverse=True)
+        runs: list[Summary] = []
+        for number, entry in enumerate(left[:MAX_EXAMINED], 1):
+            summary = entry.summary
+            if summary is None and entry.record is not None:
+                summary = self.sessions.summary(entry.record, live, snippet=entry.snippet)
+            if summary is not None and _fits(summary, query):
+                runs.append(summary)
+            if len(runs) == limit or number == MAX_EXAMINED:
+                more = number < len(left)
+                return RunPage(runs=runs, next=_cursor(entry) if more else None)
+        return RunPage(runs=runs)
+
+
+class _Entry(msgspec.Struct, kw_only=True):
+    updated: float
+    id: str
+    summary: Summary | None = None
+    record: store.SessionRecord | None = None
+    snippet: str = ""
+
+    @property
+    def position(self) -> tuple[float, str]:
+        return self.updated, self.id
+
+
+def search_sessions(query: index.Query) -> list[index.Match]:
+    """The stored sessions. Without an index (a home that cannot be written), all are read."""
+    try:
+        return index.search(query)
+    except StorageFailed:
+        if query.grep:
+            raise
+        return [
+            index.Match(record.meta)
+            for record in store.all_sessions()
+            if query.agent in (None, record.meta.agent)
+        ]
+
+
+def _unsaved_sessions(known: set[str]) -> list[store.SessionRecord]:
+    """Sessions whose first turn started a moment ago: they have no metadata yet."""
+    try:
+        names = os.listdir(paths.sessions())
+    except OSError:
+        return []
+    found = (
+        unsaved(paths.sessions() / name)
+        for name in names
+        if name not in known and not name.startswith(".")
+    )
+    return [each for each in found if each is not None]
+
+
+def _modified(id: str) -> float:
+    """When the log of a session was last written."""
+    try:
+        return os.stat(paths.sessions() / id / store.EVENTS).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _fits(summary: Summary, query: RunQuery) -> bool:
+    if query.agent is not None and summary.agent != query.agent:
+        return False
+    if query.state is None:
+        return True
+    if query.state == "live":
+        return summary.live
+    if query.state == "waiting":
+        return summary.state in ("waiting_permission", "waiting_person")
+    return summary.state == query.state
+
+
+def _contains(summary: Summary, text: str | None) -> bool:
+    if not text:
+        return True
+    wanted = text.lower()
+    return any(wanted in each.lower() for each in (summary.id, summary.title, summary.cwd))
+
+
+def _cursor(entry: _Entry) -> str:
+    return f"{entry.updated!r}:{entry.id}"
+
+
+def _parse_cursor(cursor: str | None) -> tuple[float, str] | None:
+    if cursor is None:
+        return None
+    updated, colon, id = cursor.partition(":")
+    try:
+        if colon:
+            return float(updated), id
+    except ValueError:
+        pass
+    raise ConfigError("the cursor is not one of this list")

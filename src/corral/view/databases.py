@@ -1,0 +1,225 @@
+"""The pipelines and batches of all known databases, as the list of runs shows them.
+
+The default database is read, those of running processes, and those that were used before. A
+database that has not changed is not read again. One that cannot be read gives a warning, not an
+error: the others are still shown. Without the engine there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.system import clock
+from corral.view import state
+from corral.view.live_runs import LiveRuns
+from corral.view.records import Pending, Summary
+from corral.view.safe_text import plain
+
+if TYPE_CHECKING:
+    from corral.durable.batch.query import BatchOverview
+    from corral.durable.open_questions import OpenQuestion
+    from corral.durable.query import RunOverview
+
+LISTED = 200
+"""Runs and batches that are listed of each database."""
+SERVER_SECONDS = 5.0
+"""How often a database server is asked. A file is asked when it has changed."""
+OPEN_SECONDS = 2.0
+"""How often a file is asked that has not changed but has open runs: their process may have died."""
+
+
+class StoredRuns(msgspec.Struct, kw_only=True):
+    """What the databases have."""
+
+    summaries: list[Summary] = []
+    pending: list[Pending] = []
+    warnings: list[str] = []
+
+
+class _Read(msgspec.Struct, kw_only=True):
+    stamp: tuple[float, ...]
+    at: float
+    found: StoredRuns
+
+
+def is_installed() -> bool:
+    """Whether pipelines and batches can be read."""
+    return importlib.util.find_spec("dbos") is not None
+
+
+class Databases:
+    """Reads databases, and remembers what did not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, _Read] = {}
+
+    async def read_all(self, live: LiveRuns) -> StoredRuns:
+        """The runs and batches of all databases."""
+        found = StoredRuns(summaries=[], pending=[], warnings=[])
+        if not is_installed():
+            return found
+        for db in [None, *sorted(await asyncio.to_thread(other_databases, live))]:
+            each = await self._read(db)
+            found.summaries += each.summaries
+            found.pending += each.pending
+            found.warnings += each.warnings
+        for summary in found.summaries:
+            _add_live(summary, live)
+        return found
+
+    async def _read(self, db: str | None) -> StoredRuns:
+        stamp = await asyncio.to_thread(_stamp, db)
+        before = self._known.get(db)
+        if before is not None and before.stamp == stamp:
+            is_open = any(each.state in state.ACTIVE for each in before.found.summaries)
+            pause = OPEN_SECONDS if is_open else (SERVER_SECONDS if not stamp else float("inf"))
+            if clock.now() - before.at < pause:
+                return before.found
+        try:
+            found = await _read_database(db)
+        except CorralError as error:
+            found = StoredRuns(warnings=[f"{_shown(db)}: {error.message}"])
+        self._known[db] = _Read(stamp=stamp, at=clock.now(), found=found)
+        return found
+
+
+def other_databases(live: LiveRuns) -> set[str]:
+    """The databases besides the default one."""
+    from corral.durable.dbos.database import find
+
+    default = find(None).shown
+    return {db for db in live.databases if find(db).shown != default}
+
+
+def _shown(db: str | None) -> str:
+    from corral.durable.dbos.database import find
+
+    return find(db).shown
+
+
+def _stamp(db: str | None) -> tuple[float, ...]:
+    """Changes when a database file does; empty for a server."""
+    from corral.durable.dbos.database import find
+
+    path = find(db).path
+    if path is None:
+        return ()
+    return (*_file_stamp(path), *_file_stamp(path.with_name(path.name + "-wal")))
+
+
+def _file_stamp(path: Path) -> tuple[float, float]:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return 0.0, 0.0
+    return about.st_mtime, float(about.st_size)
+
+
+async def _read_database(db: str | None) -> StoredRuns:
+    from corral.durable import open_questions, query
+    from corral.durable.batch import query as batches
+
+    runs = await query.list_runs(db=db, limit=LISTED)
+    found = StoredRuns(summaries=[], pending=[], warnings=[])
+    for run in runs:
+        found.summaries.append(pipeline_summary(run, db))
+        if run.asks:
+            asked = await open_questions.questions(run.id, db=db)
+            found.pending += [question_of(run.id, each, db) for each in asked if not each.answered]
+    found.summaries += [
+        batch_summary(each, db) for each in await batches.list_batches(db=db, limit=LISTED)
+    ]
+    return found
+
+
+def question_of(run: str, asked: OpenQuestion, db: str | None) -> Pending:
+    """An open question of a pipeline."""
+    question = asked.question
+    return Pending(
+        kind="question",
+        run_kind="pipeline",
+        run_id=run,
+        request_id=asked.id,
+        title=question.node,
+        text=plain(question.text, 20_000),
+        choices=[choice.label for choice in question.choices],
+        node=question.node,
+        deadline=question.deadline,
+        db=db,
+    )
+
+
+def pipeline_summary(run: RunOverview, db: str | None) -> Summary:
+    """A run of a pipeline in the list."""
+    last = _modified(run.folder)
+    known = state.Facts(
+        status=run.status,
+        questions=run.asks,
+        live=run.status == "running",
+        live_state="queued" if run.status == "queued" else "",
+    )
+    in_words = state.state_of(known, clock.now())
+    return Summary(
+        kind="pipeline",
+        id=run.id,
+        db=db,
+        title=plain(run.goal or run.pipeline, 200),
+        agent="",
+        cwd=run.folder,
+        state=in_words.state,
+        state_text=in_words.text,
+        created=run.created,
+        updated=max(run.ended or 0.0, last, run.created),
+        last_event=last or run.ended,
+        live=run.status == "running",
+        pending=run.asks,
+    )
+
+
+def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
+    """A batch in the list."""
+    done = batch.succeeded + batch.failed
+    in_words = state.state_of(
+        state.Facts(status=batch.status, live=batch.status == "running"), clock.now()
+    )
+    failed = f", {batch.failed:,} failed" if batch.failed else ""
+    return Summary(
+        kind="batch",
+        id=batch.name,
+        db=db,
+        title=f"{done:,} of {batch.total:,} tasks{failed}",
+        state=in_words.state,
+        state_text=in_words.text,
+        created=batch.created,
+        updated=batch.ended or (clock.now() if batch.status == "running" else batch.created),
+        last_event=batch.ended,
+        turns=batch.total,
+        cost_usd=batch.cost_usd or None,
+        cost_source="unknown" if not batch.cost_usd else "computed",
+        live=batch.status == "running",
+    )
+
+
+def _modified(folder: str) -> float:
+    """When a run last wrote its events."""
+    try:
+        return os.stat(Path(folder) / "events.ndjson").st_mtime
+    except OSError:
+        return 0.0
+
+
+def _add_live(summary: Summary, live: LiveRuns) -> None:
+    """What the process of a run says of it."""
+    running = live.runs.get((summary.kind, summary.id))
+    if running is not None:
+        summary.live = True
+        summary.agent = summary.agent or running.agent
+        summary.model = summary.model or running.model
+        summary.label = running.label

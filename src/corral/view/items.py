@@ -1,0 +1,446 @@
+"""Events to items: the pieces of a conversation that a page shows.
+
+Theory of operation. ``ItemBuilder`` takes the events of a log in order and makes items: the deltas
+of a message become one item, a tool call and its result another. The key of an item is the byte
+offset of its first event.
+
+A page of a log (``log_pages``) is stateless: it is made from its own lines, and from a bounded
+number of lines before and after it. An item belongs to the page of its first event. For this to
+give the same items wherever the builder began to read, a message is divided by fixed rules:
+
+- The item of a message covers the page on which it begins and ``TEXT_PAGES`` more, and at most
+  ``MAX_TEXT`` characters. What follows goes on in items of their own (``continued``), each of which
+  covers one page.
+- The result of a tool call and the decision on a permission become part of the call's item if they
+  are at most ``RESULT_PAGES`` pages after it. Others become items of their own.
+
+So a builder that begins ``TEXT_PAGES + 1`` pages before a page divides the messages on it as one
+that read the whole log. A stream (``stream``) has one builder for as long as it is open: an item
+that changes is sent again with the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from corral import events
+from corral.events import VERSION, Event
+from corral.values import Cost, Json, Usage, as_object, as_text
+from corral.view.logs import PAGE, Line
+from corral.view.records import (
+    Item,
+    ItemKind,
+    PermissionInfo,
+    PlanStep,
+    Tokens,
+    ToolInfo,
+)
+from corral.view.safe_text import MAX_TEXT, plain, render
+
+TEXT_PAGES = 3
+"""Further pages that the item of a message covers."""
+MAX_PREVIEW = 400
+"""Characters of a tool's output in its item."""
+MAX_INPUT = 4_000
+"""Characters of the input of a permission request."""
+MAX_LOG = 4_000
+"""Characters of a log line, an error or the data of a vendor's event."""
+MAX_BODY = 1_000_000
+"""Characters of each part of a complete item."""
+MAX_STEPS = 200
+"""Steps of a plan."""
+_TARGETS = ("command", "cmd", "file_path", "path", "absolute_path", "pattern", "url", "query")
+_EXIT = re.compile(r"exit(?:ed with)? (?:code|status):? (-?\d+)", re.IGNORECASE)
+_TYPE = re.compile(rb'\{"type":"(\w{1,40})"')
+_CALL = re.compile(rb'"call_id":"([^"\\]{1,200})"')
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A line that is not an event of this version."""
+
+    text: str
+    reason: str
+
+
+def decode(line: Line) -> Event | Unreadable:
+    """The event of a line. Never raises."""
+    if line.is_cut:
+        return _long_line(line)
+    try:
+        return events.from_json(line.data)
+    except msgspec.MsgspecError:
+        text = line.data[:MAX_LOG].decode("utf-8", "replace")
+        kind = _TYPE.match(line.data)
+        if kind:
+            reason = f"an event of another version of corral: {kind[1].decode()}"
+        else:
+            reason = "a line that is not an event"
+        return Unreadable(text, reason)
+
+
+def _long_line(line: Line) -> Event | Unreadable:
+    """What is known of an event that is too long to read."""
+    kind, call = _TYPE.match(line.data), _CALL.search(line.data)
+    reason = "this event is too long to show"
+    if kind and call and kind[1] == b"tool_result":
+        return events.ToolResult(call[1].decode(), "success", output=f"({reason})")
+    if kind and call and kind[1] == b"tool_use":
+        return events.ToolUse(call[1].decode(), "tool", title=f"({reason})")
+    return Unreadable(line.data.decode("utf-8", "replace"), reason)
+
+
+class _Message:
+    """A message of which deltas may still come."""
+
+    def __init__(self, item: Item, message_id: str | None) -> None:
+        self.item = item
+        self.message_id = message_id
+        self.pieces: list[str] = []
+        self.size = 0
+
+    def fits(self, kind: ItemKind, message_id: str | None) -> bool:
+        """Whether a delta belongs to this message."""
+        return self.item.kind == kind and (
+            message_id is None or self.message_id is None or message_id == self.message_id
+        )
+
+    def is_full(self, offset: int) -> bool:
+        """Whether a delta at this byte goes into another item."""
+        pages = offset // PAGE - self.item.key // PAGE
+        return self.size >= MAX_TEXT or pages > (0 if self.item.continued else TEXT_PAGES)
+
+    def add(self, delta: str) -> None:
+        self.pieces.append(delta)
+        self.size += len(delta)
+
+    def write(self) -> None:
+        """Put the text so far into the item."""
+        text = "".join(self.pieces)
+        self.item.more = self.size > MAX_TEXT  # one delta may be longer
+        if self.item.kind == "thinking":
+            self.item.text = plain(text, MAX_TEXT)
+        else:
+            self.item.html = render(text)
+
+
+class ItemBuilder:
+    """Makes items of events."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, Item] = {}
+        self._changed: dict[int, Item] = {}
+        self._messages: dict[str | None, _Message] = {}
+        """Parent -> its message that is being written."""
+        self._unwritten: dict[int, _Message] = {}
+        self._tools: dict[str, Item] = {}
+        self._permissions: dict[str, Item] = {}
+        self._seen_parents: set[str | None] = set()
+        """Parents of which an event was seen."""
+        self._anchored: set[int] = set()
+        """Keys of messages whose beginning was certainly seen."""
+
+    def add(self, offset: int, event: Event | Unreadable) -> None:
+        """Take the next event, which begins at this byte of its log."""
+        match event:
+            case events.Text() | events.Thinking():
+                self._add_delta(offset, event)
+            case events.ToolUse():
+                self._add_tool(offset, event)
+            case events.ToolOutput() | events.ToolResult():
+                self._add_result(offset, event)
+            case events.PermissionRequest():
+                self._add_permission(offset, event)
+            case events.PermissionDecision():
+                self._add_decision(offset, event)
+            case Unreadable():
+                text = f"{event.reason}: {event.text}"
+                self._put(Item(key=offset, kind="vendor", text=plain(text, MAX_LOG)))
+            case _:
+                self._add_simple(offset, event)
+        if not isinstance(event, Unreadable):
+            self._seen_parents.add(event.parent)
+
+    def is_anchored(self, event: events.Text | events.Thinking) -> bool:
+        """Whether it is certain which item this delta belongs to: the beginning of its message was
+        seen, or it begins one itself."""
+        message = self._message_of(event)
+        if message is None:
+            return event.parent in self._seen_parents
+        return message.item.key in self._anchored
+
+    def _message_of(self, event: events.Text | events.Thinking) -> _Message | None:
+        message = self._messages.get(event.parent)
+        kind: ItemKind = "text" if isinstance(event, events.Text) else "thinking"
+        return message if message and message.fits(kind, event.message_id) else None
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message may still go on."""
+        return bool(self._messages)
+
+    def add_to_message(self, offset: int, event: Event | Unreadable) -> bool:
+        """Take only what belongs to an item that is already there. False once all have ended."""
+        match event:
+            case events.Text() | events.Thinking():
+                message = self._message_of(event)
+                if message is not None and not message.is_full(offset):
+                    self._add_delta(offset, event)
+                else:
+                    self._messages.pop(event.parent, None)
+            case events.ToolUse() | events.PermissionRequest():
+                self._messages.pop(event.parent, None)
+            case events.Init() | events.Done() | events.Vendor(name="prompt"):
+                self._messages.clear()
+            case _:
+                pass
+        return self.has_message
+
+    def take_changed(self, start: int = 0) -> list[Item]:
+        """The items from this byte on that are new or have changed since the last call, in
+        order."""
+        for message in self._unwritten.values():
+            if message.item.key >= start:
+                message.write()
+        self._unwritten.clear()
+        changed, self._changed = self._changed, {}
+        return [changed[key] for key in sorted(changed) if key >= start]
+
+    @property
+    def open_calls(self) -> set[str]:
+        """Tool calls without a result."""
+        return {
+            key
+            for key, item in self._tools.items()
+            if item.tool is not None and item.tool.status is None
+        }
+
+    @property
+    def open_requests(self) -> set[str]:
+        """Permission requests without a decision."""
+        return {
+            key
+            for key, item in self._permissions.items()
+            if item.permission is not None and item.permission.decision is None
+        }
+
+    def _put(self, item: Item, parent: str | None = None) -> Item:
+        item.parent = parent
+        self.items[item.key] = item
+        self._changed[item.key] = item
+        above = self._tools.get(parent) if parent is not None else None
+        if above is not None:
+            above.children += 1
+            self._changed[above.key] = above
+        return item
+
+    def _add_delta(self, offset: int, event: events.Text | events.Thinking) -> None:
+        kind: ItemKind = "text" if isinstance(event, events.Text) else "thinking"
+        message = self._message_of(event)
+        if message is None or message.is_full(offset):
+            item = Item(key=offset, seq=event.seq, ts=event.ts, kind=kind)
+            item.continued = message is not None
+            if event.parent in self._seen_parents or not offset:
+                self._anchored.add(offset)
+            message = _Message(self._put(item, event.parent), event.message_id)
+            self._messages[event.parent] = message
+        message.add(event.delta)
+        self._unwritten[message.item.key] = message
+        self._changed[message.item.key] = message.item
+
+    def _add_tool(self, offset: int, event: events.ToolUse) -> None:
+        self._messages.pop(event.parent, None)
+        tool = ToolInfo(
+            call_id=event.call_id,
+            name=plain(event.name, 200),
+            kind=event.kind,
+            title=_line(event.title or event.name),
+            target=_target(event),
+            has_more=event.input is not None,
+        )
+        item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
+        self._tools[event.call_id] = self._put(item, event.parent)
+
+    def _add_result(self, offset: int, event: events.ToolOutput | events.ToolResult) -> None:
+        item = self._tools.get(event.call_id)
+        if item is None or item.tool is None:
+            if isinstance(event, events.ToolOutput):
+                return  # of a call on an earlier page
+            tool = ToolInfo(call_id=event.call_id, name=plain(event.name or "tool", 200))
+            tool.title = tool.name
+            item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
+            self._put(item, event.parent)
+        else:
+            tool = item.tool
+        self._changed[item.key] = item
+        if isinstance(event, events.ToolOutput):
+            tool.preview = plain(tool.preview + event.delta, MAX_PREVIEW)
+        else:
+            _close_tool(tool, event)
+
+    def _add_permission(self, offset: int, event: events.PermissionRequest) -> None:
+        self._messages.pop(event.parent, None)
+        info = PermissionInfo(
+            request_id=event.request_id,
+            title=_line(event.title or event.kind),
+            input=plain(as_json(event.input), MAX_INPUT),
+            call_id=event.call_id,
+            pending=True,
+        )
+        item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission", permission=info)
+        self._permissions[event.request_id] = self._put(item, event.parent)
+
+    def _add_decision(self, offset: int, event: events.PermissionDecision) -> None:
+        item = self._permissions.get(event.request_id)
+        if item is None or item.permission is None:
+            info = PermissionInfo(request_id=event.request_id, call_id=event.call_id)
+            item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission", permission=info)
+            self._put(item, event.parent)
+        else:
+            info = item.permission
+        info.decision, info.by, info.pending = event.decision, event.by, False
+        info.rule = None if event.rule is None else plain(event.rule, 500)
+        self._changed[item.key] = item
+
+    def _add_simple(self, offset: int, event: Event) -> None:
+        """An event that is an item by itself."""
+        item = _simple(offset, event)
+        if item is None:
+            return
+        if item.kind in ("init", "prompt", "done"):
+            self._messages.clear()
+        last = next(reversed(self.items.values()), None)
+        if item.kind == "usage" and last is not None and last.kind == "usage":
+            last.usage, last.cost_usd, last.ts = item.usage, item.cost_usd, item.ts
+            self._changed[last.key] = last
+            return
+        self._put(item, event.parent)
+
+
+def _simple(offset: int, event: Event) -> Item | None:
+    item = Item(key=offset, seq=event.seq, ts=event.ts, kind="vendor")
+    match event:
+        case events.Vendor(name="prompt", data=str(data)):
+            item.kind, item.html, item.more = "prompt", render(data), len(data) > MAX_TEXT
+        case events.Init():
+            item.kind, item.text = "init", _init_text(event)
+        case events.Plan():
+            item.kind, item.plan = "plan", plan_steps(event)
+        case events.FileChange():
+            item.kind, item.status, item.text = "file", event.kind, _file_text(event)
+        case events.UsageReport():
+            item.kind, item.usage = "usage", tokens(event.usage)
+            item.cost_usd = event.cost.usd if event.cost else None
+        case events.Done():
+            _add_end(item, event)
+        case _:
+            return _message_item(item, event)
+    return item
+
+
+def _message_item(item: Item, event: Event) -> Item | None:
+    """An event that is shown as a plain text."""
+    match event:
+        case events.Error():
+            item.kind, item.status = "error", event.code
+            text = f"{event.message}\n{event.hint}" if event.hint else event.message
+        case events.Log():
+            item.kind, item.status, text = "log", event.level, event.text
+        case events.Vendor():
+            text = f"{event.name} {as_json(event.data)}"
+        case events.Unknown():
+            text = as_json(event.frame)
+        case _:
+            return None
+    item.text, item.more = plain(text, MAX_LOG), len(text) > MAX_LOG
+    return item
+
+
+def _add_end(item: Item, done: events.Done) -> None:
+    item.kind, item.status = "done", done.status
+    item.usage, item.cost_usd = tokens(done.usage), done.cost.usd
+    parts = [f"{done.duration_ms / 1000:.1f} s"]
+    if done.stop_reason:
+        parts.append(plain(done.stop_reason, 200))
+    if done.error is not None:
+        parts.append(plain(done.error.message, MAX_LOG))
+    item.text = " · ".join(parts)
+
+
+def _init_text(event: events.Init) -> str:
+    name = " ".join(filter(None, (event.agent, event.agent_version)))
+    parts = [name, event.model or "", event.cwd or ""]
+    if event.version > VERSION:
+        parts.append(f"written by a newer version of corral (log version {event.version})")
+    return plain(" · ".join(part for part in parts if part), MAX_LOG)
+
+
+def _file_text(event: events.FileChange) -> str:
+    counts = ""
+    if event.lines_added is not None or event.lines_removed is not None:
+        counts = f" +{event.lines_added or 0} -{event.lines_removed or 0}"
+    return plain(event.path, 1_000) + counts
+
+
+def plan_steps(event: events.Plan) -> list[PlanStep]:
+    """The steps of a plan, safe to show."""
+    return [
+        PlanStep(content=_line(each.content), status=each.status, priority=each.priority)
+        for each in event.entries[:MAX_STEPS]
+    ]
+
+
+def _close_tool(tool: ToolInfo, event: events.ToolResult) -> None:
+    tool.status, tool.duration_ms = event.status, event.duration_ms
+    text = event.error or event.output or ""
+    if text:
+        tool.preview = plain(text, MAX_PREVIEW)
+    tool.has_more = tool.has_more or len(text) > MAX_PREVIEW
+    found = _EXIT.search(event.error or "")
+    tool.exit = int(found[1]) if found else None
+
+
+def _target(event: events.ToolUse) -> str:
+    """What a call is about."""
+    if event.paths:
+        return _line(event.paths[0])
+    given = as_object(event.input)
+    for name in _TARGETS:
+        if text := as_text(given.get(name)):
+            return _line(text)
+    return ""
+
+
+def _line(text: str) -> str:
+    return " ".join(plain(text, 400).split())[:300]
+
+
+def as_json(value: Json) -> str:
+    """Decoded JSON as text for people; a text stays as it is."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, indent=1, ensure_ascii=False)
+
+
+def tokens(usage: Usage) -> Tokens:
+    """Token counts as the API has them."""
+    return Tokens(
+        input=usage.input,
+        output=usage.output,
+        reasoning=usage.reasoning,
+        cache_read=usage.cache_read,
+        cache_write=usage.cache_write,
+        coverage=usage.coverage,
+    )
+
+
+def total_cost(costs: Iterable[Cost]) -> tuple[float | None, str]:
+    """The sum of costs, and its source."""
+    known = [cost for cost in costs if cost.usd is not None]
+    if not known:
+        return None, "unknown"
+    sources = {cost.source for cost in known}
+    return sum(cost.usd or 0.0 for cost in known), sources.pop() if len(sources) == 1 else "mixed"

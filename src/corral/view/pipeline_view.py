@@ -1,0 +1,218 @@
+"""Runs of pipelines as the API shows them: the graph, the path, and the events for replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from corral.durable import open_questions, query
+from corral.errors import ConfigError
+from corral.pipelines import events
+from corral.pipelines.execution.run_dir import EVENTS, RunDir
+from corral.pipelines.graph import Graph
+from corral.pipelines.render.svg import as_svg
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.view.calls import NotFound
+from corral.view.databases import pipeline_summary, question_of
+from corral.view.records import (
+    GraphEdge,
+    GraphNode,
+    GraphView,
+    PipelineDetail,
+    PipelineEventInfo,
+    Summary,
+    VisitInfo,
+)
+from corral.view.safe_text import plain
+
+IDLE = "idle"
+MAX_EVENTS = 5_000
+"""Events of one response."""
+
+
+async def read(run: str, db: str | None) -> query.RunDetails:
+    """The state of a run. Raises ``NotFound``."""
+    try:
+        return await query.show(run, db=db)
+    except ConfigError as error:
+        raise NotFound(error.message, hint=error.hint) from error
+
+
+async def detail(run: str, db: str | None) -> PipelineDetail:
+    """One run. Raises ``NotFound``."""
+    found = await read(run, db)
+    asked = await open_questions.questions(run, db=db) if found.output is None else []
+    steps = [*narrate(found.graph, pipeline_events(found))]
+    path = _path(found, steps)
+    config = found.run_input.config
+    return PipelineDetail(
+        summary=summary_of(found, len(asked), db),
+        graph=GraphView(
+            svg=as_svg(found.graph, embedded=True),
+            nodes=_nodes(found, steps, path),
+            edges=_edges(found.graph, steps),
+        ),
+        questions=[question_of(run, each, db) for each in asked if not each.answered],
+        path=path,
+        goal=plain(config.goal or found.graph.goal, 20_000),
+        folder=found.folder,
+        workspace=found.workspace,
+        branch=config.tree.branch if config.tree is not None else "",
+        forked_from=found.run_input.forked_from,
+        reason=plain(found.output.reason, 4_000) if found.output is not None else "",
+        logs=[plain(line, 1_000) for line in found.state.logs],
+    )
+
+
+def summary_of(found: query.RunDetails, asks: int, db: str | None) -> Summary:
+    """A run in the list, with what only its details have."""
+    overview = query.RunOverview(
+        id=found.id,
+        status=found.status,
+        pipeline=found.graph.name,
+        goal=found.run_input.config.goal or found.graph.goal,
+        folder=found.folder,
+        asks=asks,
+        created=found.created,
+        ended=found.ended,
+    )
+    summary = pipeline_summary(overview, db)
+    summary.tokens = found.state.tokens or None
+    summary.cost_usd = found.state.cost_usd or None
+    summary.cost_source = "computed" if found.state.cost_usd else "unknown"
+    if found.output is not None and found.output.reason and summary.state != "success":
+        summary.state_text = plain(f"{summary.state}: {found.output.reason}", 400)
+    return summary
+
+
+def visit_log(found: query.RunDetails, visit: str) -> Path:
+    """The events of the agent of a visit. Raises ``NotFound``."""
+    known = (each for each in found.events if isinstance(each, events.StepStarted))
+    if visit not in {each.visit for each in known}:
+        raise NotFound(f"{found.id} has no visit {plain(visit, 100)!r}")
+    return RunDir(found.folder).visit_dir(visit) / EVENTS
+
+
+def pipeline_events(found: query.RunDetails) -> list[events.PipelineEvent]:
+    """The events of the run itself, without those of its agents."""
+    return [each for each in found.events if isinstance(each, events.PipelineEvent)]
+
+
+def narrate(graph: Graph, found: Iterable[events.PipelineEvent]) -> Iterator[PipelineEventInfo]:
+    """Each event with what it changes on a drawing: the state of its node, and the edge that led
+    there."""
+    ended: dict[str, tuple[int, str]] = {}
+    """Node -> when it last ended, and the label that it preferred."""
+    for number, event in enumerate(found):
+        info = PipelineEventInfo(
+            seq=event.seq,
+            ts=event.ts,
+            type=event.type,
+            node=event.node,
+            visit=getattr(event, "visit", None),
+        )
+        match event:
+            case events.StepStarted():
+                info.state, info.text = "running", event.kind
+                info.edge = _edge_to(graph, event.node or "", ended)
+            case events.StepCompleted():
+                info.state, info.text = event.status, plain(event.notes, 2_000)
+                ended[event.node or ""] = number, event.preferred_label
+            case events.StepFailed():
+                info.state, info.text = "fail", plain(event.reason, 2_000)
+                ended[event.node or ""] = number, ""
+            case events.StepRetrying():
+                info.state, info.text = "retry", plain(event.reason, 2_000)
+            case events.InterviewStarted():
+                info.state, info.text = "waiting", plain(event.question, 2_000)
+            case events.InterviewCompleted():
+                info.state, info.text = "running", plain(event.answer, 2_000)
+            case events.PipelineFailed():
+                info.text = plain(event.reason, 2_000)
+            case _:
+                pass
+        yield info
+
+
+def _edge_to(graph: Graph, node: str, ended: dict[str, tuple[int, str]]) -> int | None:
+    """The number of the edge over which a run came to a node: from the node before it that ended
+    last, over the edge with the label that this one preferred."""
+    best: tuple[int, bool] | None = None
+    found: int | None = None
+    for number, edge in enumerate(graph.edges):
+        if edge.target != node or edge.source not in ended:
+            continue
+        at, label = ended[edge.source]
+        rank = at, bool(label) and edge.label == label
+        if best is None or rank > best:
+            best, found = rank, number
+    return found
+
+
+def _path(found: query.RunDetails, steps: Sequence[PipelineEventInfo]) -> list[VisitInfo]:
+    """The visits in the order in which they started."""
+    visits: dict[str, VisitInfo] = {}
+    folder = RunDir(found.folder)
+    for event in steps:
+        if event.visit is None or event.node is None:
+            continue
+        if event.type == events.StepStarted.type:
+            visits[event.visit] = VisitInfo(
+                visit=event.visit,
+                node=event.node,
+                started=event.ts,
+                has_log=(folder.visit_dir(event.visit) / EVENTS).is_file(),
+            )
+        elif event.visit in visits and event.state is not None:
+            visit = visits[event.visit]
+            visit.status = event.state
+            if event.type in (events.StepCompleted.type, events.StepFailed.type):
+                visit.ended = event.ts
+    for known, outcome in found.visits.items():
+        if known in visits:
+            visits[known].attempts = outcome.attempts
+    return [*visits.values()]
+
+
+def _nodes(
+    found: query.RunDetails, steps: Sequence[PipelineEventInfo], path: Sequence[VisitInfo]
+) -> list[GraphNode]:
+    nodes = {
+        node.id: GraphNode(id=node.id, label=plain(node.label, 200), kind=node.kind, state=IDLE)
+        for node in found.graph.nodes.values()
+    }
+    for event in steps:
+        node = nodes.get(event.node or "")
+        if node is not None and event.state is not None:
+            node.state = event.state
+            if event.type == events.StepFailed.type:
+                node.reason = event.text
+            elif event.type == events.StepCompleted.type:
+                node.notes, node.reason = event.text, ""
+    for visit in path:
+        if visit.node in nodes:
+            _add_visit(nodes[visit.node], visit, found.visits.get(visit.visit))
+    return [*nodes.values()]
+
+
+def _add_visit(node: GraphNode, visit: VisitInfo, outcome: Outcome | None) -> None:
+    node.visits += 1
+    node.attempts += visit.attempts
+    node.visit, node.started, node.ended = visit.visit, visit.started, visit.ended
+    if outcome is not None and outcome.cost_usd is not None:
+        node.cost_usd = (node.cost_usd or 0.0) + outcome.cost_usd
+    if outcome is not None and outcome.tokens is not None:
+        node.tokens = (node.tokens or 0) + outcome.tokens
+
+
+def _edges(graph: Graph, steps: Sequence[PipelineEventInfo]) -> list[GraphEdge]:
+    edges = [
+        GraphEdge(
+            source=edge.source, target=edge.target, label=plain(edge.label or edge.condition, 200)
+        )
+        for edge in graph.edges
+    ]
+    for event in steps:
+        if event.edge is not None:
+            edges[event.edge].taken += 1
+    return edges

@@ -1,0 +1,103 @@
+"""Makes text of agents safe for a page: Markdown to HTML, and plain text.
+
+The text is hostile input. HTML in it is shown as text, links lead only to http, https and mailto,
+images are shown as links and are not loaded. Terminal sequences are removed. Characters that
+reorder or hide text are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from corral.terminal_text import clean
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+MAX_TEXT = 20_000
+"""Characters of a text that is rendered."""
+TAGS = frozenset(
+    (
+        *("a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
+        *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    )
+)
+"""Every tag that ``render`` writes."""
+ATTRIBUTES = frozenset(["class", "href", "rel", "start", "target", "title"])
+"""Every attribute that ``render`` writes."""
+_LINKS = ("http://", "https://", "mailto:")
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+_ALIGNED = {"text-align:left": "left", "text-align:center": "center", "text-align:right": "right"}
+
+
+def plain(text: str, limit: int | None = None) -> str:
+    """The text without terminal sequences, and with escapes in place of what hides or reorders."""
+    if limit is not None and len(text) > limit:
+        text = text[:limit]
+    if "\x1b" in text or "\x9b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" in text:
+        text = _last_of_overwritten(text.replace("\r\n", "\n"))
+    return clean(text)
+
+
+def _last_of_overwritten(text: str) -> str:
+    """What a terminal would show of lines that a progress bar wrote over and over."""
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def render(text: str, limit: int = MAX_TEXT) -> str:
+    """The Markdown as HTML that contains only ``TAGS`` and ``ATTRIBUTES``."""
+    parser = _parser()
+    tokens = parser.parse(plain(text, limit))
+    _without_styles(tokens)
+    html: str = parser.renderer.render(tokens, parser.options, {})
+    return html
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.validateLink = _is_allowed  # type: ignore[method-assign]
+    parser.add_render_rule("link_open", _open_link)
+    parser.add_render_rule("image", _image_as_link)
+    return parser
+
+
+def _is_allowed(url: str) -> bool:
+    return url.strip().lower().startswith(_LINKS)
+
+
+def _without_styles(tokens: Sequence[Token]) -> None:
+    """Inline styles are not allowed on the page: the alignment of a table is a class."""
+    for token in tokens:
+        style = token.attrs.pop("style", None)
+        if style in _ALIGNED:
+            token.attrs["class"] = _ALIGNED[str(style)]
+
+
+def _open_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
+    return _link(str(tokens[index].attrs.get("href", "")))
+
+
+def _image_as_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
+    from markdown_it.common.utils import escapeHtml
+
+    token = tokens[index]
+    shown = escapeHtml(token.content or "image")
+    return f"{_link(str(token.attrs.get('src', '')))}{shown}</a>"
+
+
+def _link(url: str) -> str:
+    from markdown_it.common.utils import escapeHtml
+
+    return f'<a href="{escapeHtml(url)}" rel="noopener noreferrer nofollow" target="_blank">'

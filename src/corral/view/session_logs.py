@@ -1,0 +1,199 @@
+"""What the log of a session says of its turns, without reading all of it. Blocking.
+
+Results are remembered for as long as a log does not change, and a finished turn forever: the list
+of runs asks again every second.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from corral import events
+from corral.values import Cost, Usage
+from corral.view.items import decode, plan_steps, tokens
+from corral.view.logs import PAGE, LogFile, TurnIndex, TurnMarks
+from corral.view.records import Money, PlanStep, TurnInfo
+from corral.view.safe_text import plain
+
+LIST_BUDGET = 2 * 1024 * 1024
+"""Bytes of one log that are searched for turns for a list."""
+DETAIL_BUDGET = 8 * 1024 * 1024
+"""The same for one session."""
+MAX_LOGS = 2_000
+"""Logs that are remembered."""
+MAX_PROMPT = 500
+"""Characters of a prompt in the list of turns."""
+MAX_FILES = 500
+"""Changed files of a turn that are listed."""
+PLAN_PAGES = 8
+"""Pages at the end of a log on which the plan is looked for."""
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One turn, as its first and last events say."""
+
+    info: TurnInfo
+    init: events.Init | None = None
+    error: events.Error | None = None
+    usage: Usage = Usage()
+    cost: Cost = Cost()
+
+
+class LogFacts(msgspec.Struct, kw_only=True):
+    """What is known of a log."""
+
+    size: int = 0
+    modified: float = 0.0
+    turns: list[Turn] = []
+    is_complete: bool = True
+    """Whether all turns are in ``turns``."""
+
+    @property
+    def last(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last turn has ended."""
+        return self.last is None or self.last.info.log_end is not None
+
+    @property
+    def usage(self) -> Usage:
+        return sum((turn.usage for turn in self.turns), start=Usage())
+
+
+class _Known:
+    def __init__(self) -> None:
+        self.index = TurnIndex()
+        self.turns: dict[int, Turn] = {}
+        self.stamp: tuple[int, float] | None = None
+        self.facts = LogFacts()
+
+
+class SessionLogs:
+    """The logs of sessions, with what is already known of them. Can be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[Path, _Known] = OrderedDict()
+
+    def facts(self, path: Path, budget: int) -> LogFacts:
+        """What is known of a log after at most ``budget`` further bytes were searched. A log that
+        does not exist has no turns."""
+        known = self._entry(path)
+        try:
+            with LogFile(path) as log:
+                stamp = (log.size, log.modified)
+                if known.stamp == stamp and known.facts.is_complete:
+                    return known.facts
+                marks = known.index.advance(log, budget)
+                facts = LogFacts(
+                    size=log.size,
+                    modified=log.modified,
+                    turns=_turns(log, marks, known.turns),
+                    is_complete=marks.is_complete,
+                )
+        except OSError:
+            return LogFacts()
+        known.stamp, known.facts = stamp, facts
+        return facts
+
+    def _entry(self, path: Path) -> _Known:
+        with self._lock:
+            known = self._known.setdefault(path, _Known())
+            self._known.move_to_end(path)
+            if len(self._known) > MAX_LOGS:
+                self._known.popitem(last=False)
+            return known
+
+
+def _turns(log: LogFile, marks: TurnMarks, known: dict[int, Turn]) -> list[Turn]:
+    found: list[Turn] = []
+    for number, start in enumerate(marks.starts):
+        following = marks.starts[number + 1] if number + 1 < len(marks.starts) else log.size
+        last = bisect_right(marks.ends, following) - 1
+        end = marks.ends[last] if last >= 0 and marks.ends[last] > start else None
+        turn = known.get(start)
+        if turn is None or turn.info.log_end is None:
+            turn = _read_turn(log, start, end, number + 1)
+            if turn is None:
+                continue  # its first line is not complete
+            known[start] = turn
+        found.append(turn)
+    if not marks.is_complete:
+        _add_last(log, found)
+    return found
+
+
+def _add_last(log: LogFile, found: list[Turn]) -> None:
+    """The end of a log whose middle was not searched yet."""
+    line = log.last_line()
+    done = decode(line) if line is not None else None
+    if line is None or not isinstance(done, events.Done):
+        return
+    number = turn_number(done.run_id) or len(found) + 1
+    if found and found[-1].info.number >= number:
+        _finish(found[-1], done, line.offset)
+    else:
+        turn = Turn(info=TurnInfo(number=number, log_start=found[-1].info.log_start + 1))
+        turn.info.started = done.ts - done.duration_ms / 1000
+        found.append(turn)
+        _finish(turn, done, line.offset)
+
+
+def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn | None:
+    line = log.line_at(start)
+    init = decode(line) if line is not None else None
+    if line is None:
+        return None
+    turn = Turn(info=TurnInfo(number=number, log_start=start))
+    if isinstance(init, events.Init):
+        turn.init = init
+        turn.info.number = turn_number(init.run_id) or number
+        turn.info.started, turn.info.model = init.ts, init.model
+        following = log.line_at(start + len(line.data) + 1)
+        prompt = decode(following) if following is not None else None
+        if isinstance(prompt, events.Vendor) and isinstance(prompt.data, str):
+            turn.info.prompt = plain(prompt.data, MAX_PROMPT)
+    last = log.line_at(end) if end is not None else None
+    done = decode(last) if last is not None else None
+    if last is not None and isinstance(done, events.Done):
+        _finish(turn, done, last.offset)
+    return turn
+
+
+def _finish(turn: Turn, done: events.Done, offset: int) -> None:
+    info = turn.info
+    info.status, info.log_end = done.status, offset
+    info.duration_ms = done.duration_ms
+    info.model = done.model or info.model
+    info.usage = tokens(done.usage)
+    info.cost = Money(usd=done.cost.usd, source=done.cost.source)
+    info.files, info.files_total = [*done.files[:MAX_FILES]], len(done.files)
+    info.denied = [plain(each.title or each.name, 200) for each in done.denied[:100]]
+    info.error = None if done.error is None else plain(done.error.message, 2_000)
+    turn.error, turn.usage, turn.cost = done.error, done.usage, done.cost
+
+
+def turn_number(run_id: str) -> int | None:
+    """The number of the turn in the id of its run."""
+    tail = run_id.rpartition(".")[2]
+    return int(tail) if tail.isdecimal() else None
+
+
+def last_plan(path: Path) -> list[PlanStep]:
+    """The newest plan near the end of a log."""
+    try:
+        with LogFile(path) as log:
+            for line in reversed(log.lines(max(0, log.size - PLAN_PAGES * PAGE), log.size)):
+                if line.data.startswith(b'{"type":"plan"'):
+                    event = decode(line)
+                    return plan_steps(event) if isinstance(event, events.Plan) else []
+    except OSError:
+        pass
+    return []

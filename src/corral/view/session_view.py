@@ -1,0 +1,220 @@
+"""Sessions as the API shows them: in the list of runs, and one in detail. Blocking."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from corral.errors import ResumeLost
+from corral.sessions import question_files, store
+from corral.system import clock, fs, paths
+from corral.values import as_text, as_texts
+from corral.view import state
+from corral.view.items import MAX_INPUT, tokens, total_cost
+from corral.view.live_runs import LiveRuns
+from corral.view.logs import PAGE
+from corral.view.records import Facts, LogInfo, Pending, SessionDetail, Summary
+from corral.view.safe_text import plain
+from corral.view.session_logs import (
+    DETAIL_BUDGET,
+    LIST_BUDGET,
+    LogFacts,
+    SessionLogs,
+    last_plan,
+)
+
+NEW_SECONDS = 3.0
+"""A log that was written this short a time ago may be of a process that has not reported yet."""
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~-]*")
+
+
+def log_path(id: str) -> Path:
+    """The log of a session. Raises ``ResumeLost`` if there is no such session."""
+    return open_session(id).folder / store.EVENTS
+
+
+def open_session(id: str) -> store.SessionRecord:
+    """The session with exactly this id; one in its first seconds has no metadata yet. Raises
+    ``ResumeLost``."""
+    if _ID.fullmatch(id):
+        folder = paths.sessions() / id
+        record = store.open_folder(folder) or unsaved(folder)
+        if record is not None:
+            return record
+    raise ResumeLost(f"there is no session {plain(id, 100)!r}")
+
+
+def unsaved(folder: Path) -> store.SessionRecord | None:
+    """The session of a folder without metadata, which are written when the agent has answered."""
+    try:
+        created = (folder / store.EVENTS).stat().st_ctime
+    except OSError:
+        return None
+    meta = store.Meta(folder.name, "", "", created, created)
+    return store.SessionRecord(folder, meta)
+
+
+class SessionViews:
+    """Makes summaries and details of sessions."""
+
+    def __init__(self, logs: SessionLogs) -> None:
+        self._logs = logs
+
+    def summary(
+        self, record: store.SessionRecord, live: LiveRuns, *, snippet: str = "", budget: int = 0
+    ) -> Summary:
+        """A session in the list of runs."""
+        facts = self._logs.facts(record.folder / store.EVENTS, budget or LIST_BUDGET)
+        meta = _complete(record.meta, facts)
+        running = live.runs.get(("session", meta.id))
+        pending = pending_of(record, live)
+        in_words = _state(record, facts, live, pending)
+        usd, source = total_cost(turn.cost for turn in facts.turns)
+        title = " ".join(plain(meta.title, 200).split())
+        return Summary(
+            kind="session",
+            id=meta.id,
+            title=title,
+            agent=meta.agent,
+            model=meta.model,
+            cwd=meta.cwd,
+            label=meta.label,
+            state=in_words.state,
+            state_text=in_words.text,
+            created=meta.created,
+            updated=max(meta.updated, facts.modified),
+            last_event=facts.modified or None,
+            turns=max(meta.turns, len(facts.turns)),
+            tokens=facts.usage.total,
+            cost_usd=usd,
+            cost_source=source,
+            live=in_words.state in state.ACTIVE and (running is not None or not facts.is_finished),
+            pending=len(pending),
+            snippet=plain(snippet, 300),
+        )
+
+    def detail(self, id: str, live: LiveRuns) -> SessionDetail:
+        """One session. Raises ``ResumeLost``."""
+        record = open_session(id)
+        path = record.folder / store.EVENTS
+        summary = self.summary(record, live, budget=DETAIL_BUDGET)
+        facts = self._logs.facts(path, 0)
+        for turn in facts.turns:
+            turn.info.has_diff = record.diff_file(turn.info.number).is_file()
+        return SessionDetail(
+            summary=summary,
+            turns=[turn.info for turn in facts.turns],
+            facts=_facts(record, facts, live),
+            pending=pending_of(record, live),
+            log=LogInfo(
+                size=facts.size,
+                pages=-(-facts.size // PAGE),
+                page_bytes=PAGE,
+                turns_complete=facts.is_complete,
+            ),
+            plan=last_plan(path),
+            usage=tokens(facts.usage),
+        )
+
+
+def pending_of(record: store.SessionRecord, live: LiveRuns) -> list[Pending]:
+    """What of a session waits for a person."""
+    found = live.pending_of("session", record.meta.id)
+    if record.meta.status == question_files.WAITING and not found:
+        prompt = question_files.open_prompt(record)
+        if prompt is not None:
+            found = [
+                Pending(
+                    kind="question",
+                    run_kind="session",
+                    run_id=record.meta.id,
+                    request_id="question",
+                    title=record.meta.title,
+                    text=plain(prompt, MAX_INPUT),
+                    since=record.meta.updated,
+                )
+            ]
+    return found
+
+
+def _complete(meta: store.Meta, facts: LogFacts) -> store.Meta:
+    """The metadata with what only the log has of a turn that runs."""
+    init = next((turn.init for turn in reversed(facts.turns) if turn.init is not None), None)
+    if init is None:
+        return meta
+    return replace(
+        meta,
+        agent=meta.agent or init.agent,
+        cwd=meta.cwd or init.cwd or "",
+        label=meta.label or init.label,
+        model=meta.model or facts.turns[-1].info.model,
+        title=meta.title or facts.turns[0].info.prompt,
+    )
+
+
+def _state(
+    record: store.SessionRecord, facts: LogFacts, live: LiveRuns, pending: list[Pending]
+) -> state.StateText:
+    now = clock.now()
+    running = live.runs.get(("session", record.meta.id))
+    is_new = not facts.is_finished and now - facts.modified < NEW_SECONDS
+    known = state.Facts(
+        status=_status(record, facts),
+        reason=_reason(facts),
+        live=_is_live(record, facts, live, is_new=is_new) or bool(running and pending),
+        live_state=running.state if running else "",
+        until=running.until if running else None,
+        permissions=sum(each.kind == "permission" for each in pending),
+        questions=sum(each.kind == "question" for each in pending),
+        last_event=facts.modified or None,
+        is_new=is_new,
+    )
+    return state.state_of(known, now)
+
+
+def _status(record: store.SessionRecord, facts: LogFacts) -> str | None:
+    """How the last turn ended; None if it has not."""
+    if facts.last is None:
+        return record.meta.status
+    return facts.last.info.status if facts.is_finished else None
+
+
+def _reason(facts: LogFacts) -> str:
+    return (facts.last.info.error if facts.last is not None else None) or ""
+
+
+def _is_live(record: store.SessionRecord, facts: LogFacts, live: LiveRuns, *, is_new: bool) -> bool:
+    """Whether a process works on the session now."""
+    running = live.runs.get(("session", record.meta.id))
+    if running is not None and running.state != "idle":
+        return not facts.is_finished or facts.last is None
+    if facts.is_finished or is_new:
+        return False
+    return fs.is_locked(record.folder / store.LOCK)
+
+
+def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Facts:
+    meta = _complete(record.meta, facts)
+    process = live.processes.get(("session", meta.id))
+    error = facts.last.error if facts.last is not None else None
+    known = error.facts if error is not None else {}
+    argv = as_texts(known.get("argv")) or [*(process.argv if process else ())]
+    result = Facts(
+        agent=meta.agent,
+        model=meta.model,
+        cwd=meta.cwd,
+        argv=[plain(word, 2_000) for word in argv],
+        stderr_tail=plain(as_text(known.get("stderr")), 20_000),
+        pid=process.pid if process else None,
+        session_id=meta.session_id,
+        resume_command=None if meta.lost else f"corral run --resume {meta.id}",
+    )
+    init = next((turn.init for turn in reversed(facts.turns) if turn.init is not None), None)
+    if init is not None:
+        result.version, result.auth = init.agent_version, init.auth
+        result.sandbox, result.sandbox_reason = init.sandbox, init.sandbox_reason
+        result.capabilities = [*init.capabilities]
+        result.tools = [plain(name, 200) for name in init.tools[:500]]
+    return result
