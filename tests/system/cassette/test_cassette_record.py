@@ -143,6 +143,34 @@ def test_a_signal_reaches_the_program_once(path: Path, name: str) -> None:
         assert process.wait(30) == 51
 
 
+SLOW_INPUT = f"""
+import time
+from corral.system.cassette import record
+read = record._read
+def slow(fd):
+    data = read(fd)
+    time.sleep(0.5 if fd == 0 and not data else 0)
+    return data
+record._read = slow
+{RECORD}
+"""
+
+
+def test_input_that_was_closed_before_the_program_was_ended_is_recorded_first(path: Path) -> None:
+    """Also if the recorder is slow: a replay ends only after its input was closed."""
+    sleeper = python("import time; print(1, flush=True); time.sleep(300)")
+    argv = command(path, *sleeper)
+    argv[2] = SLOW_INPUT
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        process.stdin.close()
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+    assert only(path).entries[-2:] == [StreamClosed(), Ended(None, signal.SIGTERM)]
+
+
 def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
     with running(path, ["cat"]) as process:
         exchange(process, b"first\n")

@@ -125,7 +125,8 @@ class _Recorder:
         self._pass_signals_on()
         assert popen.stdin is not None  # noqa: S101
         assert popen.stderr is not None  # noqa: S101
-        threading.Thread(target=self._feed, args=(popen.stdin.fileno(),), daemon=True).start()
+        feed = threading.Thread(target=self._feed, args=(popen.stdin.fileno(),), daemon=True)
+        feed.start()
         pumps = [threading.Thread(target=self._copy_stderr, args=(popen.stderr.fileno(),))]
         if self._tail is not None:
             pumps.append(threading.Thread(target=self._copy_file, args=(self._tail,)))
@@ -136,6 +137,9 @@ class _Recorder:
             pump.daemon = True  # another process may keep the output open
             pump.start()
         code = _end_of(popen)
+        if _is_readable(0):
+            # Our input may have been closed before the program was ended: a replay waits for that.
+            feed.join(LINGER)
         self._exited.set()
         self._read_rest(pumps)
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
@@ -253,6 +257,14 @@ def _end_of(popen: subprocess.Popen[bytes]) -> int:
 
 def _wake(_number: int, _frame: object) -> None:
     """Without a handler, the signal would not wake the loop."""
+
+
+def _is_readable(fd: int) -> bool:
+    """Whether there is data, or the end of it, that was not read yet."""
+    try:
+        return bool(select.select([fd], [], [], 0)[0])
+    except OSError:
+        return False
 
 
 def _read(fd: int) -> bytes:
