@@ -17,6 +17,7 @@ class _Server:
     def __init__(self, address: str = "127.0.0.1") -> None:
         self._address = address
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -32,12 +33,20 @@ class _Server:
     ) -> None:
         if self._server is not None:
             self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        # It ends without an error if it is cancelled: asyncio's own callback expects that.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             await self.serve(head, reader, writer)
         writer.close()
+        self._serving.discard(task)
 
     async def serve(
         self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -108,6 +117,9 @@ class MappingProxy(_Server):
                     await sink.drain()
 
         forward = asyncio.ensure_future(copy(reader, outside_writer))
-        await copy(outside_reader, writer)
-        forward.cancel()
-        outside_writer.close()
+        try:
+            await copy(outside_reader, writer)
+        finally:
+            forward.cancel()
+            await asyncio.wait([forward])
+            outside_writer.close()
