@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,18 @@ from corral.testing import ModelServer
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 """Without deadlines: a test machine can be slow."""
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own fixture, which lists the folders of all earlier tests to find a number."""
+    name = re.sub(r"\W", "_", request.node.name)[:26]
+    folder = tmp_path_factory.getbasetemp() / f"{name}{next(_numbers)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register a mark for each agent that has a program. Reset SIGINT: a process that a shell
     started in the background ignores it, and its children would as well."""
     cleanup.start_watcher()
+    gc.disable()  # until the tests are collected: they are many objects, and none is garbage
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():
         if agent.programs:
@@ -99,8 +114,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """The collected tests stay until the end: keep them out of garbage collection."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

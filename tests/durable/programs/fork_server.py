@@ -7,6 +7,7 @@ half a second, and the tests that kill a run at every moment need hundreds of pr
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -71,6 +72,8 @@ async def wait_for_file(work: NodeContext) -> Outcome:
 def main() -> None:
     if os.fork():
         os._exit(0)  # not a child of the tests: some count their children
+    gc.collect()
+    gc.freeze()  # what was imported stays out of the garbage collections of the children
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "reap":
