@@ -12,6 +12,8 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import corral
 
 SOURCE = Path(corral.__file__).parent
@@ -70,9 +72,22 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """They are large, and would slow down the garbage collection in later tests."""
+    yield
+    for cached in (tree_of, nodes_of, strings_of):
+        cached.cache_clear()
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Every module that the file imports, at the top or inside a function."""
-    yield from _imports_in(path, ast.walk(tree_of(path)))
+    yield from _imports_in(path, iter(nodes_of(path)))
 
 
 def _imports_in(path: Path, nodes: Iterator[ast.AST]) -> Iterator[str]:
@@ -90,6 +105,8 @@ def _imports_in(path: Path, nodes: Iterator[ast.AST]) -> Iterator[str]:
 def modules_in_strings(path: Path) -> Iterator[str]:
     """Modules of corral that a string names, such as the table of a lazy loader."""
     for text in strings_of(path):
+        if "corral." not in text:
+            continue
         for found in re.findall(r"\bcorral(?:\.\w+)+", text):
             if found in NAMES:
                 yield found
@@ -150,7 +167,7 @@ def test_agents_are_data_and_start_nothing() -> None:
     for path in (SOURCE / "agents").rglob("*.py"):
         tops = {imported.split(".")[0] for imported in imports_of(path)}
         assert not tops & (MACHINE - {"os"}), path
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 touched = node.value.id == "os" and node.attr not in ("path", "sep")
                 assert not touched, f"{path}: os.{node.attr}"
@@ -189,11 +206,11 @@ def strings_of(path: Path) -> tuple[str, ...]:
     """Names and string literals of the code, without docstrings."""
     prose = {
         id(node.value)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Expr | ast.Assign) and is_docstring(node)
     }
     found: list[str] = []
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             found.append(node.value)
         elif isinstance(node, ast.Name):
@@ -232,7 +249,7 @@ def test_git_is_started_in_one_place() -> None:
 def _arguments_of(path: Path) -> set[str]:
     """Texts that stand as an argument of a call, or first in a list or tuple: a program's name."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         some: list[ast.expr] = []
         if isinstance(node, ast.Call):
             some = node.args[:1]
@@ -261,7 +278,7 @@ def test_no_function_is_too_long() -> None:
     long = [
         f"{name_of(path)}.{node.name}"
         for path in MODULES
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and _lines_of_body(node) > LONGEST_FUNCTION
     ]
@@ -292,7 +309,7 @@ def test_no_function_makes_too_many_decisions() -> None:
     complex_ones = [
         f"{name_of(path)}.{node.name}"
         for path in MODULES
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and _decisions(node) > MOST_DECISIONS
     ]
@@ -345,7 +362,7 @@ def test_the_command_line_prints_only_through_its_terminal_module() -> None:
     """Whatever it prints may hold text of others, which a terminal would obey."""
     allowed = {"terminal", "main", "questions"}
     for path in (SOURCE / "cli").rglob("*.py"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             assert called not in ("click.echo", "click.secho", "print"), path.name
             assert called != "Console" or path.stem in (*allowed, "pipeline_output"), path.name

@@ -60,8 +60,9 @@ BANNED_NAMES = (
     *("ledger", "said", "tape", "whole"),
 )
 """Names that no module, class, function, parameter or variable may have."""
+NAME = re.compile(rf"(?<![^\W_])(?:{'|'.join(BANNED_NAMES)})(?![^\W_])")
 
-IT_IS = r"(?:is|are|was|were|be|been)"
+IT_IS = r"\b(?:is|are|was|were|be|been)"
 
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
@@ -141,6 +142,14 @@ BANNED: tuple[tuple[str, str], ...] = (
 PATTERNS = tuple(
     (re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), use) for pattern, use in BANNED
 )
+_STARTS = [re.sub(r"(^|\|)\\b", r"\1", found.pattern) for found, _ in PATTERNS]
+ANY = re.compile(rf"\b(?:{'|'.join(_STARTS)})")
+"""All patterns at once, for text in lower case: several times faster. Each begins with a word."""
+ROUGHLY = re.compile(
+    r"""#.*|\btest_\w+|(?s:\"{3}(?:[^"\\]|\\.|"(?!""))*\"{3})|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
+)
+"""Comments, names of tests and strings of Python code. ``tokenize`` is exact and takes 20 times as
+long, so it reads only files in which these have a banned phrase."""
 
 
 def prose(path: Path) -> str:
@@ -150,8 +159,15 @@ def prose(path: Path) -> str:
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        text = python_prose(text)
+        text = python_prose(text) if may_be_banned(text) else ""
     return re.sub(r"(`+)[^`\n]*\1", lambda found: "_" * len(found[0]), text)
+
+
+def may_be_banned(text: str) -> bool:
+    """Whether Python code has a banned phrase in what looks like a comment, a string or the name
+    of a test."""
+    words = "\n".join(ROUGHLY.findall(text)).lower()
+    return ANY.search(words.replace("_", " ")) is not None
 
 
 def python_prose(text: str) -> str:
@@ -168,6 +184,8 @@ def python_prose(text: str) -> str:
 
 
 def findings(text: str) -> Iterator[str]:
+    if not ANY.search(text.lower()):
+        return
     for pattern, use in PATTERNS:
         for found in pattern.finditer(text):
             line = text.count("\n", 0, found.start()) + 1
@@ -204,27 +222,50 @@ def documentation(text: str) -> str:
 
 
 def test_comments_docstrings_and_test_names_have_no_banned_phrase() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in code_files()}
     found = [
         f"{path.relative_to(ROOT)}: {each}"
-        for path in code_files()
-        for each in findings(documentation(path.read_text(encoding="utf-8")))
+        for path, text in texts.items()
+        if may_be_banned(text)
+        for each in findings(documentation(text))
     ]
     assert found == []
+
+
+def may_have_banned_name(text: str) -> bool:
+    """Whether a word outside of comments and strings is a banned name: parsing takes longer."""
+    return NAME.search(ROUGHLY.sub(" ", text).lower()) is not None
+
+
+def assigned_names(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return names
+
+
+@pytest.mark.parametrize(
+    "code", ["def _Said(): ...", "class Door: ...", "x.__tape = 1", "told = 2"]
+)
+def test_a_banned_name_is_found(code: str) -> None:
+    assert may_have_banned_name(code)
+    assert {name.strip("_").lower() for name in assigned_names(ast.parse(code))} & {*BANNED_NAMES}
 
 
 def test_no_module_class_function_parameter_or_variable_has_a_banned_name() -> None:
     found: list[str] = []
     for path in code_files():
+        text = path.read_text(encoding="utf-8")
         names = {path.stem} if path.is_relative_to(ROOT / "src") else set[str]()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.arg):
-                names.add(node.arg)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                names.add(node.attr)
+        if may_have_banned_name(text):
+            names |= assigned_names(ast.parse(text))
         found += [
             f"{path.relative_to(ROOT)}: {name}"
             for name in sorted(names)
@@ -233,9 +274,11 @@ def test_no_module_class_function_parameter_or_variable_has_a_banned_name() -> N
     assert found == []
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_has_no_banned_phrase(path: Path) -> None:
-    assert [*findings(prose(path))] == []
+def test_no_file_has_a_banned_phrase() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {each}" for path in files() for each in findings(prose(path))
+    ]
+    assert found == []
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
@@ -324,6 +367,7 @@ def test_python_is_searched_in_comments_strings_and_test_names() -> None:
             'whose bill'
             doors.desk = None
     """
+    assert may_be_banned(source)
     found = [*findings(python_prose(dedent(source)))]
     assert len(found) == 4, found
     assert {each.partition(":")[0] for each in found} == {"line 2", "line 3"}
@@ -338,3 +382,18 @@ def test_documentation_is_searched_without_the_data() -> None:
     found = [*findings(documentation(dedent(source)))]
     assert len(found) == 4, found
     assert {each.partition(":")[0] for each in found} == {"line 2", "line 3"}
+
+
+@pytest.mark.parametrize(
+    ("code", "may_be"),
+    [
+        ("x = 1  # mend it", True),
+        ("def test_x_is_told_as_such(): ...", True),
+        ('"""A line.\n\n    It says "so" and is begun\n    anew."""', True),
+        ("x = f'{y} # no comment'\nwhose(bill=1)", False),
+        ("mend = door.desk  # plain", False),
+        (r"x = r'\'; mend it'", True),
+    ],
+)
+def test_a_file_is_read_exactly_if_a_phrase_may_be_in_its_prose(code: str, may_be: bool) -> None:
+    assert may_be_banned(code) is may_be

@@ -18,6 +18,8 @@ TABLES = re.compile(r"\b(workflow_status|operation_outputs|workflow_events|appli
 
 def mentions(code: str) -> Iterator[str]:
     """Each string, identifier and imported module that names the library or its tables."""
+    if "dbos" not in code.lower() and not TABLES.search(code):
+        return
     for node in ast.walk(ast.parse(code)):
         for word in _words(node):
             is_ours = word == PACKAGE or word.startswith(PACKAGE + ".")

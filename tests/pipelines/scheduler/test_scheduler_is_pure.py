@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,10 +39,9 @@ ALLOWED = {"corral.errors imports logging"}
 """Lazily, where a public function shortens the traceback of an error. The scheduler calls none."""
 
 
-def _imports(text: str, module: str) -> Iterator[str]:
+def _imports(tree: ast.AST, module: str) -> Iterator[str]:
     """Every module that this source may import, lazy imports included. Imports for the type
     checker only are left out."""
-    tree = ast.parse(text)
     skipped = {
         id(inner)
         for node in ast.walk(tree)
@@ -61,10 +61,29 @@ def _imports(text: str, module: str) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 yield inner if _file(inner) is not None else base
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-            ("import_module", "__import__")
-        ):
+        elif isinstance(node, ast.Call) and _called(node).endswith(("import_module", "__import__")):
             yield f"<dynamic import in {module}>"
+
+
+def _called(node: ast.Call) -> str:
+    """The last part of the name of the function."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+@functools.cache
+def _read(path: Path, module: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the module imports, and the built-in functions with side effects that it calls."""
+    tree = ast.parse(path.read_text("utf-8"))
+    calls = tuple(
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("open", "exec", "eval", "input", "print")
+    )
+    return tuple(_imports(tree, module)), calls
 
 
 def _file(module: str) -> Path | None:
@@ -82,20 +101,15 @@ def _impure(modules: list[str]) -> list[str]:
         if module in visited or path is None:
             continue
         visited.add(module)
-        text = path.read_text("utf-8")
-        for name in _imports(text, module):
+        imports, calls = _read(path, module)
+        for name in imports:
             if name.split(".")[0] == "corral":
                 todo.append(name)
                 if any(name == bad or name.startswith(f"{bad}.") for bad in IMPURE):
                     found.append(f"{module} imports {name}")
             elif name not in PURE:
                 found.append(f"{module} imports {name}")
-        found += [
-            f"{module} calls {name}"
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Call)
-            and (name := ast.unparse(node.func)) in ("open", "exec", "eval", "input", "print")
-        ]
+        found += [f"{module} calls {name}" for name in calls]
     assert len(visited) > 15
     return sorted(set(found))
 
@@ -114,9 +128,9 @@ def test_the_walk_over_imports_finds_modules_with_io(module: str) -> None:
 
 def test_the_walk_over_imports_sees_lazy_and_dynamic_ones() -> None:
     lazy = "def f():\n    from corral.system import paths\n    import socket\n"
-    assert list(_imports(lazy, "corral.x")) == ["corral.system.paths", "socket"]
+    assert list(_imports(ast.parse(lazy), "corral.x")) == ["corral.system.paths", "socket"]
     dynamic = "import importlib\nimportlib.import_module('socket')"
-    assert "<dynamic import in corral.x>" in list(_imports(dynamic, "corral.x"))
+    assert "<dynamic import in corral.x>" in list(_imports(ast.parse(dynamic), "corral.x"))
 
 
 def test_importing_the_scheduler_loads_no_module_with_io() -> None:
