@@ -113,8 +113,8 @@ def model_port() -> Iterator[str]:
             for what, count in (("framed", 20), ("singly", 10), ("concurrent", 100))
         ),
         ("google-genai", "gemini", "packed", 20),
-        ("anthropic", "anthropic", "packed", 20),
-        ("openai", "openai", "packed", 20),
+        pytest.param("anthropic", "anthropic", "packed", 20, marks=pytest.mark.slow),
+        pytest.param("openai", "openai", "packed", 20, marks=pytest.mark.slow),
         ("openai", "chat", "concurrent", 100),
     ],
 )
@@ -125,8 +125,15 @@ def test_a_model_is_called(
     assert found["count"] == count
 
 
-@pytest.mark.parametrize("way", ["corral", "bare"])
-@pytest.mark.parametrize("form", ["wide", "chain"])
+@pytest.mark.parametrize(
+    ("form", "way"),
+    [
+        ("wide", "corral"),
+        ("chain", "bare"),
+        pytest.param("wide", "bare", marks=pytest.mark.slow),
+        pytest.param("chain", "corral", marks=pytest.mark.slow),
+    ],
+)
 def test_durable_nodes_run(bench: BenchEnvironment, way: str, form: str) -> None:
     if way == "bare" and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < (3, 42):
         pytest.skip("from Python 3.12 on the library alone needs SQLite 3.42")

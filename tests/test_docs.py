@@ -28,6 +28,7 @@ from typing import NamedTuple, get_args
 
 import click
 import pytest
+from support.light_pytest import LIGHT_PYTEST
 from support.real_agents import KEY
 
 import corral
@@ -177,10 +178,9 @@ def test_a_python_sample_runs(block: Block, sample_env: dict[str, str], workspac
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return
     (workspace / "test_sample.py").write_text(block.text)
-    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     recorded = "agent_cassette" in block.text
     for options in (["--corral-record"], []) if recorded else ([],):
-        done = run([*pytest_command, *options, "test_sample.py"], workspace, sample_env)
+        done = run([*LIGHT_PYTEST, "-q", *options, "test_sample.py"], workspace, sample_env)
         assert done.returncode == 0, done.stdout
         assert "1 passed" in done.stdout
 

@@ -32,10 +32,10 @@ async def test_a_tool_that_never_returns_is_ended_by_the_timeout(streamed: bool)
     async with ModelServer(script) as server, client(server.url) as made, asyncio.timeout(20):
         with pytest.raises(errors.TotalTimeout, match="timeout"):
             if streamed:
-                stream = models.stream(MODEL, "go", client=made, tools=[wait], timeout=3)
+                stream = models.stream(MODEL, "go", client=made, tools=[wait], timeout=1.5)
                 await stream.collect()
             else:
-                await models.generate(MODEL, "go", client=made, tools=[wait], timeout=3)
+                await models.generate(MODEL, "go", client=made, tools=[wait], timeout=1.5)
         assert len(server.requests) == 1
     assert ended.is_set()
 

@@ -144,7 +144,7 @@ def test_a_timeout_is_an_error_that_names_the_setting_to_raise(workspace: Path) 
 @pytest.mark.seconds
 @pytest.mark.usefixtures("gemini_on_path")
 def test_zero_means_no_timeout(workspace: Path) -> None:
-    slow = "init\nsleep 1\ntext hello\nresult"
+    slow = "init\nsleep 0.3\ntext hello\nresult"
     assert scripted(workspace, timeout=0).generate(slow).response == "hello"
     assert scripted(workspace).generate(slow, response_timeout=0).response == "hello"
     assert scripted(workspace).generate(slow, connection_timeout=0).response == "hello"

@@ -39,7 +39,6 @@ FAKE: dict[str, Json] = {"command": "git status"}
 """An argument inside an argument that looks like an allowed command."""
 QUOTED = '"command":"git status"'
 HIJACKED = "HIJACKED"
-PROMPTS = 44
 
 
 def all_attempts(agent: RealAgent) -> list[Call]:
@@ -334,9 +333,14 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
     assert not (notes / "note.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("count", "processes"),
+    # One process is replaced after 40 sessions.
+    [(8, 1), pytest.param(44, 2, marks=pytest.mark.slow)],
+)
 @for_agents("gemini-acp")
 async def test_prompts_in_a_pool_share_a_process_and_nothing_else(
-    agent: RealAgent, workspace: Path, tmp_path: Path
+    agent: RealAgent, workspace: Path, tmp_path: Path, count: int, processes: int
 ) -> None:
     def answer(request: Request) -> Turn:
         number = request.last_text.split()[-1]
@@ -344,7 +348,7 @@ async def test_prompts_in_a_pool_share_a_process_and_nothing_else(
             return say(f"answer {number}")
         return Turn(calls=[agent.write("mine.txt", f"{number}\n")])
 
-    places = [workspace / f"part-{number}" for number in range(PROMPTS)]
+    places = [workspace / f"part-{number}" for number in range(count)]
     for place in places:
         place.mkdir()
     options = agent.options(answer, policy="edits", timeout=300, record=False)
@@ -352,17 +356,17 @@ async def test_prompts_in_a_pool_share_a_process_and_nothing_else(
         prompts = (pool.run(f"question {n}", cwd=place) for n, place in enumerate(places))
         async with asyncio.timeout(330):
             results = await asyncio.gather(*prompts)
-        assert pool.started == 2  # one is replaced after 40 sessions
+        assert pool.started == processes
         assert len(child_pids()) == 1
 
     assert [result.error for result in results if not result.ok] == []
-    assert len({result.session_id for result in results}) == PROMPTS
+    assert len({result.session_id for result in results}) == count
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
         assert result.text == f"answer {number}"
         assert (place / "mine.txt").read_text() == f"{number}\n"
         assert [Path(f.path) for f in result.files] == [place / "mine.txt"]
     asked = [request for request in agent.requests if not request.aside]
-    assert len(asked) == 2 * PROMPTS
+    assert len(asked) == 2 * count
     for request in asked:
         response = [text for message in request.history for text in message.texts]
         assert response == [request.last_text]

@@ -106,7 +106,7 @@ def attempts(agent: RealAgent, outside: Path) -> list[Call]:
     ]
 
 
-@for_agents("opencode-acp", "opencode-cli")
+@for_agents("opencode-acp", "opencode-cli", every_day=("opencode-cli",))
 async def test_edits_stay_in_a_hostile_workspace_and_nothing_else_is_read_run_or_called(
     agent: RealAgent, workspace: Path, inner: Path, outside: Path
 ) -> None:

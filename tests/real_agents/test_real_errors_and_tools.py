@@ -34,7 +34,10 @@ TELL_NO_STATUS = {"cline-acp", "opencode-acp"}
 def cases() -> Iterator[Any]:
     for agent in registry.all_agents():
         if agent.programs:
-            yield pytest.param(agent.name, marks=[getattr(pytest.mark, mark_of(agent.name))])
+            marks = [getattr(pytest.mark, mark_of(agent.name))]
+            if agent.name == "opencode-cli":  # its start takes seconds; opencode-acp stands for it
+                marks.append(pytest.mark.slow)
+            yield pytest.param(agent.name, marks=marks)
 
 
 class Model:

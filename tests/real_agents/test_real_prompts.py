@@ -195,7 +195,10 @@ async def test_a_turn_limit_ends_the_run(agent: RealAgent, seed: Path) -> None:
     [3_000_000, pytest.param(20_000_000, marks=pytest.mark.slow)],
     ids=["3-MB", "20-MB"],
 )
-@for_agents("gemini-cli", "gemini-acp", "opencode-cli", "codex-cli")
+@for_agents(
+    *("gemini-cli", "gemini-acp", "opencode-cli", "codex-cli"),
+    every_day=("gemini-cli", "gemini-acp", "codex-cli"),
+)
 async def test_a_long_prompt_and_a_long_answer_arrive_complete(
     agent: RealAgent, workspace: Path, size: int
 ) -> None:

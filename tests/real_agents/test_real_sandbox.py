@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.loopback_http import FileServer
-from support.real_agents import RealAgent, agent_cases, for_agents
+from support.real_agents import RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
@@ -53,7 +53,7 @@ def check(report: AttackReport) -> None:
     assert made > 50, str(report)
 
 
-@pytest.mark.parametrize("agent", agent_cases(), indirect=True)
+@for_agents(every_day=("gemini-cli", "gemini-acp", "claude-cli", "codex-cli"))
 async def test_nothing_gets_out_of_the_sandbox(agent: RealAgent) -> None:
     check(await attack(agent.name, agent.program))
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 from support.model_scripts import steps
-from support.real_agents import AgentRecord, RealAgent, for_agents
+from support.real_agents import EVERY_DAY, AgentRecord, RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
@@ -33,7 +33,7 @@ def _lists_reads(record: AgentRecord) -> bool:
     return _is_hooked(record) and record.has_tool("read")
 
 
-@for_agents(_is_hooked)
+@for_agents(_is_hooked, every_day=EVERY_DAY - {"opencode-acp"})
 async def test_a_write_happens_if_the_hook_allows_it_and_not_if_it_denies_it(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -95,7 +95,7 @@ def _with_text(arguments: JsonObject, before: str, after: str) -> JsonObject:
     }
 
 
-@for_agents(_edits)
+@for_agents(_edits, every_day=("gemini-cli", "claude-cli", "codex-cli"))
 async def test_an_edited_call_is_made_with_the_edited_input(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -109,7 +109,7 @@ async def test_an_edited_call_is_made_with_the_edited_input(
     assert (workspace / "new.txt").read_text().strip() == "edited"
 
 
-@for_agents(_edits)
+@for_agents(_edits, every_day=("gemini-cli", "claude-cli", "codex-cli"))
 async def test_an_edit_does_not_widen_the_policy(
     agent: RealAgent, workspace: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -130,7 +130,7 @@ async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with
         GOOD,
         until=check,
         on_event=seen.append,
-        **scripted_options(workspace, timeout=6),
+        **scripted_options(workspace, timeout=4),
     )
     assert result.status == "timeout"
     assert isinstance(error_of(result), errors.TotalTimeout)
@@ -144,7 +144,7 @@ async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with
 @pytest.mark.seconds
 async def test_the_timeout_also_ends_a_check(workspace: Path) -> None:
     check = command_succeeds([sys.executable, "-c", "import time; time.sleep(300)"])
-    result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace, timeout=6))
+    result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace, timeout=3))
     assert isinstance(error_of(result), errors.TotalTimeout)
     assert result.text == "hello"
     assert child_pids() == []
@@ -458,9 +458,9 @@ async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
 @pytest.mark.seconds
 async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
     command = "echo begun; sleep 300 & setsid sleep 300 & wait"
-    reported = await complaint_of(command_succeeds(command, timeout="3s"), workspace)
+    reported = await complaint_of(command_succeeds(command, timeout="2s"), workspace)
     assert reported is not None
-    assert "did not end within 3s" in reported
+    assert "did not end within 2s" in reported
     assert "begun" in reported
     assert child_pids() == []
 

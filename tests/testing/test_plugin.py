@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.light_pytest import LIGHT_PYTEST
 from support.scripted_agent import PROGRAM
 
 pytestmark = pytest.mark.whole_program
@@ -37,20 +38,6 @@ class TestMany:
             assert result.text == text, result.error
 """
 
-LIGHT = [
-    word
-    for name in (
-        "cacheprovider",
-        "hypothesispytest",
-        "xdist",
-        "xdist.looponfail",
-        "anyio",
-        "timeout",
-    )
-    for word in ("-p", f"no:{name}")
-]
-"""Without the plugins of others, which take most of the time to start. Ours is found as always."""
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -62,7 +49,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *words: str, **env: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *LIGHT, *words],
+        [*LIGHT_PYTEST, *words],
         cwd=project,
         env={**os.environ, **env},
         capture_output=True,
@@ -89,12 +76,18 @@ def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
     assert "3 passed" in output
 
 
-def test_a_test_with_another_request_fails_with_the_difference(project: Path) -> None:
+def test_another_request_fails_with_the_difference_until_it_is_recorded(project: Path) -> None:
     record(project, "-k", "a_run")
+    (cassette,) = project.rglob("*.ndjson")
+    first = cassette.read_text()
     code, output = run(project, "-k", "a_run", WORDS="text bye")
     assert code == 1
     assert '-        "text": "text hello"' in output
     assert '+        "text": "text bye"' in output
+    assert cassette.read_text() == first
+    record(project, "-k", "a_run")
+    assert cassette.read_text() != first
+    assert cassette.read_text().count('"cassette":') == 1
 
 
 def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path) -> None:
@@ -102,15 +95,6 @@ def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path)
     assert code == 1
     assert "there is no recording for this test" in output
     assert "pytest --corral-record 'test_it.py::test_a_run'" in output
-
-
-def test_recording_again_overwrites_the_recording(project: Path) -> None:
-    record(project, "-k", "a_run")
-    (cassette,) = project.rglob("*.ndjson")
-    first = cassette.read_text()
-    record(project, "-k", "a_run")
-    assert cassette.read_text() != first
-    assert cassette.read_text().count('"cassette":') == 1
 
 
 def test_the_plugin_imports_nothing_unless_it_is_used(tmp_path: Path) -> None:

@@ -30,7 +30,12 @@ class Address:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            # How often it looks whether it was closed, in seconds.
+            target=self._server.serve_forever,
+            args=(0.02,),
+            daemon=True,
+        )
         self._thread.start()
 
     def close(self) -> None:

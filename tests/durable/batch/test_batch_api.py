@@ -251,7 +251,7 @@ async def test_a_timeout_ends_a_task_that_hangs(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
     model.special = lambda task, _request: hang() if task == "t0" else None
-    report = await begin(workspace, durable=durable, timeout=10.0, attempts=1)
+    report = await begin(workspace, durable=durable, timeout=4.0, attempts=1)
     assert report.succeeded == 5
     assert [(each.code, each.tasks) for each in report.failures] == [("total_timeout", ("t0",))]
 

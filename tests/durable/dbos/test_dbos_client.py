@@ -77,7 +77,7 @@ def test_more_runs_leave_no_more_open_files_and_threads(
     with no_garbage():
         run(1)
         files, threads = open_files_and_threads()
-        for number in range(2, 6):
+        for number in range(2, 5):
             run(number)
         wait_until(
             lambda: open_files_and_threads()[0] <= files and open_files_and_threads()[1] <= threads,

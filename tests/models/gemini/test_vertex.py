@@ -49,7 +49,7 @@ class TokenHandler(BaseHTTPRequestHandler):
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
     server = Tokens(("127.0.0.1", 0), TokenHandler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
         serialization.Encoding.PEM,

@@ -161,8 +161,8 @@ def test_the_same_graph_gives_the_same_drawing() -> None:
 
 @pytest.mark.seconds
 def test_a_large_pipeline_can_be_drawn() -> None:
-    chain = " -> ".join(f"n{i}" for i in range(5000))
-    fan = " ".join(f"n0 -> m{i} -> n4999" for i in range(2000))
-    graph = parse(f"digraph G {{ {chain}; {fan} n4999 -> n0 }}")
-    assert len(list(ElementTree.fromstring(as_svg(graph)).iter(f"{SVG}g"))) == 7000
+    chain = " -> ".join(f"n{i}" for i in range(2000))
+    fan = " ".join(f"n0 -> m{i} -> n1999" for i in range(1000))
+    graph = parse(f"digraph G {{ {chain}; {fan} n1999 -> n0 }}")
+    assert len(list(ElementTree.fromstring(as_svg(graph)).iter(f"{SVG}g"))) == 3000
     assert as_text(graph).count("▶") == len(graph.edges)

@@ -830,20 +830,20 @@ async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> N
 async def test_a_long_pause_after_the_handshake_is_not_a_startup_timeout(
     workspace: Path,
 ) -> None:
-    orders = "sleep 4\ntext x"
-    result = await result_of(workspace, orders, startup_timeout=3, idle_timeout=20)
+    orders = "sleep 3\ntext x"
+    result = await result_of(workspace, orders, startup_timeout=2, idle_timeout=20)
     assert result.ok
-    silent = await result_of(workspace, "hang", idle_timeout=2)
+    silent = await result_of(workspace, "hang", idle_timeout=1)
     assert code(silent) == "idle_timeout"
 
 
 @pytest.mark.seconds
 async def test_an_agent_that_waits_for_a_person_is_not_idle(workspace: Path) -> None:
     async def ask(_request: PermissionRequest) -> Decision:
-        await asyncio.sleep(4)  # longer than the agent may be silent for
+        await asyncio.sleep(2.5)  # longer than the agent may be silent for
         return "allow_once"
 
-    result = await result_of(workspace, "ask execute", ask=ask, idle_timeout=2)
+    result = await result_of(workspace, "ask execute", ask=ask, idle_timeout=1.5)
     assert result.ok
     assert result.text == "[b-once]"
 
@@ -870,7 +870,7 @@ async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspac
 
 @pytest.mark.seconds
 async def test_a_reply_that_never_comes_ends_by_the_total_deadline(workspace: Path) -> None:
-    result = await result_of(workspace, "text x\nnever", timeout=3, grace=0.2)
+    result = await result_of(workspace, "text x\nnever", timeout=2, grace=0.2)
     assert code(result) == "total_timeout"
 
 

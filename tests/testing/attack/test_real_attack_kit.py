@@ -33,6 +33,16 @@ GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
 DEFAULT_EVERY_DAY = ("gemini-acp", "gemini-cli", "corral")
 """Of the other agents, ``default`` is attacked with AGENTS=all: it is ``edits`` without edits."""
+SELDOM = frozenset(
+    {
+        ("gemini-acp", "rules"),
+        ("gemini-acp", "all"),
+        ("opencode-acp", "edits"),
+        ("opencode-acp", "all"),
+        ("opencode-cli", "all"),  # it allows everything, and a start of this agent takes seconds
+    }
+)
+"""Attacked with AGENTS=all: otherwise through the other interface of the same program."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +60,7 @@ def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[ob
             if not POLICIES[policy].applies_to(agent):
                 continue
             seldom = policy == "default" and name not in DEFAULT_EVERY_DAY
+            seldom = seldom or (name, policy) in SELDOM
             rare = [pytest.mark.slow] if seldom else []
             yield pytest.param(name, policy, marks=[*marks, *more, *rare])
 

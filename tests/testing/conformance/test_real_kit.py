@@ -30,6 +30,9 @@ PROGRAMS = {
     if "person" not in agent.capabilities
 }
 """Agent → whether it has a program to be installed."""
+COVERED = {"opencode": ("start", "text", "usage", "concurrency")}
+"""Mark → tiers of a program that is slow to start; its other tiers, and the conversation in
+``real_agents/test_real_sessions.py``, need the same of it."""
 WIRES = tuple(re.findall(r"^WIRES := (.*)$", MAKEFILE, re.MULTILINE)[0].split())
 
 
@@ -73,6 +76,7 @@ def cases() -> Iterator[object]:
         for number, tier in enumerate(TIERS):
             left_out = number % len(same) != same.index(name)
             # The attack kit tries all permissions, and more.
+            left_out = left_out or tier in COVERED.get(mark_of(name), ())
             is_slow = has_program and (left_out or tier == "permissions")
             yield pytest.param(name, tier, marks=[*marks, *([pytest.mark.slow] if is_slow else [])])
     for name in WIRES:

@@ -101,9 +101,8 @@ class EffectObserver:
 def _hosted_search(request: Request) -> str:
     """The body of a request with a web tool of the model's vendor; else an empty text."""
     tools = json.dumps(request.body.get("tools"), ensure_ascii=False)
-    body = json.dumps(request.body, ensure_ascii=False)
     hosted = any(f'"{name}' in tools and name not in request.tools for name in WEB_TOOLS)
-    return body if hosted else ""
+    return json.dumps(request.body, ensure_ascii=False) if hosted else ""
 
 
 def _sleeping(arguments: Sequence[str]) -> dict[str, list[int]]:
