@@ -5,4 +5,4 @@
 #
 # Lines of code: 2; with llm: 3 (peers/find_session_llm.sh)
 corral sessions show --grep "$1"
-corral sessions export --grep "$1" --diff --format md --output session.md
+corral export --grep "$1" --diff --output session.md

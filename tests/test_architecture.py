@@ -23,6 +23,7 @@ LAYERS = {
     "agents": 2,
     "models": 2,
     "system": 3,
+    "telemetry": 4,
     "sessions": 4,
     "inference": 4,
     "builtin": 5,
@@ -30,6 +31,7 @@ LAYERS = {
     "durable": 7,
     "testing": 8,
     "view": 8,
+    "export": 8,
     "providers": 9,
     "cli": 9,
 }

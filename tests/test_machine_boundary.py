@@ -162,6 +162,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/worker/worker.py": ("clock process", "the main loop of a process: signals"),
     "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "durable/workspace/run_worktree.py": ("clock file", "worktrees that several processes share"),
+    "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
+    "export/bundle.py": ("file", "copies the files of a run into a zip file"),
+    "export/run_log.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
     "inference/retry.py": ("random", "jitter"),
     # Pipelines. A run's folder is a public format, written where its content is decided.

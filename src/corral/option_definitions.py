@@ -317,6 +317,15 @@ DEFINITIONS = (
         "Session",
         default="on",
     ),
+    # Output.
+    Definition(
+        "otel",
+        "Send OpenTelemetry spans to this OTLP endpoint; env: the one that the variables of"
+        " OpenTelemetry name.",
+        "Output",
+        ("--otel",),
+        "URL",
+    ),
     # Tests.
     Definition(
         "record_to",

@@ -121,6 +121,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Store the session, to resume it; otherwise nothing is left on disk."""
     label: str | None = None
     """A text of the caller that is copied to every event, the result and the stored session."""
+    otel: str | None = None
+    """An OTLP endpoint that gets the spans of the run, or ``env``."""
     interactive: bool = False
     """Permission requests can be answered: by an ``ask=`` callback, a terminal, or
     ``permission_mode="auto"``. Set by the session, not an option: without it, what the policy
@@ -384,7 +386,7 @@ def _check_texts(run: RunOptions) -> None:
         text: str | None = getattr(run, name)
         if text is not None and ("\0" in text or _is_unsendable(text)):
             raise ConfigError(f"{name} contains a character that cannot be sent")
-    for name in ("model", "label", "resume", "program", "record_to", "replay"):
+    for name in ("model", "label", "resume", "program", "record_to", "replay", "otel"):
         value: str | None = getattr(run, name)
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")

@@ -129,5 +129,8 @@ class RunKwargs(TypedDict, total=False):
     """Store the session."""
     label: str | None
     """A text in every event, in the result and in the stored session."""
+    otel: str | None
+    """Send OpenTelemetry spans to this OTLP endpoint; env: the one that the variables of
+    OpenTelemetry name."""
     config: Mapping[str, object]
     """A table of options; the options of the call win over it."""

@@ -291,16 +291,10 @@ def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
     listed = json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout)
     assert [one["status"] for one in listed] == ["success"]
     assert "hello" in corral("sessions", "show", "last", cwd=workspace).stdout
-    exported = corral("sessions", "export", listed[0]["id"], cwd=workspace).stdout
-    begin, prompt, *rest = exported.splitlines(keepends=True)
+    exported = corral("export", listed[0]["id"], cwd=workspace).stdout
+    begin, prompt, facts, *rest = exported.splitlines(keepends=True)
     assert begin + "".join(rest) == first.stdout
-    assert json.loads(prompt)["name"] == "prompt"
-    to_file = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
-    assert to_file.returncode == 0
-    assert (workspace / "out.ndjson").read_text() == exported
-    second = corral("sessions", "export", "last", "-o", "out.ndjson", cwd=workspace)
-    assert second.returncode == 2
-    assert "already exists" in second.stderr
+    assert [json.loads(line)["name"] for line in (prompt, facts)] == ["prompt", "run_facts"]
 
 
 def test_a_session_is_resumed_by_name(workspace: Path) -> None:

@@ -1,4 +1,4 @@
-"""``corral sessions``: find, show, export and delete stored sessions."""
+"""``corral sessions``: find, show and delete stored sessions."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_changes_of_files_are_shown_if_they_are_stored(workspace: Path) -> N
     assert "+after" not in corral("sessions", "show", "last", cwd=workspace).stdout
     shown = corral("sessions", "show", "last", "--diff", cwd=workspace).stdout
     assert "--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1,1 @@\n+after\n" in shown
-    exported = corral("sessions", "export", "last", "--diff", "--format", "md", cwd=workspace)
+    exported = corral("export", "last", "--diff", "--format", "md", cwd=workspace)
     assert "```diff\n--- /dev/null" in exported.stdout
     (workspace / "notes.txt").write_text("later\n")
     (turn,) = json.loads(
@@ -101,34 +101,12 @@ def test_the_changes_of_files_are_shown_if_they_are_stored(workspace: Path) -> N
     assert (turn["number"], "+after" in turn["diff"]) == (1, True)
 
 
-def test_the_newest_session_with_a_text_is_shown_and_exported(
-    workspace: Path, ids: tuple[str, str]
-) -> None:
+def test_the_newest_session_with_a_text_is_shown(workspace: Path, ids: tuple[str, str]) -> None:
     assert "Fix the parser" in corral("sessions", "show", "--grep", "comma", cwd=workspace).stdout
-    exported = corral("sessions", "export", "-g", "roses", "--format", "json", cwd=workspace)
-    assert json.loads(exported.stdout)["id"] == ids[1]
     none = corral("sessions", "show", "--grep", "nothing like it", cwd=workspace)
     assert (none.returncode, "no session contains" in none.stderr) == (4, True)
     for words in ((), ("last", "--grep", "comma")):
         assert corral("sessions", "show", *words, cwd=workspace).returncode == 2
-
-
-def test_a_session_is_exported_as_markdown_json_and_lines(
-    workspace: Path, ids: tuple[str, str]
-) -> None:
-    def export(format: str) -> str:
-        return corral("sessions", "export", ids[0], "--format", format, cwd=workspace).stdout
-
-    assert export("md").startswith("# Fix the parser\n\n## Prompt 1")
-    assert json.loads(export("json"))["id"] == ids[0]
-    assert [json.loads(line)["type"] for line in export("ndjson").splitlines()] == [
-        "init",
-        "vendor",
-        "tool_use",
-        "tool_result",
-        "text",
-        "done",
-    ]
 
 
 def test_the_beginning_of_an_id_is_enough_if_it_is_unique(

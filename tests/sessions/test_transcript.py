@@ -1,4 +1,4 @@
-"""Stored sessions, turn by turn and as Markdown."""
+"""Stored sessions, turn by turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.events import (
     ToolUse,
     Vendor,
 )
-from corral.sessions.transcript import markdown, summary, turns
+from corral.sessions.transcript import summary, turns
 from corral.values import Cost, FileChanged, Usage
 
 EVENTS: list[Event] = [
@@ -56,22 +56,3 @@ def test_a_turn_has_its_prompt_answer_calls_files_and_figures() -> None:
 def test_a_turn_that_did_not_end_is_unfinished() -> None:
     last = turns(EVENTS)[-1]
     assert (last.status, last.error) == ("unfinished", "quota spent")
-
-
-def test_markdown_contains_everything_and_fences_cannot_be_closed_from_inside() -> None:
-    text = markdown("Fix\nthe test", turns(EVENTS))
-    assert text.startswith("# Fix the test\n")
-    assert "## Prompt 2" in text
-    assert "**pytest -x** (error: exit code 1)" in text
-    assert "````text\n```\nboom\n```\n````" in text
-    assert "- modified `a.py`" in text
-    assert "a sub-agent's words" not in text
-
-
-def test_long_output_is_cut_in_markdown() -> None:
-    events: list[Event] = [
-        Init(),
-        ToolUse(call_id="1", name="shell"),
-        ToolResult(call_id="1", status="success", output="x" * 5_000),
-    ]
-    assert "… 3,000 more characters" in markdown("t", turns(events))

@@ -1,9 +1,9 @@
 """``corral completion``: the script that completes commands and values in a shell.
 
 The script calls ``corral`` with ``_CORRAL_COMPLETE`` set; ``answer`` then prints the candidates.
-``agents``, ``models``, ``sessions``, ``names``, ``runs`` and ``batches`` complete the values of
-options and arguments. A completion must not print an error over the line that is being typed: what
-cannot be read yields no candidates.
+``agents``, ``models``, ``sessions``, ``names``, ``runs``, ``batches`` and ``exportable`` complete
+the values of options and arguments. A completion must not print an error over the line that is
+being typed: what cannot be read yields no candidates.
 """
 
 from __future__ import annotations
@@ -108,9 +108,17 @@ def _folders(kind: str) -> Iterable[tuple[str, str]]:
     return [("last", "the newest"), *((name, "") for _, name in newest)]
 
 
+def _exportable() -> Iterable[tuple[str, str]]:
+    found = [*_sessions()]
+    with contextlib.suppress(OSError):
+        found += [each for each in _runs() if each[0] != "last"]
+    return found
+
+
 agents = _completing(_agents)
 models = _completing(_models)
 sessions = _completing(_sessions)
 names = _completing(_names)
 runs = _completing(_runs)
 batches = _completing(_batches)
+exportable = _completing(_exportable)

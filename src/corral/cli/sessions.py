@@ -1,33 +1,28 @@
-"""``corral sessions``: find, show, export, answer, stop and delete stored sessions."""
+"""``corral sessions``: find, show, answer, stop and delete stored sessions."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from pathlib import Path
-from typing import Literal
 
 import click
 import msgspec
 
 from corral.cli.options import JSON, completing, read_prompt
 from corral.cli.ui.tables import format_time, table
-from corral.cli.ui.terminal import answer as print_answer
 from corral.cli.ui.terminal import echo, echo_json
 from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
-from corral.events import to_json
 from corral.sessions import index, question_files, store, transcript
 from corral.sessions.warm import names as warm_names
 
-Format = Literal["md", "json", "ndjson"]
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
 
 @click.group("sessions")
 def command() -> None:
-    """Find, show, export and delete stored sessions."""
+    """Find, show and delete stored sessions."""
 
 
 @command.command("list")
@@ -149,46 +144,6 @@ def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> by
     return msgspec.json.encode(
         {**msgspec.to_builtins(record.meta), "history": [msgspec.to_builtins(t) for t in turns]}
     )
-
-
-@command.command("export")
-@NAME
-@GREP
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["md", "json", "ndjson"]),
-    default="ndjson",
-    show_default=True,
-    help="A document to read, the turns as one JSON object, or every event on a line.",
-)
-@click.option(
-    "-o", "--output", type=click.Path(), help="Write to this new file.  [default: stdout]"
-)
-@click.option("--diff", is_flag=True, help="With md and json: also how each turn changed files.")
-def export(
-    name: str | None, grep: str | None, format_: Format, output: str | None, *, diff: bool
-) -> None:
-    """Print a session, to share or to process it; 'last' is the newest."""
-    record = _transcript(name, grep)
-    if format_ == "ndjson":
-        text = b"".join(to_json(event) + b"\n" for event in record.events()).decode()
-    elif format_ == "json":
-        text = _json(record, _turns(record, diff=diff)).decode() + "\n"
-    else:
-        title = record.meta.title or record.meta.id
-        text = transcript.markdown(title, _turns(record, diff=diff))
-    if output is None:
-        print_answer(text)
-        return
-    path = Path(output)
-    if path.exists():
-        raise ConfigError(f"{output} already exists", hint="Name another file, or remove it.")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(f"{output}: {error.strerror}") from error
 
 
 @command.command("delete")

@@ -107,6 +107,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     key_prefix: str = "Bearer "
     key_optional: bool = False
     """Works without a key, as local servers do."""
+    otel_name: str = ""
+    """How OpenTelemetry names the vendor, if not like ``name``."""
     credentials: str | None = None
     """Instead of a key: how a token is obtained, such as ``google``."""
     headers: Mapping[str, str] = {}

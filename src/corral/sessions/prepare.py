@@ -79,6 +79,7 @@ COMMON = frozenset(
         "replay",
         "keep",
         "label",
+        "otel",
         "sandbox",
     }
 )
@@ -115,13 +116,18 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_reason: str = ""
     """Why it is used."""
 
-    def env(self, launch: Launch) -> dict[str, str]:
-        """The environment of the program."""
+    def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
+        """The environment of the program. ``run_id`` is the turn that it is started for, whose
+        span it gets."""
         passed = self.environment.values.items()
         env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
         if launch.path_folders:
             known = [env["PATH"]] if env.get("PATH") else []
             env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
+        if self.run.otel is not None and run_id:
+            from corral.telemetry import live
+
+            env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
         return env
 
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
@@ -235,6 +241,10 @@ def prepare(
     decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
+    if run.otel is not None:
+        from corral.telemetry import sender
+
+        sender.check(run.otel)
     for path in (*run.images, *run.audio, *run.attachments):
         _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":

@@ -97,6 +97,11 @@ class SessionRecord:
     def images(self) -> Path:
         return self.folder / "images"
 
+    @property
+    def next_run_id(self) -> str:
+        """The ``run_id`` of the events of the turn that is under way, or of the next one."""
+        return f"{self.meta.id}.{self.meta.turns + 1}"
+
     def diff_file(self, turn: int) -> Path:
         """Where the changes of files of a turn are stored; the first turn is 1."""
         return self.folder / DIFFS / f"{turn}.patch"

@@ -1,8 +1,6 @@
 """What happened in a stored session, turn by turn: prompts, answers, tool calls, results.
 
-``turns`` reads the events of a transcript once. ``markdown`` writes a document to share. Both are
-pure: they do no I/O, and the texts of agents are hostile input, so code fences are longer than any
-run of backticks inside them.
+``turns`` reads the events of a transcript once. It is pure: it does no I/O.
 """
 
 from __future__ import annotations
@@ -24,9 +22,6 @@ from corral.events import (
     Vendor,
 )
 from corral.values import Cost, FileChanged, Usage
-
-MAX_OUTPUT = 2_000
-"""Characters of a tool's output in Markdown."""
 
 
 class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -108,33 +103,19 @@ def _add(turn: TurnRecord, event: Event, calls: dict[str, Call]) -> None:
         case Error() if not event.recoverable:
             turn.error = event.message
         case Done():
-            _finish(turn, event)
+            finish(turn, event)
         case _:
             pass
 
 
-def _finish(turn: TurnRecord, done: Done) -> None:
+def finish(turn: TurnRecord, done: Done) -> None:
+    """Add how the turn ended."""
     turn.status = done.status
     turn.model = done.model or turn.model
     turn.files, turn.usage, turn.cost = done.files, done.usage, done.cost
     turn.duration_ms = done.duration_ms
     if done.error is not None:
         turn.error = done.error.message
-
-
-def markdown(title: str, records: Iterable[TurnRecord]) -> str:
-    """The session as a Markdown document."""
-    lines = [f"# {' '.join(title.split())}"]
-    for number, turn in enumerate(records, 1):
-        lines += ["", f"## Prompt {number}", "", _fence(turn.prompt), "", "## Answer", ""]
-        for part in turn.parts:
-            lines += [part.strip() if isinstance(part, str) else _call(part), ""]
-        if turn.files:
-            lines += [*(f"- {file.kind} `{file.path}`" for file in turn.files), ""]
-        if turn.diff:
-            lines += [_fence(turn.diff, "diff"), ""]
-        lines.append(f"*{summary(turn)}*")
-    return "\n".join(lines) + "\n"
 
 
 def summary(turn: TurnRecord) -> str:
@@ -153,18 +134,8 @@ def summary(turn: TurnRecord) -> str:
     return " · ".join(parts)
 
 
-def _call(call: Call) -> str:
-    why = f": {call.error}" if call.error else ""
-    lines = [f"**{' '.join(call.title.split())}** ({call.status}{why})"]
-    if call.output:
-        output = call.output
-        if len(output) > MAX_OUTPUT:
-            output = f"{output[:MAX_OUTPUT]}\n… {len(output) - MAX_OUTPUT:,} more characters"
-        lines += ["", _fence(output)]
-    return "\n".join(lines)
-
-
-def _fence(text: str, language: str = "text") -> str:
+def fence(text: str, language: str = "text") -> str:
+    """A code block in Markdown, which the text cannot leave."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     marks = "`" * (longest + 1)
     return f"{marks}{language}\n{text.rstrip()}\n{marks}"

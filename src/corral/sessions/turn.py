@@ -58,6 +58,7 @@ from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_
 if TYPE_CHECKING:
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
+    from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
 
@@ -127,6 +128,7 @@ class Turn(Generic[T_co]):
         self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
         self._network: NetworkWatch | None = None
+        self._spans: LiveSpans | None = None
         self._before: Snapshot | None = None
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
@@ -191,7 +193,13 @@ class Turn(Generic[T_co]):
                 self._log_events(batch)
                 if isinstance(batch[-1], Done):
                     self._builder.add(batch[-1])
-                self._write_transcript(batch)
+                if isinstance(batch[0], Init):
+                    recorded = [batch[0], *self._prompt_events(batch[0]), *batch[1:]]
+                else:
+                    recorded = batch
+                self._write_transcript(recorded)
+                if self._spans is not None:
+                    self._spans.add(recorded)
                 return batch
         return []
 
@@ -208,6 +216,8 @@ class Turn(Generic[T_co]):
         """End the agent in any state. Nothing of it is left when this returns or raises: a task
         may be cancelled again at each ``await`` (anyio does that)."""
         async with contextlib.AsyncExitStack() as ending:
+            if self._spans is not None:
+                ending.push_async_callback(self._spans.close)
             ending.push_async_callback(self._backend.close)
             if self._network is not None:
                 ending.push_async_callback(self._network.stop)
@@ -225,6 +235,10 @@ class Turn(Generic[T_co]):
             await self._previous.close()
             self._previous = None
         started = time.time()
+        if self._prepared.run.otel is not None:
+            from corral.telemetry.live import LiveSpans
+
+            self._spans = LiveSpans(self._prepared.run.otel, self._prepared.run.env)
         try:
             self._log_start()
             await self._backend.prepare()
@@ -285,7 +299,7 @@ class Turn(Generic[T_co]):
             sandbox_reason=prepared.sandbox_reason or None,
             capabilities=prepared.agent.capabilities,
             resumed=meta.session_id is not None,
-            run_id=f"{meta.id}.{meta.turns + 1}",
+            run_id=self._record.next_run_id,
             agent=prepared.agent.name,
             session_id=self._backend.session_id,
             label=meta.label,
@@ -497,8 +511,6 @@ class Turn(Generic[T_co]):
         """A disk that fills up costs the transcript, not the run."""
         if not self._recording:
             return
-        if isinstance(batch[0], Init):
-            batch = [batch[0], self._prompt_event(batch[0]), *batch[1:]]
         try:
             self._record.append_events(batch)
         except OSError as error:
@@ -506,11 +518,31 @@ class Turn(Generic[T_co]):
             text = f"the transcript ends here: {_write_error(self._record.folder, error)}"
             self._pending_warnings.append(_warning("transcript_lost", text))
 
-    def _prompt_event(self, init: Init) -> Vendor:
-        """The prompt, for the transcript alone."""
+    def _prompt_events(self, init: Init) -> list[Event]:
+        """The prompt and the files that are sent with it, for the transcript and for telemetry."""
+        run = self._prepared.run
+        prompt = self._vendor_event(init, "prompt", self._redactor.clean_text(self._prompt))
+        files: dict[str, Json] = {
+            "image": [*run.images],
+            "audio": [*run.audio],
+            "file": [*run.attachments],
+        }
+        found: list[Event] = [prompt]
+        if any(files.values()):
+            found.append(self._vendor_event(init, "prompt_files", files))
+        if self._record.meta.turns == 0:
+            found.append(self._vendor_event(init, "run_facts", self._run_facts()))
+        return found
+
+    def _run_facts(self) -> Json:
+        """What the session was started with, for those who look at it later."""
+        report: Json = msgspec.to_builtins(self._prepared.compiled.report)
+        return {"program": self._prepared.program.path, "policy": report}
+
+    def _vendor_event(self, init: Init, name: str, data: Json) -> Vendor:
         return Vendor(
-            "prompt",
-            self._redactor.clean_text(self._prompt),
+            name,
+            data,
             seq=init.seq,
             ts=init.ts,
             run_id=init.run_id,

@@ -75,7 +75,7 @@ def agents_with_settings() -> list[str]:
     for file in files():
         if file.exists:
             path = Path(file.path)
-            for name in _table(path, _toml(path), "agents"):
+            for name in _table(path, read_file(path), "agents"):
                 with contextlib.suppress(UnknownAgent):
                     names.append(find_agent(name).name)
     return list(dict.fromkeys(names))
@@ -111,7 +111,7 @@ def passed_env() -> tuple[str, ...]:
     ``[defaults]``). Raises ``ConfigError``."""
     names: list[str] = []
     for path in _trusted():
-        found = _table(path, _toml(path), "defaults").get("pass_env", [])
+        found = _table(path, read_file(path), "defaults").get("pass_env", [])
         texts = as_texts(found)
         if not is_list(found) or len(texts) < len(found):
             raise ConfigError(f"{path}: pass_env must be a list of names")
@@ -120,7 +120,7 @@ def passed_env() -> tuple[str, ...]:
 
 
 def _refuse_commands(path: Path) -> None:
-    tables = _table(path, _toml(path), "agents")
+    tables = _table(path, read_file(path), "agents")
     for name in tables:
         if "command" in _table(path, tables, name):
             raise ConfigError(
@@ -133,14 +133,14 @@ def _refuse_commands(path: Path) -> None:
 def read_policy(path: Path) -> Policy:
     """A policy file (TOML). Raises ``PolicyError`` with line and column."""
     try:
-        values = _toml(path)
+        values = read_file(path)
     except ConfigError as error:
         raise PolicyError(error.message, hint=error.hint) from error
     return policy_from_table({**values}, str(path))
 
 
 def _options(path: Path, agent: str) -> dict[str, object]:
-    tables = _toml(path)
+    tables = read_file(path)
     unknown = sorted(set(tables) - {"defaults", "agents"})
     if unknown:
         from difflib import get_close_matches
@@ -165,7 +165,7 @@ def find_agent(name: str) -> AgentSpec:
     one. Raises ``UnknownAgent`` and ``ConfigError``."""
     if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         for path in _trusted():
-            table = _table(path, _table(path, _toml(path), "agents"), name)
+            table = _table(path, _table(path, read_file(path), "agents"), name)
             if "command" in table:
                 return _declared_agent(name, table, path)
         if name.startswith("acp:"):
@@ -176,7 +176,7 @@ def find_agent(name: str) -> AgentSpec:
 def all_agents() -> Iterator[AgentSpec]:
     """The agents that trusted files declare, then all known ones."""
     for path in _trusted():
-        tables = _table(path, _toml(path), "agents")
+        tables = _table(path, read_file(path), "agents")
         for name in tables:
             if "command" in _table(path, tables, name):
                 yield _declared_agent(name, _table(path, tables, name), path)
@@ -252,7 +252,7 @@ def _log(message: str) -> None:
     logging.getLogger("corral.config").debug("%s", message)
 
 
-def _toml(path: Path) -> JsonObject:
+def read_file(path: Path) -> JsonObject:
     import tomllib  # most runs have no such file
 
     try:

@@ -44,6 +44,9 @@ BASE = (
     "https_proxy",
     "all_proxy",
     "no_proxy",
+    # The caller's span, for telemetry.
+    "TRACEPARENT",
+    "TRACESTATE",
     # Windows cannot start a program without these.
     "SYSTEMROOT",
     "SYSTEMDRIVE",
@@ -143,8 +146,13 @@ def gather(
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**agent_values, **_chosen(run.env, names)}
-    others = {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
-    return Environment(values, known, long, others)
+    return Environment(values, known, long, own_secrets(ours))
+
+
+def own_secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The secrets in corral's own environment, name → value."""
+    ours = os.environ if environ is None else environ
+    return {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
 
 
 def _agent_names(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ is another one or cannot resume, the text of the conversation so far is sent wit
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
@@ -19,7 +21,7 @@ from corral.cli.ui.questions import TerminalAsker
 from corral.cli.ui.stdout import answer_printer
 from corral.cli.ui.turn_output import print_turn
 from corral.errors import CorralError, StorageFailed
-from corral.events import Done
+from corral.events import Done, Event
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store, transcript
 from corral.sessions.session import Session
@@ -187,13 +189,13 @@ class Conversation:
 
     def history(self) -> list[transcript.TurnRecord]:
         """The stored turns of this chat."""
-        found: list[transcript.TurnRecord] = []
+        return transcript.turns(self.events())
+
+    def events(self) -> Iterator[Event]:
+        """The stored events of this chat."""
         for name in self._ids:
-            try:
-                found += transcript.turns(store.find(name).events())
-            except CorralError:  # it has no turn yet, or is not stored
-                continue
-        return found
+            with contextlib.suppress(CorralError):  # it has no turn yet, or is not stored
+                yield from store.find(name).events()
 
     def text(self) -> str:
         """The conversation so far, as text for another agent; empty if there is none."""

@@ -120,6 +120,13 @@ def answer(text: str) -> None:
     _put(sys.stdout, clean(text) if sys.stdout.isatty() else text)
 
 
+def data(piece: bytes) -> None:
+    """Print a part of a file, unchanged. Only if stdout is not a terminal."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
 def answer_markdown(text: str) -> None:
     """Print an answer that is complete: rendered at a terminal, else unchanged."""
     if not is_live(sys.stdout):

@@ -42,10 +42,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -72,7 +74,7 @@ from corral.durable.payloads import (
 from corral.durable.query import EventNumbering
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
-from corral.errors import StorageFailed
+from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
@@ -98,7 +100,12 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
-from corral.values import Json, as_list
+from corral.values import Json, as_list, as_object
+
+if TYPE_CHECKING:
+    from corral.pipelines.run_spans import LivePipelineSpans
+
+_log = logging.getLogger("corral.durable")
 
 RECOVERIES = 10_000
 """A run may wait for months, over many restarts. It cannot crash a worker: it only waits."""
@@ -343,6 +350,8 @@ class _Run:
             tokens=state.tokens,
         )
         self.projection.close(state)
+        if self.projection.spans is not None:
+            await self.projection.spans.close()
         await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
             await adapter.label(self.id, {"status": output.status})
@@ -427,11 +436,14 @@ class Projection:
         with contextlib.suppress(StorageFailed):
             folder.create(run_input.graph, run_input.run_id)
         self._count_recorded = _count_recorded(folder)
+        self.spans = _live_spans(run_input.config, folder)
 
     def record(self, command: Command | Retrying, state: State) -> None:
         event = self._stream.of(command, time.time())
         if event is not None and self._stream.count > self._count_recorded:
             self._writer.add_event(event)
+            if self.spans is not None:
+                self.spans.add(event)
         if isinstance(command, Checkpoint):
             self._writer.node_ended(command)
             self._writer.save(state)
@@ -449,6 +461,26 @@ class Projection:
 
     def close(self, state: State) -> None:
         self._writer.close(state)
+
+
+def _live_spans(config: RunConfig, folder: RunDir) -> LivePipelineSpans | None:
+    """What sends the spans of the run, if its options ask for it. A worker without OpenTelemetry
+    sends none."""
+    endpoint = config.options.get("otel")
+    if not isinstance(endpoint, str):
+        return None
+    from corral.pipelines.events import from_json
+    from corral.pipelines.run_spans import LivePipelineSpans
+
+    env = {key: str(value) for key, value in as_object(config.options.get("env")).items()}
+    try:
+        spans = LivePipelineSpans(endpoint, env)
+    except ConfigError as error:
+        _log.warning("no spans are sent: %s", error.message)
+        return None
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        spans.resume(map(from_json, (folder.path / EVENTS).read_bytes().splitlines()))
+    return spans
 
 
 def _count_recorded(folder: RunDir) -> int:

@@ -19,6 +19,7 @@ PROVIDERS = (
     Provider(
         name="gemini",
         title="Gemini",
+        otel_name="gcp.gemini",
         wire=WIRE,
         base_url="https://generativelanguage.googleapis.com",
         key_env=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -31,6 +32,7 @@ PROVIDERS = (
     Provider(
         name="vertex",
         title="Vertex AI",
+        otel_name="gcp.vertex_ai",
         wire=WIRE,
         base_url="https://{host}",
         base_url_env=("GOOGLE_VERTEX_BASE_URL",),

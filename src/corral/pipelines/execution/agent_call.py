@@ -357,6 +357,8 @@ def is_warm(call: AgentCall, prompt: str) -> bool:
         return False
     if call.report is not None and call.report.channel != "answer":
         return False
+    if call.options.get("otel") is not None:
+        return False  # a warm process does not know the span of the node
     if "attachments" in call.options or any(word in prompt for word in DIRECTORY_WORDS):
         return False
     return config.find_agent(call.agent).transport.kind == "acp"

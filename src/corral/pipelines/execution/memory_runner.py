@@ -40,7 +40,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -81,6 +81,9 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
 from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.pipelines.run_spans import LivePipelineSpans
 
 NOWHERE = Path(os.devnull)
 
@@ -268,6 +271,7 @@ class MemoryRun:
             if settings.folder is None
             else CheckpointWriter(RunDir(settings.folder.absolute()))
         )
+        self._spans = _live_spans(settings.resources)
         self._on_event = settings.on_event
         self._unread: deque[RunEvent] | None = None
         self._has_news = asyncio.Event()
@@ -355,6 +359,8 @@ class MemoryRun:
                 checkpoints.close(scheduler.state)
             self._node_runner.close()
             self._has_news.set()
+            if self._spans is not None:
+                await self._spans.close()
         result = self._result(scheduler.state.finish)
         if checkpoints is not None and checkpoints.failed is not None:
             checkpoints.failed.result = result
@@ -500,12 +506,15 @@ class MemoryRun:
     # Events.
 
     def _emit(self, event: PipelineEvent) -> None:
-        if self._checkpoints is None and self._on_event is None and self._unread is None:
+        listeners = (self._checkpoints, self._on_event, self._unread, self._spans)
+        if all(each is None for each in listeners):
             return
         self._seq += 1
         event = replace(event, seq=self._seq, ts=time.time(), run_id=self.run_id)
         if self._checkpoints is not None:
             self._checkpoints.add_event(event)
+        if self._spans is not None:
+            self._spans.add(event)
         self._deliver(event)
 
     def _deliver(self, event: RunEvent) -> None:
@@ -514,3 +523,13 @@ class MemoryRun:
         if self._unread is not None:
             self._unread.append(event)
             self._has_news.set()
+
+
+def _live_spans(resources: NodeResources) -> LivePipelineSpans | None:
+    """What sends the spans of the run, if its options ask for it. Raises ``ConfigError``."""
+    endpoint = resources.options.get("otel")
+    if endpoint is None:
+        return None
+    from corral.pipelines.run_spans import LivePipelineSpans
+
+    return LivePipelineSpans(endpoint, resources.env)

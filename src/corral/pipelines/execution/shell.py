@@ -154,11 +154,18 @@ def _variable_value(key: str, value: Json) -> str:
 
 def node_env(work: NodeContext) -> dict[str, str]:
     """The variables that tell agents and commands of a node about the node."""
-    return {
+    env = {
         "ATTRACTOR_STAGE_DIR": str(work.folder.absolute()),
         "ATTRACTOR_NODE_ID": work.node.id,
         "ATTRACTOR_LOGS_ROOT": str(work.run_folder.absolute()),
     }
+    if work.resources.options.get("otel") is not None:
+        from corral.telemetry import trace_context
+
+        outer = trace_context.parent_in(work.resources.env)
+        span = trace_context.of_visit(work.run_id, work.visit.id, outer)
+        env[trace_context.VARIABLE] = span.header
+    return env
 
 
 async def run_command(

@@ -330,7 +330,7 @@ class Connection:
             ProcessSpec(
                 launch.argv,
                 cwd=launch.cwd or prepared.cwd,
-                env=prepared.env(launch),
+                env=prepared.env(launch, record.next_run_id),
                 keep_stdin_open=True,
                 stdout="pipe",
                 scratch=record.tmp,

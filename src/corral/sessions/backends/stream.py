@@ -149,7 +149,7 @@ class StreamBackend:
             ProcessSpec(
                 launch.argv,
                 cwd=prepared.cwd,
-                env=prepared.env(launch),
+                env=prepared.env(launch, self._record.next_run_id),
                 stdin=self._stdin,
                 keep_stdin_open=self._control is not None,
                 stdout=self._transport.stdout,

@@ -1,0 +1,256 @@
+"""A diagnostic bundle: a zip file with what is needed to understand a run, without secrets.
+
+Every file goes through ``ExportRedactor``: secrets of the environment and keys by their form are
+redacted, and the home folder becomes ``~``. Of the environment there are only names. Values of
+``env``, headers and everything whose name sounds like a secret are left out of the configuration.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from corral.errors import CorralError
+from corral.events import Done, Error, Init, Log, Vendor, to_json
+from corral.export.redaction import ExportRedactor
+from corral.export.run_log import LogReader, Notices, StoredRun, visit_folder
+from corral.pipelines.events import RunEvent, StepStarted
+from corral.pipelines.execution import run_dir
+from corral.sessions import store
+from corral.system import config
+from corral.system.environment import is_secret, variables
+from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
+from corral.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_LOG = 32 * 1024 * 1024
+"""Bytes of one event log. Of a longer one the beginning and the end are in the bundle."""
+MAX_FILE = 1024 * 1024
+"""Bytes of any other file."""
+PACKAGES = ("click", "httptools", "msgspec", "dbos", "fsspec", "mcp", "opentelemetry-sdk",
+            "starlette", "uvicorn")  # fmt: skip
+HIDDEN = "[value left out]"
+
+TITLES = {
+    "README.txt": "this list",
+    "run.json": "what the run was: agent, version, model, status, usage, cost, errors",
+    "events.ndjson": "the events of the run",
+    "meta.json": "the stored session",
+    "manifest.json": "the stored pipeline run",
+    "checkpoint.json": "the state of the pipeline run",
+    "policy.json": "how the policy of the run was enforced",
+    "stderr.txt": "the last lines that the agent wrote to stderr",
+    "versions.json": "corral, Python, the platform, packages",
+    "environment.txt": "names of environment variables, without values",
+    "config.json": "the configuration files, without values of env and headers",
+    "doctor.txt": "what `corral agents doctor` found",
+    "visits/": "status, prompt and events of each node",
+}
+
+
+def write(run: StoredRun, out: IO[bytes], doctor: Callable[[str], str] | None = None) -> list[str]:
+    """Write the bundle. ``doctor`` is called with the name of the agent and returns a report.
+    Returns what the bundle contains, one line per file."""
+    redactor = ExportRedactor(hide_home=True)
+    names: list[str] = []
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+
+        def add(name: str, data: bytes) -> None:
+            names.append(name)
+            archive.writestr(name, redactor.clean(data))
+
+        facts = _RunFacts()
+        for event in run.events():
+            facts.add(event)
+        for name, path in _logs(run, facts):
+            with archive.open(name, "w", force_zip64=True) as file:
+                _write_log(path, file, redactor)
+            names.append(name)
+        for name, data in _stored_files(run, facts):
+            add(name, data)
+        add("run.json", _json({**facts.as_json(), "id": run.id, "kind": run.kind}))
+        add("versions.json", _json(_versions(facts)))
+        add("environment.txt", "".join(f"{name}\n" for name in sorted(variables())).encode())
+        add("config.json", _json(_configuration()))
+        if doctor is not None and facts.agent:
+            add("doctor.txt", doctor(facts.agent).encode())
+        add("README.txt", _readme(run, [*names, "README.txt"]).encode())
+    return [_described(name) for name in names]
+
+
+def _described(name: str) -> str:
+    known = TITLES.get(name) or TITLES.get(name.partition("/")[0] + "/", "")
+    return f"{name}: {known}" if known else name
+
+
+class _RunFacts:
+    """What is collected from the events."""
+
+    def __init__(self) -> None:
+        self.agent = ""
+        self.init: Init | None = None
+        self.done: list[Done] = []
+        self.errors: list[JsonObject] = []
+        self.stderr = ""
+        self.policy: Json = None
+        self.visits: list[str] = []
+        self.events = 0
+
+    def add(self, event: RunEvent) -> None:
+        self.events += 1
+        match event:
+            case Init():
+                self.agent, self.init = event.agent or self.agent, event
+            case Done():
+                self.done = [*self.done[-99:], event]
+                if event.error is not None:
+                    self._error(event.error)
+            case Error():
+                self._error(event)
+            case Vendor(name="run_facts"):
+                self.policy = as_object(event.data).get("policy")
+            case StepStarted():
+                self.visits = [*self.visits[-999:], event.visit]
+            case _:
+                pass
+
+    def _error(self, error: Error) -> None:
+        self.stderr = as_text(error.facts.get("stderr")) or self.stderr
+        self.errors = [*self.errors[-99:], as_object(msgspec.to_builtins(error))]
+
+    def as_json(self) -> JsonObject:
+        init = self.init
+        return {
+            "agent": self.agent,
+            "agent_version": init.agent_version if init is not None else None,
+            "model": init.model if init is not None else None,
+            "cwd": init.cwd if init is not None else None,
+            "sandbox": init.sandbox if init is not None else None,
+            "auth": init.auth if init is not None else None,
+            "events": self.events,
+            "turns": [
+                {
+                    "status": done.status,
+                    "model": done.model,
+                    "duration_ms": done.duration_ms,
+                    "usage": as_object(msgspec.to_builtins(done.usage)),
+                    "cost": as_object(msgspec.to_builtins(done.cost)),
+                }
+                for done in self.done
+            ],
+            "errors": [*self.errors],
+        }
+
+
+def _stored_files(run: StoredRun, facts: _RunFacts) -> Iterator[tuple[str, bytes]]:
+    if facts.policy is not None:
+        yield "policy.json", _json(facts.policy)
+    if facts.stderr:
+        yield "stderr.txt", facts.stderr.encode("utf-8", "replace")
+    if run.folder is None:
+        return
+    for name in (store.META, run_dir.MANIFEST, run_dir.CHECKPOINT):
+        if (data := _beginning(run.folder / name)) is not None:
+            yield name, data
+    for visit in facts.visits:
+        folder = visit_folder(run.folder, visit)
+        for name in (run_dir.STATUS, "prompt.md", "error.txt"):
+            if (data := _beginning(folder / name)) is not None:
+                yield f"visits/{folder.name}/{name}", data
+
+
+def _logs(run: StoredRun, facts: _RunFacts) -> Iterator[tuple[str, Path]]:
+    yield "events.ndjson", run.log
+    if run.folder is None:
+        return
+    for visit in facts.visits:
+        log = visit_folder(run.folder, visit) / run_dir.EVENTS
+        if log.is_file():
+            yield f"visits/{log.parent.name}/{run_dir.EVENTS}", log
+
+
+def _beginning(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE)
+    except OSError:
+        return None
+
+
+def _write_log(path: Path, out: IO[bytes], redactor: ExportRedactor) -> None:
+    """Copy the log. The middle of a long one is left out."""
+    size = path.stat().st_size if path.exists() else 0
+    at = left_out = 0
+    for line in LogReader(Notices(), redactor).lines(path):
+        at += len(line) + 1
+        if MAX_LOG // 2 < at < size - MAX_LOG // 2:
+            left_out += 1
+            continue
+        if left_out:
+            out.write(to_json(Log(f"{left_out:,} events are left out here")) + b"\n")
+            left_out = 0
+        out.write(line + b"\n")
+
+
+def _versions(facts: _RunFacts) -> JsonObject:
+    found: JsonObject = {
+        "corral": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "agent": f"{facts.agent} {facts.init.agent_version if facts.init else ''}".strip(),
+    }
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _configuration() -> JsonObject:
+    """The configuration files, with the values that may be secret left out."""
+    found: JsonObject = {}
+    for file in config.files():
+        if not file.exists:
+            continue
+        try:
+            values: Json = as_object(config.read_file(Path(file.path)))
+        except CorralError as error:
+            values = error.message
+        found[file.path] = {"trusted": file.trusted, "content": _without_secrets("", values)}
+    return found
+
+
+def _without_secrets(name: str, value: Json) -> Json:
+    if is_object(value):
+        if name in ("env", "headers"):
+            return dict.fromkeys(value, HIDDEN)
+        return {key: _without_secrets(key, each) for key, each in value.items()}
+    if is_list(value):
+        return [_without_secrets(name, each) for each in value]
+    return HIDDEN if isinstance(value, str) and is_secret(name.upper(), value) else value
+
+
+def _readme(run: StoredRun, names: Iterable[str]) -> str:
+    lines = [
+        f"Diagnostic bundle of the {run.kind} {run.id}, written by corral {__version__}.",
+        "Secrets of the environment and keys by their form are redacted; the home folder is ~.",
+        "Prompts, answers, file names and output of tools are in it: read it before you share it.",
+        "",
+        *map(_described, names),
+        *(["", *run.notices.sentences()] if run.notices.sentences() else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _json(value: Json) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

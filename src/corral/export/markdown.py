@@ -1,0 +1,284 @@
+"""A run as a Markdown document to read and to share.
+
+The texts of agents are hostile input: they are put into code fences that are longer than any run of
+backticks inside them, except for answers, which are Markdown themselves and in which HTML is
+escaped. Thinking and sub-agents are folded (``<details>``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from corral.events import Done, Event, Init, Vendor
+from corral.export.run_log import StoredRun
+from corral.pipelines.events import (
+    InterviewCompleted,
+    InterviewStarted,
+    PipelineCompleted,
+    PipelineEvent,
+    PipelineFailed,
+    PipelineStarted,
+    RunEvent,
+    StepCompleted,
+    StepFailed,
+    StepRetrying,
+    StepStarted,
+)
+from corral.sessions.transcript import TurnRecord, fence, finish, summary
+from corral.steps import CutText, Step, StepCall, StepTracker
+
+MAX_OUTPUT = 2_000
+"""Characters of a tool's output."""
+MAX_SUBAGENT = 100_000
+"""Characters of all that a sub-agent did."""
+_PLAN_MARKS = {"completed": "x", "in_progress": "~"}
+
+Write = Callable[[str], object]
+
+
+def write(run: StoredRun, out: Write, *, diff: bool = False) -> None:
+    """Write the document. ``diff``: also how each turn of a session changed files."""
+    out(f"# {_line(run.title)}\n")
+    writer = _PipelineWriter(out) if run.kind == "pipeline" else _SessionWriter(out, run, diff=diff)
+    for event in run.events():
+        writer.add(event)
+    writer.end()
+    for sentence in run.notices.sentences():
+        out(f"\n> {sentence}\n")
+
+
+def write_session(title: str, events: Iterable[Event], out: Write) -> None:
+    """Write the document of these events of agents."""
+    out(f"# {_line(title)}\n")
+    writer = _SessionWriter(out)
+    for event in events:
+        writer.add(event)
+    writer.end()
+
+
+class _SessionWriter:
+    """The turns of an agent."""
+
+    def __init__(
+        self, out: Write, run: StoredRun | None = None, *, diff: bool = False, level: int = 2
+    ) -> None:
+        self._out = out
+        self._run = run
+        self._diff = diff
+        self._marks = "#" * level
+        self._tracker = StepTracker()
+        self._turn: TurnRecord | None = None
+        self._turns = 0
+        self._subagents: dict[str, CutText] = {}
+        """What sub-agents did, by the call that started them, until that call is written."""
+        self._totals = _Totals()
+
+    def add(self, event: RunEvent) -> None:
+        if isinstance(event, PipelineEvent):
+            return
+        self._write_steps(self._tracker.add(event))
+        match event:
+            case Init():
+                self._begin(event)
+            case Vendor(name="prompt", data=str(data)) if self._turn is not None:
+                self._turn.prompt = data
+                self._out(f"\n{self._marks} Prompt {self._turns}\n\n{fence(data)}\n")
+            case Done() if self._turn is not None:
+                self._finish(event)
+            case _:
+                pass
+
+    def end(self) -> None:
+        self._write_steps(self._tracker.end())
+        if self._turn is not None:
+            self._out(f"\n*{summary(self._turn)}*\n")
+        if self._turns > 1:
+            self._out(f"\n{self._marks} Total\n\n*{self._totals.sentence(self._turns)}*\n")
+
+    def _begin(self, init: Init) -> None:
+        if self._turn is not None:
+            self._out(f"\n*{summary(self._turn)}*\n")  # it was cut off
+        self._turns += 1
+        number = init.run_id.rpartition(".")[2]
+        self._turn = TurnRecord(
+            number=int(number) if number.isdecimal() else 0, started=init.ts, model=init.model
+        )
+        if init.agent and self._turns == 1:
+            name = f"{init.agent} {init.agent_version or ''}"
+            when = f" · {_time(init.ts)}" if init.ts else ""
+            self._out(f"\n{_line(name)}{when}\n")
+
+    def _finish(self, done: Done) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        finish(turn, done)
+        self._totals.add(turn)
+        if turn.files:
+            self._out("\n" + "".join(f"- {each.kind} `{each.path}`\n" for each in turn.files))
+        if self._diff and self._run is not None and (text := self._run.diff(turn.number)):
+            self._out(f"\n{fence(text, 'diff')}\n")
+        if done.usage_by_model and len(done.usage_by_model) > 1:
+            for model, usage in done.usage_by_model.items():
+                tokens = f"{usage.input or 0:,} tokens in, {usage.output or 0:,} out"
+                self._out(f"\n- {_line(model)}: {tokens}")
+            self._out("\n")
+        self._out(f"\n*{_line(summary(turn))}*\n")
+
+    def _write_steps(self, steps: list[Step]) -> None:
+        for step in steps:
+            text = self._step(step)
+            if step.parent is None:
+                self._out(text)
+                continue
+            inner = self._subagents.setdefault(step.parent, CutText(limit=MAX_SUBAGENT))
+            inner.add(text)
+
+    def _step(self, step: Step) -> str:
+        parts: list[str] = []
+        if thinking := str(step.thinking).strip():
+            parts.append(_folded("Thinking", fence(thinking)))
+        if answer := str(step.text).strip():
+            parts.append(_escaped(answer))
+        if step.text.cut:
+            parts.append(f"… {step.text.cut:,} more characters")
+        if step.plan is not None:
+            marks = ((_PLAN_MARKS.get(each.status or "", " "), each) for each in step.plan.entries)
+            parts.append("\n".join(f"- [{mark}] {_line(each.content)}" for mark, each in marks))
+        parts += [self._call(call) for call in step.calls]
+        return "".join(f"\n{part}\n" for part in parts)
+
+    def _call(self, call: StepCall) -> str:
+        error = call.result.error if call.result is not None else None
+        why = f": {_line(error)}" if error else ""
+        lines = [f"**{_line(call.use.title or call.use.name)}** ({call.status}{why})"]
+        if call.decision is not None:
+            rule = f", rule `{_line(call.decision.rule)}`" if call.decision.rule else ""
+            lines.append(f"\nPermission: {call.decision.decision} by {call.decision.by}{rule}")
+        inner = self._subagents.pop(call.use.call_id, None)
+        if inner is not None:
+            text = str(inner).strip("\n")
+            if inner.cut:
+                text += f"\n\n… {inner.cut:,} more characters"
+            lines.append("\n" + _folded("Sub-agent", text))
+        if output := str(call.output):
+            rest = len(output) - MAX_OUTPUT + call.output.cut
+            shown = output if rest <= 0 else f"{output[:MAX_OUTPUT]}\n… {rest:,} more characters"
+            lines.append(f"\n{fence(shown)}")
+        return "\n".join(lines)
+
+
+class _Totals:
+    """Tokens, cost and time of all turns."""
+
+    def __init__(self) -> None:
+        self.record = TurnRecord(status="", duration_ms=0)
+
+    def add(self, turn: TurnRecord) -> None:
+        record = self.record
+        record.usage = record.usage + turn.usage
+        record.duration_ms = (record.duration_ms or 0) + (turn.duration_ms or 0)
+        record.model = turn.model or record.model
+        if turn.cost.usd is not None:
+            record.cost = type(turn.cost)(
+                (record.cost.usd or 0.0) + turn.cost.usd, turn.cost.source
+            )
+
+    def sentence(self, turns: int) -> str:
+        self.record.status = f"{turns} turns"
+        return _line(summary(self.record))
+
+
+class _PipelineWriter:
+    """The nodes of a pipeline run, with what their agents did."""
+
+    def __init__(self, out: Write) -> None:
+        self._out = out
+        self._kinds: dict[str, str] = {}
+        self._agents: dict[str, tuple[_SessionWriter, CutText]] = {}
+        """Node → what its agent did; it is written when the node has ended."""
+
+    def add(self, event: RunEvent) -> None:
+        match event:
+            case PipelineStarted():
+                goal = f"\n{fence(event.goal)}\n" if event.goal else ""
+                self._out(f"\nPipeline {_line(event.name)} · {_time(event.ts)}\n{goal}")
+            case StepStarted():
+                self._kinds[event.visit] = event.kind
+            case StepRetrying():
+                why = f": {_line(event.reason)}" if event.reason else ""
+                self._out(f"\n`{event.node}`: attempt {event.attempt} failed{why}\n")
+            case StepCompleted():
+                label = f" → {event.preferred_label}" if event.preferred_label else ""
+                self._node(event, f"{event.status}{label}", event.notes)
+            case StepFailed():
+                self._node(event, "failed", event.reason)
+            case PipelineCompleted():
+                self._out(f"\n*success · {_time(event.ts)}*\n")
+            case PipelineFailed():
+                how = "cancelled" if event.cancelled else "failed"
+                self._out(f"\n*{how}: {_line(event.reason)} · {_time(event.ts)}*\n")
+            case InterviewStarted() | InterviewCompleted():
+                self._question(event)
+            case _:
+                if not isinstance(event, PipelineEvent):
+                    self._agent(event)
+
+    def _question(self, event: InterviewStarted | InterviewCompleted) -> None:
+        if isinstance(event, InterviewStarted):
+            self._out(f"\n**Question** at `{event.node}`\n\n{fence(event.question)}\n")
+            return
+        by = f" by {_line(event.by)}" if event.by else ""
+        self._out(f"\n**Answer**{by}\n\n{fence(event.answer)}\n")
+
+    def end(self) -> None:
+        for node in list(self._agents):
+            self._out(f"\n## {_line(node)}\n{self._agent_text(node)}\n*unfinished*\n")
+
+    def _agent(self, event: Event) -> None:
+        node = event.node or ""
+        if node not in self._agents:
+            text = CutText()
+            self._agents[node] = (_SessionWriter(text.add, level=3), text)
+        self._agents[node][0].add(event)
+
+    def _agent_text(self, node: str) -> str:
+        found = self._agents.pop(node, None)
+        if found is None:
+            return ""
+        writer, text = found
+        writer.end()
+        more = f"\n… {text.cut:,} more characters\n" if text.cut else ""
+        return f"{text}{more}"
+
+    def _node(self, event: StepCompleted | StepFailed, how: str, notes: str) -> None:
+        kind = self._kinds.pop(event.visit, "node")
+        node = event.node or ""
+        attempts = f", {event.attempts} attempts" if event.attempts > 1 else ""
+        self._out(f"\n## {_line(node)} ({_line(kind)})\n{self._agent_text(node)}")
+        if notes:
+            self._out(f"\n{fence(notes)}\n")
+        self._out(f"\n*{_line(how)}{attempts}*\n")
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _escaped(text: str) -> str:
+    """An answer of a model without HTML; code in fences and backticks stays as it is."""
+    pieces = re.split(r"(```.*?(?:```|\Z)|`[^`\n]*`)", text, flags=re.DOTALL)
+    return "".join(
+        piece if at % 2 else re.sub(r"<(?=[A-Za-z/!?])", "&lt;", piece)
+        for at, piece in enumerate(pieces)
+    )
+
+
+def _line(text: str) -> str:
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split()))
+
+
+def _time(ts: float) -> str:
+    return datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,161 @@
+"""``corral export``: every format of sessions and pipeline runs, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from atif import Trajectory
+from support.event_samples import SESSION, session_events, stored_pipeline, stored_session
+from support.otlp_receiver import OtlpReceiver
+from support.pipeline_command import corral
+
+from corral.events import Init, Text, ToolResult, ToolUse, to_json
+from corral.system import paths
+
+
+def exported(*words: str, cwd: Path) -> str:
+    done = corral("export", *words, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def session(workspace: Path) -> str:
+    return stored_session(cwd=str(workspace))
+
+
+def test_a_session_is_written_in_each_format(workspace: Path, session: str) -> None:
+    lines = exported(session, cwd=workspace).splitlines()
+    assert [json.loads(line)["type"] for line in lines] == [e.type for e in session_events()]
+    assert exported("last", "--format", "md", cwd=workspace).startswith("# Fix the parser\n")
+    atif = exported("-g", "a COMMA", "--format", "atif", cwd=workspace)
+    assert Trajectory.model_validate_json(atif).session_id == session
+    spans = exported("last", "--format", "otel", cwd=workspace)
+    assert json.loads(spans)["resourceSpans"]
+    done = corral("export", "last", "-o", "run.zip", "--no-doctor", cwd=workspace)
+    assert "wrote run.zip\n  events.ndjson: the events of the run\n" in done.stderr
+    assert zipfile.is_zipfile(workspace / "run.zip")
+    assert (workspace / "run.zip").stat().st_mode & 0o077 == 0
+    piped = corral("export", "last", "--format", "md", "-o", "run.md", "--diff", cwd=workspace)
+    assert (piped.stdout, piped.stderr) == ("", "wrote run.md\n")
+
+
+def test_a_pipeline_run_is_written_in_each_format(workspace: Path) -> None:
+    folder = stored_pipeline(paths.home() / "runs" / "ship-1a2b")
+    lines = exported("ship", cwd=workspace).splitlines()
+    assert json.loads(lines[0])["type"] == "pipeline_started"
+    assert "## build (codergen)" in exported(str(folder), "--format", "md", cwd=workspace)
+    trajectory = exported("last", "--format", "atif", cwd=workspace)
+    assert Trajectory.model_validate_json(trajectory).agent.name == "corral"
+    assert "invoke_workflow ship" in exported("ship", "--format", "otel", cwd=workspace)
+    exported("ship", "--format", "bundle", "--no-doctor", cwd=workspace)
+    with zipfile.ZipFile(workspace / "ship-1a2b.zip") as archive:
+        assert "visits/build.1/prompt.md" in archive.namelist()
+
+
+def test_a_file_of_events_is_a_run(workspace: Path, session: str) -> None:
+    exported(session, "-o", "events.ndjson", cwd=workspace)
+    assert exported("events.ndjson", cwd=workspace) == exported(session, cwd=workspace)
+    trajectory = json.loads(exported("./events.ndjson", "--format", "atif", cwd=workspace))
+    assert trajectory["session_id"] == SESSION
+
+
+def test_a_file_is_replaced_only_if_that_is_asked_for(workspace: Path, session: str) -> None:
+    (workspace / "run.md").write_text("mine")
+    refused = corral("export", "last", "-o", "run.md", cwd=workspace)
+    assert (refused.returncode, "run.md already exists" in refused.stderr) == (2, True)
+    assert (workspace / "run.md").read_text() == "mine"
+    exported("last", "-o", "run.md", "--force", cwd=workspace)
+    assert (workspace / "run.md").read_text().startswith("# Fix")
+    assert os.listdir(workspace) == ["run.md"]
+    nowhere = corral("export", "last", "-o", "no/such/folder.md", cwd=workspace)
+    assert (nowhere.returncode, "No such file" in nowhere.stderr) == (2, True)
+
+
+def test_spans_are_sent_to_an_endpoint(workspace: Path, session: str) -> None:
+    with OtlpReceiver() as receiver:
+        done = corral("export", "last", "--endpoint", receiver.url, cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "20 spans sent\n")
+    assert len(receiver.spans) == 20
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        refused = corral(
+            "export", "last", "--endpoint", gone, cwd=workspace,
+            env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
+        )  # fmt: skip
+    assert refused.returncode == 1
+    assert f"the endpoint did not accept the spans: {gone}/v1/traces" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 2, "give the id of a run"),
+        (("nothing",), 4, "no session or run is called 'nothing'"),
+        (("last", "--grep", "x"), 2, "give the id of a run"),
+        (("--grep", "nothing like it"), 4, "no session contains"),
+        (("last", "--content"), 2, "--content is not for --format ndjson"),
+        (("last", "--format", "md", "--endpoint", "http://x"), 2, "--endpoint is not for"),
+        (("last", "--endpoint", "collector:4318"), 2, "not the URL of an OTLP endpoint"),
+    ],
+)
+def test_a_mistake_in_the_command_is_explained(
+    workspace: Path, session: str, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = corral("export", *words, cwd=workspace)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_what_was_left_out_is_said(workspace: Path) -> None:
+    (workspace / "cut.ndjson").write_bytes(to_json(Init(agent="codex-cli")) + b'\n{"type":"te')
+    done = corral("export", "cut.ndjson", "--format", "atif", cwd=workspace)
+    assert "! the log ends in the middle of a line" in done.stderr
+    (workspace / "empty.ndjson").touch()
+    empty = json.loads(exported("empty.ndjson", "--format", "atif", cwd=workspace))
+    assert Trajectory.model_validate(empty).steps == []
+
+
+LIMIT = 200 * 1024 * 1024
+"""Bytes of address space for the data of the child: less than the log."""
+
+
+def large_log(path: Path, megabytes: int) -> None:
+    """A log of one turn with many tool calls, each with an output of 64 kB."""
+    output = "x" * 65_536
+    with path.open("wb") as file:
+        file.write(to_json(Init(agent="codex-cli", run_id="s.1")) + b"\n")
+        for number in range(megabytes * 16):
+            name = str(number)
+            file.write(to_json(Text("next ", run_id="s.1")) + b"\n")
+            file.write(to_json(ToolUse(name, "shell", run_id="s.1")) + b"\n")
+            file.write(to_json(ToolResult(name, "success", output=output)) + b"\n")
+
+
+def test_a_log_of_200_megabytes_is_written_with_little_memory(tmp_path: Path) -> None:
+    """Data of the child is limited to 200 MB with everything it loads; a log as text alone would
+    need more."""
+    large_log(tmp_path / "large.ndjson", 200)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+
+    program = "from corral.cli.entry import main; main()"
+    for format_ in ("ndjson", "md", "atif", "otel"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "export", "large.ndjson", "--format", format_],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=limit,
+            timeout=110,
+        )
+        assert done.returncode == 0, (format_, done.stderr.decode()[-500:])
