@@ -320,8 +320,7 @@ DEFINITIONS = (
     # Output.
     Definition(
         "otel",
-        "Send OpenTelemetry spans to this OTLP endpoint; env: the one that the variables of"
-        " OpenTelemetry name.",
+        "Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say.",
         "Output",
         ("--otel",),
         "URL",

@@ -130,7 +130,6 @@ class RunKwargs(TypedDict, total=False):
     label: str | None
     """A text in every event, in the result and in the stored session."""
     otel: str | None
-    """Send OpenTelemetry spans to this OTLP endpoint; env: the one that the variables of
-    OpenTelemetry name."""
+    """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
     config: Mapping[str, object]
     """A table of options; the options of the call win over it."""

@@ -6,7 +6,7 @@ id. ``StepTracker`` finds the steps while the events come, for the exports of a 
 telemetry.
 
 The agent and each of its sub-agents have their own row of steps. A step is returned when it has
-ended: a later one has begun and all its tool calls have their results. So a tracker holds only
+ended: a later one has started and all its tool calls have their results. So a tracker holds only
 what is under way, however long the run is, and of each text at most ``limit`` characters.
 """
 

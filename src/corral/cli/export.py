@@ -180,9 +180,9 @@ def _write_to(
             for line in stored.lines():
                 out(line + b"\n")
         case "md":
-            from corral.export import markdown
+            from corral.export import document
 
-            markdown.write(
+            document.write(
                 stored,
                 lambda text: out(stored.redactor.clean_text(text).encode("utf-8", "replace")),
                 diff=flags["diff"],

@@ -19,7 +19,7 @@ import msgspec
 
 from corral.errors import CorralError
 from corral.events import Done, Error, Init, Log, Vendor, to_json
-from corral.export.redaction import ExportRedactor
+from corral.export.redactor import ExportRedactor
 from corral.export.run_log import LogReader, Notices, StoredRun, visit_folder
 from corral.pipelines.events import RunEvent, StepStarted
 from corral.pipelines.execution import run_dir

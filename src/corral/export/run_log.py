@@ -16,7 +16,7 @@ import msgspec
 
 from corral.errors import ConfigError, ResumeLost
 from corral.events import VERSION, Init
-from corral.export.redaction import ExportRedactor
+from corral.export.redactor import ExportRedactor
 from corral.id_lookup import LAST, find_id
 from corral.pipelines import events
 from corral.pipelines.events import (

@@ -85,16 +85,16 @@ class PipelineSpans:
     def _of_visit(
         self, run: _OpenRun, visit: str, end: StepCompleted | StepFailed | None
     ) -> list[Span]:
-        begun = run.visits.pop(visit, None)
-        if begun is None:
+        started = run.visits.pop(visit, None)
+        if started is None:
             return []
-        node = begun.node or ""
+        node = started.node or ""
         agent = self._agents.pop(node, None)
-        context = trace_context.of_visit(begun.run_id, visit, self._parent)
+        context = trace_context.of_visit(started.run_id, visit, self._parent)
         attributes: dict[str, Value] = {
-            "corral.run.id": begun.run_id,
+            "corral.run.id": started.run_id,
             "corral.node.id": node,
-            "corral.node.kind": begun.kind,
+            "corral.node.kind": started.kind,
             "corral.visit": visit,
         }
         error: str | None = None
@@ -112,9 +112,9 @@ class PipelineSpans:
             attributes["error.type"] = "unfinished" if end is None else "node_failed"
         span = Span(
             context=context,
-            parent_id=trace_context.of_pipeline(begun.run_id, self._parent).span_id,
+            parent_id=trace_context.of_pipeline(started.run_id, self._parent).span_id,
             name=f"node {node}",
-            start=begun.ts,
+            start=started.ts,
             end=self._last if end is None else end.ts,
             attributes=attributes,
             error=error,

@@ -228,10 +228,7 @@ def prepare(
     if agent.normalize_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
-    for folder in run.include_directories:
-        _existing_folder(os.path.join(cwd, folder), "include_directories")
-    for folder in run.policy.writable:
-        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
+    _check_folders(run, cwd)
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
@@ -450,6 +447,13 @@ def _current_directory() -> str:
         return os.getcwd()
     except OSError as error:
         raise ConfigError(f"the current directory does not exist: {error.strerror}") from error
+
+
+def _check_folders(run: RunOptions, cwd: str) -> None:
+    for folder in run.include_directories:
+        _existing_folder(os.path.join(cwd, folder), "include_directories")
+    for folder in run.policy.writable:
+        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
 
 
 def _existing_folder(path: str, what: str) -> str:

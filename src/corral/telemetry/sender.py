@@ -169,7 +169,7 @@ def _context(trace_id: str, span_id: str) -> SpanContext:
 
 
 class Sender:
-    """Sends spans from a thread of its own."""
+    """Sends spans from its own thread."""
 
     def __init__(self, exporter: SendsSpans, name: str) -> None:
         """``name`` is the endpoint in messages."""

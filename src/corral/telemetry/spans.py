@@ -10,7 +10,7 @@
             invoke_agent          a sub-agent that the call started
 
 A session has one ``invoke_agent`` span for each turn, without the two levels above. Without a
-parent each turn is a trace of its own; ``gen_ai.conversation.id`` connects them.
+parent each turn is its own trace; ``gen_ai.conversation.id`` connects them.
 
 Texts of people, models and tools are left out unless ``content`` is set.
 

@@ -178,11 +178,11 @@ def _save(chat: Conversation, name: str) -> None:
         raise ConfigError("there is nothing to save: no answer was stored yet")
     session = chat.session.id
     path = Path(chat.session.prepared.cwd, os.path.expanduser(name or f"chat-{session}.md"))
-    from corral.export import markdown
+    from corral.export import document
 
     try:
         with path.open("x", encoding="utf-8", errors="replace") as file:
-            markdown.write_session(turns[0].prompt[:80] or "Chat", chat.events(), file.write)
+            document.write_session(turns[0].prompt[:80] or "Chat", chat.events(), file.write)
     except FileExistsError as error:
         raise ConfigError(f"{path} exists", hint="Give another name: /save FILE.") from error
     except OSError as error:

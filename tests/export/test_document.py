@@ -7,7 +7,8 @@ from pathlib import Path
 from support.event_samples import session_events, stored_pipeline, write_events
 
 from corral.events import Event, Init, Text, ToolResult, ToolUse
-from corral.export import markdown, run_log
+from corral.export import document as markdown
+from corral.export import run_log
 
 
 def document(path: Path) -> str:
