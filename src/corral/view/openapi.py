@@ -54,19 +54,8 @@ def describe(endpoints: Iterable[Endpoint]) -> JsonObject:
 
 
 def _operation(endpoint: Endpoint) -> JsonObject:
-    named: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PARAM.findall(endpoint.path)
-    ]
-    named += [
-        {
-            "name": each.name,
-            "in": "query",
-            "description": each.text,
-            "schema": {"type": each.kind},
-        }
-        for each in endpoint.params
-    ]
+    named: list[Json] = [_parameter(name, "path") for name in _PARAM.findall(endpoint.path)]
+    named += [_parameter(each.name, "query", each.kind, each.text) for each in endpoint.params]
     operation: JsonObject = {
         "operationId": endpoint.name,
         "summary": endpoint.text,
@@ -83,6 +72,15 @@ def _operation(endpoint: Endpoint) -> JsonObject:
         content: Json = {"application/json": {"schema": _ref(endpoint.body)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _parameter(name: str, place: str, kind: str = "string", text: str = "") -> Json:
+    found: JsonObject = {"name": name, "in": place, "schema": {"type": kind}}
+    if place == "path":
+        found["required"] = True
+    if text:
+        found["description"] = text
+    return found
 
 
 def _content(endpoint: Endpoint) -> JsonObject:

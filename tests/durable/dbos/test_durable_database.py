@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,20 @@ def test_an_io_error_on_a_full_disk_is_reported_as_full_disk(
     with pytest.raises(StorageFailed, match=message) as raised, database.storage_errors(target):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
     assert raised.value.hint == ("Free some disk space." if free == 0 else None)
+
+
+def test_a_database_that_is_checked_again_keeps_the_locks_of_this_process(tmp_path: Path) -> None:
+    """Closing any descriptor of a file drops the locks that this process has on it. Another process
+    would then take itself for the last one, and remove the log of the open connection."""
+    found = prepared(tmp_path / "x")
+    # What SQLite does when a connection closes: an exclusive lock says that it is the last one.
+    close_as_last = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b');"
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)"
+    )
+    argv = [sys.executable, "-c", close_as_last, str(found.path)]
+    with closing(sqlite3.connect(tmp_path / "x")) as opened:
+        opened.execute("SELECT * FROM application_versions").fetchall()
+        assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+        database.prepare(found)
+        assert subprocess.run(argv, capture_output=True, check=False).returncode != 0

@@ -11,6 +11,7 @@ rows that corral did not write are never decoded (``check_origin``).
 
 from __future__ import annotations
 
+import errno
 import glob
 import importlib.util
 import logging
@@ -157,8 +158,13 @@ def _prepare_file(database: Database, path: Path) -> None:
     try:
         if not path.parent.exists():
             paths.make_dir(path.parent)
-        # Created before the library does: it would make the file readable by all users.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # Created before the library does: it would make the file readable by all users. A file that
+        # exists is not opened: closing it would drop the locks that SQLite holds on it for other
+        # threads of this process, and another process would then remove the log that they use.
+        if not path.exists():
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        elif path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
         path.chmod(0o600)
         locks_of(path).mkdir(mode=0o700, exist_ok=True)
         # If several processes find it new, one creates it and the others wait.

@@ -1,0 +1,112 @@
+"""Pipelines and batches in a real ``corral view`` process, with a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.batches import MODEL, CountingModel
+from support.pipeline_command import GATE, corral
+from support.view_server import WAIT, running_view
+
+from corral.testing import ModelServer, fail
+
+pytestmark = [pytest.mark.whole_program, pytest.mark.worker_process]
+
+
+async def until(read: Callable[[], Awaitable[Any]], is_done: Callable[[Any], bool]) -> Any:
+    """Ask until the answer is the wanted one."""
+    async with asyncio.timeout(WAIT):
+        while not is_done(found := await read()):
+            await asyncio.sleep(0.2)
+    return found
+
+
+async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_again(
+    tmp_path: Path,
+) -> None:
+    home, work = tmp_path / "corral-home", tmp_path / "work"
+    work.mkdir()
+    (work / "gate.dot").write_text(GATE)
+    ended = await asyncio.to_thread(corral, "pipeline", "run", "gate.dot", cwd=work)
+    assert ended.returncode == 10, ended.stderr  # it waits for a person
+    with running_view(home) as view:
+        (run,) = (await view.get("/api/runs", kind="pipeline"))["runs"]
+        assert (run["state"], run["pending"]) == ("waiting_person", 1)
+        (pending,) = (await view.get("/api/server"))["pending"]
+        assert (pending["text"], pending["choices"]) == ("Ship it?", ["Yes", "No"])
+        path = f"/api/pipelines/{run['id']}"
+        detail = await view.get(path)
+        assert [node["state"] for node in detail["graph"]["nodes"]][:3] == [
+            *("success", "waiting"),
+            "idle",
+        ]
+        assert detail["graph"]["svg"].count("data-edge") == 5
+        assert "style" not in detail["graph"]["svg"]
+        status, refused = await view.post(f"{path}/answer", {"text": "Perhaps"})
+        assert (status, "Perhaps" in refused["error"]["message"]) == (400, True)
+        gate = detail["questions"][0]["request_id"]
+        status, done = await view.post(f"{path}/answer", {"text": "Yes", "gate": gate})
+        assert status == 200, done
+        detail = await until(
+            lambda: view.get(path), lambda each: each["summary"]["state"] == "success"
+        )
+        assert [visit["node"] for visit in detail["path"]] == ["start", "ask", "ship", "done"]
+        taken = {(edge["from"], edge["to"]): edge["taken"] for edge in detail["graph"]["edges"]}
+        assert (taken["ask", "ship"], taken["ask", "keep"]) == (1, 0)
+        found = (await view.get(f"{path}/events"))["events"]
+        assert [each["seq"] for each in found] == sorted({each["seq"] for each in found})
+        later = await view.get(f"{path}/events", after=found[-2]["seq"])
+        assert later["events"] == found[-1:]
+        status, again = await view.post(f"{path}/cancel", {})
+        assert (status, "ended" in again["error"]["message"]) == (400, True)
+        status, started = await view.post(f"{path}/retry", {"node": "ship"})
+        assert status == 200, started
+        forked = await until(
+            lambda: view.get(f"/api/pipelines/{started['id']}"),
+            lambda each: each["summary"]["state"] == "success",
+        )
+        assert forked["forked_from"] == run["id"]
+        await until(lambda: asyncio.to_thread(_logs, home), lambda left: not left)
+
+
+def _logs(home: Path) -> list[Path]:
+    """What the commands that the server started have left."""
+    return [*(home / "view").iterdir()]
+
+
+async def test_the_failed_tasks_of_a_batch_are_run_again(
+    tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = CountingModel(model_server, "view-batch")
+    for name, value in model.env.items():
+        monkeypatch.setenv(name, value)
+    home, work = tmp_path / "corral-home", tmp_path / "work"
+    work.mkdir()
+    (work / "tasks.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in (1, 2, 3)))
+    model.special = lambda task, _request: fail(400, "no such luck") if task == "2" else None
+    words = ("batch", "tasks.jsonl", "-p", "task {{n}}", "--model", MODEL, "-o", "out.jsonl")
+    ended = await asyncio.to_thread(corral, *words, cwd=work, env=model.env)
+    assert ended.returncode == 1, ended.stderr
+    with running_view(home) as view:
+        (run,) = (await view.get("/api/runs", kind="batch"))["runs"]
+        assert run["state"] == "failed"
+        path = f"/api/batches/{run['id']}"
+        detail = await view.get(path)
+        assert (detail["total"], detail["succeeded"], detail["failed"]) == (3, 2, 1)
+        assert [row["status"] for row in detail["rows"]] == ["success", "failed", "success"]
+        (failure,) = detail["failures"]
+        assert failure["tasks"] == ["2"]
+        assert re.match(r"corral batch tasks.jsonl", detail["command"])
+        only = await view.get(path, failed="yes")
+        assert [row["task"] for row in only["rows"]] == ["2"]
+        model.special = lambda _task, _request: None
+        status, done = await view.post(f"{path}/retry", {})
+        assert status == 200, done
+        await until(lambda: view.get(path), lambda each: each["summary"]["state"] == "success")
+        assert model.counts == {"1": 1, "2": 2, "3": 1}
