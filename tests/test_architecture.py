@@ -29,6 +29,7 @@ LAYERS = {
     "builtin": 5,
     "pipelines": 6,
     "durable": 7,
+    "comparison": 8,
     "testing": 8,
     "view": 8,
     "export": 8,

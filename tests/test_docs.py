@@ -34,6 +34,7 @@ from support.real_agents import KEY
 import corral
 from corral import errors, events, pipelines
 from corral.agents.configured import declared_agent
+from corral.cli.command_group import SectionedGroup
 from corral.cli.main import command
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
@@ -215,10 +216,11 @@ def test_a_command_that_is_not_run_has_only_known_options(block: Block) -> None:
             continue
         target: click.Command = command
         while isinstance(target, click.Group):
-            name, *words = words
-            chosen = target.get_command(click.Context(target), name)
+            chosen = target.get_command(click.Context(target), words[0])
+            if chosen is None and isinstance(target, SectionedGroup):
+                break
             assert chosen is not None, line
-            target = chosen
+            target, words = chosen, words[1:]
         target.make_parser(click.Context(target)).parse_args(words)
 
 
@@ -287,7 +289,7 @@ def commands_of(group: click.Group, path: str = "corral") -> Iterator[tuple[str,
         assert found is not None
         if isinstance(found, click.Group):
             yield from commands_of(found, f"{path} {name}")
-        else:
+        if isinstance(found, SectionedGroup) or not isinstance(found, click.Group):
             yield f"{path} {name}", found
 
 

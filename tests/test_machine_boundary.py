@@ -146,6 +146,15 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "builtin/tools/search.py": ("file", "the tool"),
     "builtin/tools/shell.py": ("file", "finds the shell on PATH"),
     "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
+    # Comparisons. Tasks and results are files of the user and of corral's home.
+    "comparison/api.py": ("file", "the folder that paths of tasks are relative to"),
+    "comparison/exercism.py": ("file", "reads an exercise"),
+    "comparison/harbor.py": ("file", "reads a task folder"),
+    "comparison/harbor_job.py": ("file", "writes a job folder"),
+    "comparison/patches.py": ("file", "reads the patch of an attempt"),
+    "comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
+    "comparison/store.py": ("file", "the folders of comparisons"),
+    "comparison/tasks.py": ("file", "reads the file or folder of tasks"),
     # Durable runs. Times are written to the database, where several machines compare them.
     "durable/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
     "durable/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
@@ -175,8 +184,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "pipelines/execution/memory_runner.py": ("clock file random", "the runner: id, start, folder"),
     "pipelines/execution/preamble.py": ("file", "reads earlier responses of the run"),
+    "pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
+    "pipelines/nodes/compare_attempt.py": ("file", "writes the patch of an attempt"),
     "pipelines/nodes/fan_in.py": ("file", "reads the responses of the branches"),
     "pipelines/nodes/files.py": ("file", "the node's own function"),
     # Sessions.

@@ -213,9 +213,16 @@ def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
 
 TEXTS = {
     ("batch", "max_budget_usd"): "A limit on the cost of the complete batch; when it is spent, no"
-    " further task is started."
+    " further task is started.",
+    ("compare", "max_budget_usd"): "A limit on the cost of the complete comparison; when it is"
+    " spent, no further attempt is started.",
+    ("compare", "timeout"): "Time for each attempt; after that it is verified as it is.",
 }
-DEFAULTS_OF = {("batch", "timeout"): "1h", ("pipeline run", "timeout"): "1h"}
+DEFAULTS_OF = {
+    ("batch", "timeout"): "1h",
+    ("pipeline run", "timeout"): "1h",
+    ("compare", "timeout"): "1h",
+}
 """What differs from the definition in one command."""
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from corral import errors, events, models, pipelines, providers
+    from corral.comparison.api import Comparison, compare, compare_sync
+    from corral.comparison.summary import ComparisonSummary
     from corral.durable.batch.api import Batch, BatchReport, BatchResult, batch, batch_sync
     from corral.durable.batch.files import file_tasks
     from corral.errors import CorralError
@@ -57,6 +59,10 @@ _HOME = {
     "McpServer": "corral.values",
     "DeniedCall": "corral.values",
     "Usage": "corral.values",
+    "Comparison": "corral.comparison.api",
+    "ComparisonSummary": "corral.comparison.summary",
+    "compare": "corral.comparison.api",
+    "compare_sync": "corral.comparison.api",
     "Batch": "corral.durable.batch.api",
     "BatchReport": "corral.durable.batch.api",
     "BatchResult": "corral.durable.batch.api",
@@ -105,6 +111,8 @@ __all__ = [
     "Batch",
     "BatchReport",
     "BatchResult",
+    "Comparison",
+    "ComparisonSummary",
     "CorralError",
     "Cost",
     "DeniedCall",
@@ -132,6 +140,8 @@ __all__ = [
     "batch_sync",
     "call_budget",
     "command_succeeds",
+    "compare",
+    "compare_sync",
     "errors",
     "events",
     "file_tasks",

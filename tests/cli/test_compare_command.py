@@ -1,96 +1,191 @@
-"""``corral compare``: a scripted program and the built-in agent, with the same prompt."""
+"""``corral compare``: answers, tables, JSON, resuming, diffs and applying a patch."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.pipeline_command import corral
+from support.comparisons import FLASH, PRO, WORKS, compare, use_scripted_agents
+from support.pipeline_command import CORRAL, corral
 from support.repositories import git, repository
-from support.scripted_agent import GOOD, PROGRAM
-
-from corral.testing import ModelServer, Request, Turn, say
+from support.scripted_agent import GOOD
 
 __all__ = ["repository"]
 
-MODEL = "gemini:gemini-2.5-flash"
-AGENTS = ("--agent", "gemini-cli", "--agent", MODEL)
+BOTH = ("--agents", f"{FLASH},{PRO}")
+LIMIT = 120.0
 
 
-def answer(_: Request) -> Turn:
-    return say("hi from the model")
+@pytest.fixture(autouse=True)
+def _scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_scripted_agents(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    config = tmp_path / "corral.toml"
-    config.write_text(f'[agents.gemini-cli]\nprogram = "{PROGRAM}"\n')
-    monkeypatch.setenv("CORRAL_CONFIG", str(config))
-    monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
-    with ModelServer(answer) as running:
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", running.url)
-        yield running
-
-
-def compare(*words: str, cwd: Path, prompt: str = GOOD) -> subprocess.CompletedProcess[str]:
+def run(*words: str, cwd: Path, prompt: str = GOOD) -> subprocess.CompletedProcess[str]:
     return corral("compare", *words, "-", cwd=cwd, stdin=prompt)
 
 
-@pytest.mark.usefixtures("server")
+def shown(words: str, cwd: Path) -> str:
+    done = corral("compare", *words.split(), cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_every_answer_is_printed_and_a_table_compares_them(workspace: Path) -> None:
-    done = compare(*AGENTS, cwd=workspace)
+    done = run(*BOTH, "--no-durable", cwd=workspace)
     assert done.returncode == 0, done.stderr
-    assert "## gemini-cli (gemini-2.5-flash)\n\nhello\n" in done.stdout
-    assert f"## {MODEL}" in done.stdout
-    assert "hi from the model" in done.stdout
-    rows = [line.split()[:2] for line in done.stderr.splitlines()]
-    assert rows == [["agent", "status"], ["gemini-cli", "success"], [MODEL, "success"]]
-    assert compare(*AGENTS, "--quiet", cwd=workspace).stderr == ""
+    assert f"## {FLASH} (gemini-2.5-flash)\n\nhello\n" in done.stdout
+    assert done.stdout.count("hello") == 2
+    assert "pass rate (95 %)" in done.stderr
+    quiet = run("-a", FLASH, "-a", PRO, "--quiet", "--no-durable", cwd=workspace)
+    assert (quiet.stderr, quiet.stdout.count("hello")) == ("", 2)
 
 
-@pytest.mark.usefixtures("server")
-def test_json_has_one_result_per_agent_and_the_code_of_the_first_failure(workspace: Path) -> None:
-    done = compare(*AGENTS, "--json", cwd=workspace, prompt="exit 53")
-    found = {each["agent"]: each for each in map(json.loads, done.stdout.splitlines())}
-    assert found[MODEL]["text"] == "hi from the model"
-    assert found[MODEL]["status"] == "success"
-    assert found["gemini-cli"]["error"]["code"] == "turn_limit"
-    assert done.returncode == 8
+def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: Path) -> None:
+    words = (*BOTH, "--verify", "grep -q fixed file", "--approve", "all", "--json", "--repeat", "2")
+    done = run(*words, "--no-durable", "--name", "mine", cwd=repository, prompt=WORKS)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert (found["id"], found["done"], found["total"]) == ("mine", 4, 4)
+    (task,) = found["tasks"]
+    assert [each["verdict"] for each in task["attempts"]] == ["failed", "passed"] * 2
+    assert {each["agent_version"] for each in task["attempts"]} == {"0.61.0"}
+    assert found["agents"][1]["rate"]["value"] == 1
+    assert found["differences"][0]["value"] == -1
+    text = shown("show mine", repository)
+    assert f"{FLASH} − {PRO}: -100 points" in text
+    assert "mine" in shown("list", repository)
 
 
-@pytest.mark.usefixtures("server")
-def test_each_agent_works_in_its_own_worktree(repository: Path) -> None:
-    script = "init\nwrite file\ntext done\nresult"
-    done = compare(
-        *AGENTS, "--approve", "edits", "--worktree", "--json", cwd=repository, prompt=script
+def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> None:
+    compare(WORKS, [FLASH, PRO], repository, verify="grep -q fixed file", name="one")
+    monitor = {"COLUMNS": "160"}
+    text = corral("compare", "diff", "one", cwd=repository, env=monitor).stdout
+    assert f"prompt/{FLASH} (failed)" in text.splitlines()[0]
+    assert "(file: no change)" in text
+    assert "│ +fixed" in text
+    checked = shown(f"apply one {PRO} --check", repository)
+    assert checked == f"prompt/{PRO} can be applied: file\n"
+    (repository / "file").write_text("other\n")
+    (repository / "mine").write_text("not committed\n")
+    refused = corral("compare", "apply", "one", PRO, cwd=repository)
+    assert refused.returncode == 2
+    assert "do not fit your files" in refused.stderr
+    assert (repository / "file").read_text() == "other\n"
+    (repository / "file").write_text("one\n")
+    assert shown(f"apply one {PRO}", repository) == f"prompt/{PRO} applied: file\n"
+    assert (repository / "file").read_text() == "fixed\n"
+    assert (repository / "mine").read_text() == "not committed\n"
+    assert git(repository, "status", "--short").splitlines() == ["M file", "?? mine"]
+    assert "have these changes already" in shown(f"apply one {PRO}", repository)
+    nothing = corral("compare", "apply", "one", FLASH, cwd=repository)
+    assert "has changed nothing" in nothing.stderr
+    assert git(repository, "for-each-ref", "refs/corral")
+    assert shown("remove one", repository) == "removed one\n"
+    assert not git(repository, "for-each-ref", "refs/corral")
+
+
+def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
+    repository: Path, tmp_path: Path
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    for number in range(3):
+        wait = f"sh until test {number} = 0 -o -e {gate}; do sleep 0.05; done"
+        lines = ("init", f"sh echo {number} >> {log}", wait, "write out", "result")
+        task = {"id": f"t{number}", "prompt": "\n".join(lines), "verify": "test -e out"}
+        with (tmp_path / "tasks.jsonl").open("a") as file:
+            file.write(json.dumps(task) + "\n")
+    words = ["compare", str(tmp_path / "tasks.jsonl"), *BOTH, "--name", "night", "-n", "2"]
+    process = subprocess.Popen(
+        [CORRAL, *words, "--approve", "all"],
+        cwd=repository,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    found = {each["agent"]: each for each in map(json.loads, done.stdout.splitlines())}
+    results = tmp_path / "corral-home" / "comparisons" / "night" / "results.jsonl"
+    until = time.monotonic() + LIMIT
+    while not (results.exists() and results.read_text().count("\n") >= 2):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = log.read_text().split()
+    stopped = corral("batches", "show", "night", "--json", cwd=repository)
+    assert json.loads(stopped.stdout)["kind"] == "compare"
+    gate.touch()
+    done = corral("compare", "resume", "night", "--json", cwd=repository, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
-    branch = found["gemini-cli"]["branch"]
-    assert git(repository, "show", f"{branch}:file").strip() == "written"
-    assert found[MODEL]["branch"] is None
-    assert (repository / "file").read_text() == "one\n"
-    assert git(repository, "worktree", "list").count("\n") == 0
+    found = json.loads(done.stdout)
+    assert (found["done"], [each["rate"]["passed"] for each in found["agents"]]) == (6, [3, 3])
+    assert sorted(log.read_text().split()) == ["0", "0", "1", "1", "2", "2"]
+    assert before.count("0") == 2
+    ids = [json.loads(line)["id"] for line in results.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 6
+    batch = corral("batches", "show", "night", cwd=repository)
+    assert "6: 6 done, 0 failed" in batch.stdout
+    repeated = corral("compare", "resume", "night", "-q", cwd=repository, timeout=LIMIT)
+    assert repeated.returncode == 0
+    assert len(log.read_text().split()) == 6
+
+
+def test_a_budget_must_be_positive(repository: Path) -> None:
+    done = run(*BOTH, "--no-durable", "--max-budget-usd", "0", cwd=repository)
+    assert done.returncode == 2
+    assert "max_budget_usd must be > 0" in done.stderr
+
+
+TASKS = {
+    "broken.jsonl": '{"prompt": "x"}\n{"prompt": \n',
+    "none.jsonl": '{"text": "x"}\n',
+    "late.toml": "[[tasks]]\nprompt = 'x'\ntimeout = 'soon'\n",
+    "cut.toml": "[[tasks]]\nprompt = \n",
+    "short.csv": "prompt,verify\nx\n",
+    "away.jsonl": '{"prompt": "x", "tests": "nowhere", "verify": "true"}\n',
+}
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--agent", "gemini-cli"), 2, "compare needs two or more different agents"),
-        (("--agent", "gemini-cli", "--agent", "gemini-cli"), 2, "different agents"),
-        (("--agent", "gemini-cli", "--agent", "gemni"), 2, "no agent is called 'gemni'"),
-        ((*AGENTS, "--approve", "edits"), 2, "Add --worktree"),
-        ((*AGENTS, "--worktree"), 2, "needs a git repository"),
-        (("--agent", "gemini-cli", "--agent", "openai:gpt-5.5"), 6, "no API key for OpenAI"),
+        (("--agents", "gemini-cli", "x"), 2, "compare needs two or more different agents"),
+        (("--agents", "gemini-cli,Gemini-CLI", "x"), 2, "different agents, got gemini-cli and Gem"),
+        (("--agents", "gemini-cli,gemni", "x"), 2, "no agent is called 'gemni'"),
+        (("--agents", "gemini-cli,openai:gpt-5.5", "x"), 6, "no API key for OpenAI"),
+        ((*BOTH, "--repeat", "0", "x"), 2, "--repeat must be at least 1"),
+        ((*BOTH, "--verify", "no-such-program -x", "x"), 2, "'no-such-program' does not exist"),
+        ((*BOTH, "--verify", "./check.sh", "x"), 2, "'./check.sh' does not exist"),
+        ((*BOTH, "--tests", "nowhere", "x"), 2, "there are no tests at"),
+        ((*BOTH, ""), 2, "the prompt is empty"),
+        ((*BOTH, "missing.jsonl"), 2, "missing.jsonl: No such file"),
+        ((*BOTH, "broken.jsonl"), 2, "broken.jsonl line 2 is not JSON"),
+        ((*BOTH, "none.jsonl"), 2, "task '1' has no prompt"),
+        ((*BOTH, "late.toml"), 2, "task '1': timeout"),
+        ((*BOTH, "cut.toml"), 2, "(at line 2, column 10)"),
+        ((*BOTH, "short.csv"), 2, "short.csv line 2 has 1 columns"),
+        ((*BOTH, "away.jsonl"), 2, "nowhere"),
+        ((*BOTH, "."), 2, "contains no tasks"),
+        ((*BOTH, "--name", "a/b", "x"), 2, "is not a valid name"),
+        (("show", "nothing"), 2, "there is no comparison 'nothing'"),
+        (("apply", "nothing", "x"), 2, "there is no comparison 'nothing'"),
+        (("resume", "nothing"), 2, "there is no comparison 'nothing'"),
     ],
 )
 def test_bad_input_is_an_error_before_anything_starts(
-    words: tuple[str, ...], code: int, message: str, workspace: Path, server: ModelServer
+    words: tuple[str, ...], code: int, message: str, workspace: Path
 ) -> None:
-    done = compare(*words, cwd=workspace)
+    for name, text in TASKS.items():
+        (workspace / name).write_text(text)
+    is_command = words[0] in ("show", "apply", "resume")
+    done = corral("compare", *words, *(() if is_command else ("--no-durable",)), cwd=workspace)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
-    assert not server.requests
+    assert not os.path.exists(workspace.parent / "corral-home" / "comparisons")

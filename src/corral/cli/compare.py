@@ -1,45 +1,48 @@
-"""``corral compare``: the same prompt for several agents at once, and what each of them did."""
+"""``corral compare``: the same tasks for several agents, and how often each of them passes."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import secrets
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 import msgspec
 
-from corral.cli.exit_codes import exit_code
+from corral.cli.command_group import SectionedGroup
 from corral.cli.options import (
+    DB,
+    DURATION,
+    JSON,
+    NEWEST,
     PolicyFlags,
     completing,
     policy_options,
     read_prompt_and_stdin,
 )
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
-from corral.cli.run_result import read_schema, result_table
+from corral.cli.run_result import read_schema
 from corral.cli.sections import SectionedCommand, option
-from corral.cli.ui.compare_progress import Progress
-from corral.cli.ui.terminal import answer_markdown, echo_err, echo_json
-from corral.errors import ConfigError, CorralError, PromptError, StorageFailed
-from corral.result import Result
+from corral.cli.ui.terminal import echo, echo_err, echo_json
+from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
 from corral.system import threads
-from corral.values import JsonObject
 
 if TYPE_CHECKING:
-    from corral.system.git.worktree import Change
+    from corral.cli.ui.compare_report import CompareProgress
+    from corral.comparison.api import Comparison, RunSettings
+    from corral.comparison.summary import ComparisonSummary
 
-INTERRUPTED = 130
+INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
-WRITING = {"write", "shell"}
-"""Capabilities with which two agents would change the same files."""
+ID = click.argument("name", metavar="ID", shell_complete=completing("comparisons"))
+MEMORY = option(
+    "Execution", "--no-durable", is_flag=True, help="Run in this process; results are stored."
+)
+OUTPUT = option("Output", "--output", type=click.Path(), metavar="DIR", help="At the end, write the"
+                " results to DIR as a job folder of harbor.")  # fmt: skip
 
 
 class CompareFlags(PolicyFlags, RunKwargs):
@@ -47,24 +50,33 @@ class CompareFlags(PolicyFlags, RunKwargs):
 
     file: str | None
     agent: tuple[str, ...]
-    worktree: bool
+    agents: str | None
+    repeat: int
+    verify: str | None
+    tests: str | None
+    verify_timeout: float | None
+    include_uncommitted: bool
+    name: str | None
+    concurrency: int
+    attempts: int
+    db: str | None
+    no_durable: bool
     schema: str | None
+    output: str | None
     as_json: bool
     quiet: bool
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What one agent did."""
+class Shown(NamedTuple):
+    """What is printed and written at the end."""
 
-    agent: str
-    """As it was named."""
-    result: Result
-    change: Change | None = None
-    """Of its worktree."""
+    as_json: bool
+    quiet: bool
+    output: str | None
 
 
-@click.command("compare", cls=SectionedCommand)
-@click.argument("prompt", required=False)
+@click.command("compare", cls=SectionedGroup)
+@click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
 @option(
     "Prompt",
     "-f",
@@ -80,183 +92,329 @@ class Answer(msgspec.Struct, frozen=True):
     multiple=True,
     metavar="NAME",
     shell_complete=completing("agents"),
-    help="An agent, or vendor:model for the built-in agent on that model; give two or more.",
+    help="An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL (repeatable).",
 )
+@option("Agent", "--agents", metavar="A,B,C", help="The same, several at once.")
 @policy_options
-@run_options((*SHARED, "images", "attachments", "keep"))
+@run_options(
+    (*SHARED, "images", "attachments"),
+    texts={
+        "max_budget_usd": "A limit on the cost of the complete comparison; when it is spent, no"
+        " further attempt is started.",
+        "timeout": "Time for each attempt; after that it is verified as it is.",
+    },
+    defaults={"timeout": "1h"},
+)
 @option(
     "Execution",
-    "--worktree",
-    is_flag=True,
-    help="Run each agent in its own git worktree at HEAD; its work becomes a branch.",
+    "--repeat",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Attempts by each agent at each task.",
 )
+@option("Execution", "--verify", metavar="COMMAND", help="Run this in the agent's working directory"
+        " when the agent has ended; exit code 0 passes.")  # fmt: skip
+@option("Execution", "--tests", type=click.Path(), metavar="PATH", help="Copy this file or folder"
+        " there before --verify; it is not there while the agent works.")  # fmt: skip
+@option("Execution", "--verify-timeout", type=DURATION, metavar="DURATION", help="A limit for the"
+        " verifier; an attempt that exceeds it has failed.  [default: 10m]")  # fmt: skip
+@option("Execution", "--include-uncommitted", is_flag=True, help="Agents start with the changes"
+        " that are not committed.")  # fmt: skip
+@option("Execution", "--name", metavar="NAME", help="The name of the comparison; the same command"
+        " continues it.  [default: a new one]")  # fmt: skip
+@option(
+    "Execution",
+    "-n",
+    "--concurrency",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Number of concurrent attempts.",
+)
+@option(
+    "Execution",
+    "--attempts",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Starts of an attempt that fails temporarily: network, rate limits.",
+)
+@DB
+@MEMORY
+@OUTPUT
 @option(
     "Output",
     "--schema",
     metavar="FILE",
     help="Answers that fit this JSON Schema: a file, - for stdin, or the schema itself.",
 )
-@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per agent.")
-@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answers.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answers or the table.")
 def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
-    """Run several agents with the same PROMPT at once.
+    """Let several agents do the same task and compare the results.
 
-    Each answer is printed when it is complete; a table at the end compares status, time, tokens and
-    cost. No one is asked: what the policy does not allow is denied.
+    PROMPT is for all agents. TASKS is a file (.jsonl, .csv, .toml) or a folder of tasks. Each
+    attempt works in its own git worktree at HEAD. --verify decides whether it passes; without it,
+    an attempt passes if the agent's turn succeeds. Pass rates have 95 % intervals. An attempt that
+    says nothing about the agent (network, rate limit, not installed) is missing, not failed.
 
     \b
-    Exit codes: 0 all succeeded · 2 bad input, nothing was started · else that of the first
-    agent that failed · 130 interrupted
+    corral compare list                  List comparisons.
+    corral compare show ID               Show the results.
+    corral compare diff ID [TASK]        Show the changes of the attempts side by side.
+    corral compare apply ID ATTEMPT      Apply the changes of an attempt to your files.
+    corral compare resume ID             Continue; ended attempts are not repeated.
+    corral compare export ID DIR         Write a job folder of harbor.
+    corral compare remove ID             Remove a comparison.
+
+    \b
+    Exit codes: 0 every attempt has a verdict · 1 some are missing · 2 bad input, nothing was
+    started · 8 the budget is spent · 130 interrupted
     """
-    agents = flags["agent"]
-    if len(agents) < 2 or len(set(agents)) < len(agents):
-        raise ConfigError(
-            "compare needs two or more different agents",
-            hint="Repeat --agent: corral compare -a AGENT -a AGENT PROMPT.",
-        )
+    from corral.comparison import api
+    from corral.comparison.tasks import is_path
+
     if flags["as_json"] and flags["quiet"]:
         raise ConfigError("--json and --quiet are both given")
-    schema = read_schema(flags["schema"]) if flags["schema"] is not None else None
-    text = read_prompt_and_stdin(prompt, flags["file"])
-    if not (text or "").strip():
+    if flags["repeat"] < 1:
+        raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
+    agents = _agents(flags)
+    if prompt is not None and flags["file"] is None and is_path(prompt):
+        text: str | Path | None = Path(prompt)
+    else:
+        text = read_prompt_and_stdin(prompt, flags["file"])
+    if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    comparison = Comparison(agents, text or "", read_options(flags), schema, flags)
-    comparison.check()
-    gc.enable()  # loading is done; the run may be long
-    return threads.run_event_loop(comparison.run())
-
-
-class Comparison:
-    """Runs the agents and prints their answers."""
-
-    def __init__(
-        self,
-        agents: Sequence[str],
-        text: str,
-        options: RunKwargs,
-        schema: JsonObject | None,
-        flags: CompareFlags,
-    ) -> None:
-        self._agents, self._text, self._schema = agents, text, schema
-        self._options = options
-        self._flags = flags
-        self._cwd = Path(options.get("cwd") or ".").absolute()
-        self._name = f"compare-{secrets.token_hex(3)}"
-        self._answers: list[Answer] = []
-        self._progress = Progress(agents, enabled=not flags["quiet"])
-
-    def check(self) -> None:
-        """Make every check of a real run, for each agent. Nothing is started. Raises
-        ``CorralError``."""
-        from corral.sessions.credentials import check_model_key
-        from corral.sessions.prepare import prepare
-
-        for agent in self._agents:
-            prepared = prepare(agent, {**self._options})
-            check_model_key(prepared.agent, prepared.run)
-            allowed = {row.capability for row in prepared.compiled.report if row.verdict == "allow"}
-            if allowed & WRITING and not self._flags["worktree"]:
-                raise ConfigError(
-                    f"the agents may change files, all in {prepared.cwd}",
-                    hint="Add --worktree: each agent then works in its own git worktree.",
-                )
-        if self._flags["worktree"]:
-            from corral.system.git.worktree import repository_root
-
-            repository_root(self._cwd)
-
-    async def run(self) -> int:
-        """Run all agents; return the exit code."""
-        from corral.cli.ui.signals import signals
-
-        work = asyncio.ensure_future(asyncio.gather(*map(self._run_one, self._agents)))
-
-        def cancel() -> None:
-            work.cancel()
-
-        with signals(cancel), self._progress:
-            try:
-                await work
-            except asyncio.CancelledError:
-                echo_err("corral: interrupted")
-                return INTERRUPTED
-        if not self._flags["quiet"]:
-            self._print_table()
-        by_name = {each.agent: each.result for each in self._answers}
-        return next((code for each in self._agents if (code := exit_code(by_name[each]))), 0)
-
-    async def _run_one(self, agent: str) -> None:
-        if self._flags["worktree"]:
-            found = await self._run_in_worktree(agent)
-        else:
-            found = Answer(agent, await self._send(agent, self._cwd))
-        self._answers.append(found)
-        self._print(found)
-
-    async def _send(self, agent: str, cwd: Path) -> Result:
-        from corral.sessions import api
-
-        options = self._options.copy()
-        options["cwd"] = str(cwd)
-        try:
-            show = partial(self._progress.show, agent)
-            return await api.run(agent, self._text, output=self._schema, on_event=show, **options)
-        except CorralError as error:  # the others continue
-            return Result(status=error.status, agent=agent, error=error.event())
-
-    async def _run_in_worktree(self, agent: str) -> Answer:
-        from corral.system.git import worktree
-
-        root, commit = await asyncio.to_thread(worktree.repository_root, self._cwd)
-        place = worktree.task_folder(root, self._name, agent, "compare")
-        tree = await worktree.TaskWorktree.make(root, commit, place)
-        try:
-            inside = self._cwd.resolve().relative_to(root.resolve())
-            result = await self._send(agent, place / inside)
-            branch = worktree.branch_name(self._name, agent)
-            change = await tree.commit_to(branch, f"{agent}: {self._text.strip()[:200]}")
-        except StorageFailed:  # its work is nowhere else
-            raise
-        except BaseException:
-            await tree.remove()
-            raise
-        await tree.remove()
-        return Answer(agent, result, change)
-
-    def _print(self, found: Answer) -> None:
-        result = found.result
-        if self._flags["as_json"]:
-            branch = found.change.branch if found.change else None
-            line = {"agent": found.agent, **result_table(result), "branch": branch}
-            echo_json(json.dumps({**line, "agent": found.agent}, ensure_ascii=False))
-            return
-        shown = result.text
-        if self._schema is not None and result.ok:
-            shown = json.dumps(result.output, ensure_ascii=False)
-        model = f" ({result.model})" if result.model else ""
-        answer_markdown(f"## {found.agent}{model}\n\n{shown.rstrip() or f'({result.status})'}\n\n")
-        if result.error is not None:
-            echo_err(f"corral: {found.agent}: {result.error.message}")
-
-    def _print_table(self) -> None:
-        from corral.cli.ui.tables import table
-
-        found = {each.agent: each for each in self._answers}
-        rows = [_row(found[agent]) for agent in self._agents]
-        head = ("agent", "status", "time", "tokens in", "out", "cost", "files", "branch")
-        echo_err(table(head, rows))
-
-
-def _row(found: Answer) -> tuple[str, ...]:
-    result, change = found.result, found.change
-    cost = result.cost.usd
-    return (
-        found.agent,
-        result.status,
-        f"{result.duration:.1f} s",
-        f"{result.usage.input or 0:,}",
-        f"{result.usage.output or 0:,}",
-        "–" if cost is None else f"${cost:.4f}",
-        f"{len(change.files if change else result.files)}",
-        change.branch if change else "–",
+    progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
+    comparison = api.compare(
+        text,
+        agents,
+        repeat=flags["repeat"],
+        verify=flags["verify"],
+        tests=flags["tests"],
+        verify_timeout=flags["verify_timeout"],
+        include_uncommitted=flags["include_uncommitted"],
+        output=read_schema(flags["schema"]) if flags["schema"] is not None else None,
+        name=flags["name"],
+        concurrency=flags["concurrency"],
+        attempts=flags["attempts"],
+        durable=not flags["no_durable"],
+        db=flags["db"],
+        on_result=progress.show,
+        **read_options(flags),
     )
+    shown = Shown(as_json=flags["as_json"], quiet=flags["quiet"], output=flags["output"])
+    return _run(comparison, progress, shown)
+
+
+def _agents(flags: CompareFlags) -> list[str]:
+    """Raises ``ConfigError``."""
+    named = [*flags["agent"], *(each for each in (flags["agents"] or "").split(",") if each)]
+    if len(named) < 2 and not (named and flags["verify"]):
+        raise ConfigError(
+            "compare needs two or more different agents",
+            hint="Name them: corral compare --agents AGENT,AGENT PROMPT."
+            " With --verify one agent is enough.",
+        )
+    return named
+
+
+def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
+    from corral.cli.ui.compare_report import CompareProgress
+
+    return CompareProgress(enabled=not quiet and not as_json, answers=not as_json)
+
+
+def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
+    gc.enable()  # loading is done; the run may be long
+    try:
+        found = threads.run_event_loop(_run_to_end(comparison, progress))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        name = "" if comparison.plan is None else comparison.plan.name
+        echo_err("corral: interrupted" + (f"; continue: corral compare resume {name}" * bool(name)))
+        return INTERRUPTED
+    if not (progress.prints_answers and shown.quiet):
+        _print(found, as_json=shown.as_json, err=progress.prints_answers)
+    if shown.output is not None:
+        _export(found, shown.output)
+    if comparison.batch is not None and comparison.batch.report.stopped:
+        echo_err(
+            "corral: the budget is spent; to continue: corral compare resume"
+            f" {found.id} --max-budget-usd AMOUNT"
+        )
+        return BUDGET
+    return 0 if found.is_complete else INCOMPLETE
+
+
+async def _run_to_end(comparison: Comparison, progress: CompareProgress) -> ComparisonSummary:
+    from corral.cli.ui.signals import signals
+
+    plan = await comparison.prepare()
+    progress.begin(plan)
+    task = asyncio.ensure_future(comparison.run_to_end())
+
+    def end() -> None:
+        task.cancel()
+
+    with signals(end), progress:
+        return await task
+
+
+def _print(found: ComparisonSummary, *, as_json: bool, err: bool = False) -> None:
+    """``err``: the table goes to stderr, because stdout has the answers."""
+    if as_json:
+        echo_json(msgspec.json.encode(found).decode())
+        return
+    from corral.cli.ui.compare_report import report_lines
+
+    for line in report_lines(found):
+        echo(line, err=err)
+
+
+def _export(found: ComparisonSummary, output: str) -> None:
+    from corral.comparison import harbor_job
+
+    place = harbor_job.write(found.id, Path(output))
+    echo_err(f"corral: written to {place}")
+
+
+@command.command("list")
+@NEWEST
+@JSON
+def list_comparisons(limit: int, as_json: bool) -> None:
+    """List comparisons, the newest first."""
+    from corral.cli.ui.tables import format_time, table
+    from corral.comparison import store
+    from corral.comparison.summary import summary
+
+    found = [summary(name) for name in store.names()[:limit]]
+    if as_json:
+        rows = [
+            {"id": each.id, "title": each.title, "created": each.created, "total": each.total,
+             "done": each.done, "agents": [agent.agent for agent in each.agents]}
+            for each in found
+        ]  # fmt: skip
+        echo_json(msgspec.json.encode(rows).decode())
+        return
+    shown = [
+        (
+            each.id,
+            f"{each.done}/{each.total}",
+            format_time(each.created),
+            ", ".join(agent.agent for agent in each.agents),
+            each.title,
+        )
+        for each in found
+    ]
+    echo(table(("comparison", "verdicts", "started", "agents", "task"), shown))
+
+
+@command.command("show")
+@ID
+@JSON
+def show(name: str, as_json: bool) -> None:
+    """Show the results of comparison ID so far.
+
+    ID is its name, a unique beginning of it, or 'last'."""
+    from corral.comparison.summary import summary
+
+    _print(summary(name), as_json=as_json)
+
+
+@command.command("diff")
+@ID
+@click.argument("which", nargs=-1, metavar="[TASK|ATTEMPT]...")
+def diff(name: str, which: tuple[str, ...]) -> None:
+    """Show the changes of attempts side by side: those of a TASK, or the ATTEMPTs that are named.
+
+    Without a name, all attempts of the first task are shown."""
+    from corral.cli.ui.side_by_side import terminal_columns
+    from corral.comparison import patches
+    from corral.comparison.summary import summary
+
+    found = summary(name)
+    rows = [row for task in found.tasks if task.task in which for row in task.attempts]
+    if not which:
+        rows = [*found.tasks[0].attempts]
+    elif not rows:
+        rows = [patches.find_attempt(found, text) for text in which]
+    columns = [(f"{row.id} ({row.verdict})", patches.patch_of(row)) for row in rows]
+    for line in terminal_columns(columns):
+        echo(line)
+
+
+@command.command("apply")
+@ID
+@click.argument("attempt", metavar="ATTEMPT")
+@click.option("--check", is_flag=True, help="Only check whether it is possible.")
+def apply(name: str, attempt: str, check: bool) -> None:
+    """Apply the changes of ATTEMPT to your files, as they are now.
+
+    ATTEMPT is the id of an attempt, or an agent or task that has only one. Changes are merged with
+    yours; if that is not possible, nothing is changed. Nothing is committed."""
+    from corral.comparison import patches
+
+    row, files = patches.apply(name, attempt, check=check)
+    if not files:
+        echo(f"{row.id}: your files have these changes already")
+        return
+    what = "can be applied" if check else "applied"
+    echo(f"{row.id} {what}: {', '.join(files[:20])}{' …' if len(files) > 20 else ''}")
+
+
+@command.command("resume", cls=SectionedCommand)
+@ID
+@option("Execution", "--retry-missing", is_flag=True, help="Run the missing attempts again.")
+@option("Limits", "--max-budget-usd", type=float, metavar="USD", help="A new limit on the cost of"
+        " the complete comparison.")  # fmt: skip
+@DB
+@MEMORY
+@OUTPUT
+@option("Output", "--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+@option("Output", "-q", "--quiet", is_flag=True, help="Print only the table.")
+def resume(
+    name: str,
+    retry_missing: bool,
+    max_budget_usd: float | None,
+    db: str | None,
+    no_durable: bool,
+    output: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Continue comparison ID as it was planned; attempts that have ended are not repeated."""
+    from corral.comparison import api
+
+    progress = _progress(quiet=quiet, as_json=as_json)
+    settings: RunSettings = api.RunSettings(
+        retry_missing=retry_missing,
+        durable=not no_durable,
+        db=db,
+        on_result=progress.show,
+        max_budget_usd=max_budget_usd,
+    )
+    shown = Shown(as_json=as_json, quiet=quiet, output=output)
+    return _run(api.resume(name, settings), progress, shown)
+
+
+@command.command("export")
+@ID
+@click.argument("folder", type=click.Path(), metavar="DIR")
+def export(name: str, folder: str) -> None:
+    """Write comparison ID to DIR as a job folder of harbor."""
+    from corral.comparison.summary import summary
+
+    _export(summary(name), folder)
+
+
+@command.command("remove")
+@ID
+def remove(name: str) -> None:
+    """Remove comparison ID: its files, and its commits in the repository. Sessions stay."""
+    from corral.comparison import patches
+
+    echo(f"removed {patches.remove(name)}")

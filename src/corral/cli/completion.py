@@ -1,9 +1,9 @@
 """``corral completion``: the script that completes commands and values in a shell.
 
 The script calls ``corral`` with ``_CORRAL_COMPLETE`` set; ``answer`` then prints the candidates.
-``agents``, ``models``, ``sessions``, ``names``, ``runs``, ``batches`` and ``exportable`` complete
-the values of options and arguments. A completion must not print an error over the line that is
-being typed: what cannot be read yields no candidates.
+``agents``, ``models``, ``sessions``, ``names``, ``runs``, ``batches``, ``exportable`` and
+``comparisons`` complete the values of options and arguments. A completion must not print an error
+over the line that is being typed: what cannot be read yields no candidates.
 """
 
 from __future__ import annotations
@@ -97,6 +97,10 @@ def _batches() -> Iterable[tuple[str, str]]:
     return _folders("batches")
 
 
+def _comparisons() -> Iterable[tuple[str, str]]:
+    return _folders("comparisons")
+
+
 def _folders(kind: str) -> Iterable[tuple[str, str]]:
     """What has a folder in corral's home, the newest first. Reading the database would take
     longer than a person waits for a completion."""
@@ -122,3 +126,4 @@ names = _completing(_names)
 runs = _completing(_runs)
 batches = _completing(_batches)
 exportable = _completing(_exportable)
+comparisons = _completing(_comparisons)

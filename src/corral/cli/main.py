@@ -25,7 +25,7 @@ COMMANDS = {
         "corral.cli.pipeline.group",
         "Run pipelines: graphs of agents, commands and people.",
     ),
-    "compare": ("corral.cli.compare", "Run several agents with the same prompt."),
+    "compare": ("corral.cli.compare", "Let several agents do the same tasks; compare them."),
     "batch": ("corral.cli.batch", "Run one prompt for many tasks."),
     "batches": ("corral.cli.batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),

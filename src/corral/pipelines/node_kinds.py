@@ -271,6 +271,13 @@ BATCH_ITEM = NodeKind(
     llm="agent",
     internal=True,
 )
+COMPARE_ATTEMPT = NodeKind(
+    name="compare.attempt",
+    handler="compare_attempt:attempt",
+    detached=True,
+    llm="agent",
+    internal=True,
+)
 
 KINDS: dict[str, NodeKind] = {
     kind.name: kind
@@ -278,6 +285,7 @@ KINDS: dict[str, NodeKind] = {
         START, EXIT, CODERGEN, PROMPT, TOOL, WAIT_HUMAN, CONDITIONAL, SWITCH, PARALLEL, FAN_IN,
         MANAGER_LOOP, INCLUDE, FOR_EACH, SET, JSON_EXTRACT, JSON_DECODE, JSON_PACK, SPLIT, REGEX,
         STRING_TRANSFORM, ENV, ASSERT, SLEEP, HTTP, READ_FILE, WRITE_FILE, BATCH_ITEM,
+        COMPARE_ATTEMPT,
     )
 }  # fmt: skip
 """Every built-in kind by its name."""

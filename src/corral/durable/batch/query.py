@@ -11,8 +11,9 @@ import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.command_line import LABEL, BatchCommand
-from corral.durable.batch.queue import CLOSED, BatchStore, Round
+from corral.durable.batch.queue import CLOSED, KIND, BatchStore, Round
 from corral.durable.batch.results import (
+    BatchKind,
     BatchReport,
     BatchResult,
     BatchStatus,
@@ -40,6 +41,7 @@ ENDED: tuple[BatchStatus, ...] = ("success", "fail", "cancelled")
 class BatchOverview(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: BatchStatus
+    kind: BatchKind = "batch"
     total: int
     succeeded: int
     failed: int
@@ -236,6 +238,7 @@ def _overview(
     return BatchOverview(
         name=name,
         status=closed.status,
+        kind="compare" if labels.get(KIND) == "compare" else "batch",
         total=closed.total,
         succeeded=closed.succeeded,
         failed=closed.failed,

@@ -42,7 +42,7 @@ import msgspec
 
 from corral.durable.agent_host import client as agent_host_client
 from corral.durable.batch.command_line import LABEL, BatchCommand
-from corral.durable.batch.results import BatchReport, BatchStatus, BatchSummary
+from corral.durable.batch.results import BatchKind, BatchReport, BatchStatus, BatchSummary
 from corral.durable.batch.runner import visit_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import (
@@ -58,6 +58,8 @@ from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor
 from corral.errors import ConfigError
+from corral.pipelines import node_kinds
+from corral.pipelines.graph import Graph
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
@@ -75,6 +77,7 @@ too."""
 POISON = 5
 """Deaths of its process after which a task fails."""
 CRASHES = "revived"
+KIND = "kind"
 CLOSED = "closed"
 """The label of a round that has ended: the summary of the batch."""
 
@@ -99,6 +102,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 def round_id(name: str, number: int) -> str:
     return name if number == 1 else f"{name}#{number}"
+
+
+def batch_kind(graph: Graph) -> BatchKind:
+    """Whether a batch with this graph is a comparison of agents."""
+    kinds = {node.kind for node in graph.nodes.values()}
+    return "compare" if node_kinds.COMPARE_ATTEMPT.name in kinds else "batch"
 
 
 def resource_of(name: str) -> str:
@@ -138,7 +147,7 @@ class BatchStore:
                 id=run_input.run_id,
                 queue=run_input.queue,
                 payload=pack(run_input),
-                labels={"output": output},
+                labels={"output": output, KIND: batch_kind(run_input.graph)},
             )
         )
 

@@ -12,6 +12,7 @@ from corral.durable.batch.tasks import BatchTask
 from corral.errors import CorralError, from_event
 from corral.events import Error
 from corral.output_types import T_co
+from corral.pipelines.attempts import AttemptRecord
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Cost, Json, Usage, as_object, as_text, as_texts, number_or_none
@@ -52,6 +53,8 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
     attempts: int = 1
     cost_usd: float | None = None
     tokens: int | None = None
+    attempt: AttemptRecord | None = None
+    """Of a comparison: the verdict, and what is known of the attempt."""
     digest: str = ""
     """Digest of the task and its prompt: a result with another digest does not count."""
     round: int = 1
@@ -83,6 +86,7 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
 
 def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
     values = as_object(outcome.context_updates.get(UPDATE))
+    record = as_object(values.get("attempt"))
     error = None
     if not outcome.ok:
         error = BatchError(
@@ -107,6 +111,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
         tokens=outcome.tokens,
+        attempt=msgspec.convert(record, AttemptRecord) if record else None,
         digest=task.digest,
         round=round,
     )
@@ -171,6 +176,10 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
 BatchStatus: TypeAlias = Literal["running", "interrupted", "success", "fail", "budget", "cancelled"]
 """``interrupted``: no process runs it; ``budget``: the budget was spent. The command that started
 it continues it in both cases."""
+
+
+BatchKind: TypeAlias = Literal["batch", "compare"]
+"""``compare``: a comparison of agents (``corral compare``)."""
 
 
 class BatchSummary(msgspec.Struct, frozen=True, kw_only=True):

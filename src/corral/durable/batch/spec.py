@@ -40,6 +40,16 @@ SINGLE_RUN_OPTIONS = (
 """Options that make sense only for a single run."""
 
 
+class AgentChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent of a comparison."""
+
+    name: str
+    """As it was given."""
+    backend: str
+    """The agent, without its model."""
+    model: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
     """The arguments of ``corral.batch`` except tasks and prompt; they are documented there."""
@@ -61,6 +71,8 @@ class BatchOptions:
     queue: str | None = None
     on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
+    agents: tuple[AgentChoice, ...] = ()
+    """If given, the tasks are attempts of these agents (``AttemptTask``): a comparison."""
     run: RunKwargs = field(default_factory=RunKwargs)
     """The options of ``corral.run``, for every task."""
 
@@ -118,18 +130,17 @@ def build_spec(
     _check_options(options)
     run = options.run.copy()
     budget, model = run.pop("max_budget_usd", None), run.pop("model", None) or ""
-    workspace, timeout = workspace_path(run.pop("cwd", None)), run.pop("timeout", None)
+    workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
     schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
     found, source = _read_tasks(tasks)
     checked = batch_tasks.check_tasks(
-        found, prompt, {"agent": options.agent or "", "model": model, "schema": schema_text}
+        found,
+        prompt,
+        {"agent": options.agent or "", "model": model, "schema": schema_text},
+        all_fields=bool(options.agents),
     )
-    attrs: dict[str, Value] = {"type": node_kinds.BATCH_ITEM.name, "prompt": prompt}
-    if options.agent:
-        attrs["agent"] = options.agent
-    if timeout is not None:
-        attrs["timeout"] = timeout
+    attrs = _node_attributes(prompt, options, run)
     if schema_text:
         attrs["output_schema"] = schema_text
     name = _name(options.name, options.results, source)
@@ -161,8 +172,21 @@ def build_spec(
         on_tool_call=options.on_tool_call,
     )
     if options.queue is None and not options.simulate:
-        _check(spec)
+        for choice in options.agents or (None,):
+            _check(spec, choice)
     return spec
+
+
+def _node_attributes(prompt: str, options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
+    """The attributes of the node that runs a task. Takes its ``timeout`` from ``run``."""
+    kind = node_kinds.COMPARE_ATTEMPT if options.agents else node_kinds.BATCH_ITEM
+    attrs: dict[str, Value] = {"type": kind.name, "prompt": prompt}
+    if options.agent:
+        attrs["agent"] = options.agent
+    # The limit of a comparison is for the agent only: its verifier has its own.
+    if not options.agents and (timeout := run.pop("timeout", None)) is not None:
+        attrs["timeout"] = timeout
+    return attrs
 
 
 def _read_tasks(
@@ -194,10 +218,12 @@ def _check_options(options: BatchOptions) -> None:
         raise ConfigError("patch needs worktree", hint="Use --worktree (worktree=True) too.")
 
 
-def _check(spec: BatchSpec) -> None:
+def _check(spec: BatchSpec, choice: AgentChoice | None) -> None:
     """Check the agent and its options, as for a pipeline with one agent node."""
     node = spec.graph.nodes[NODE]
     attrs = {**node.attrs, "type": node_kinds.CODERGEN.name, "prompt": "-"}
+    if choice is not None:
+        attrs |= {"agent": choice.backend, **({"model": choice.model} if choice.model else {})}
     graph = Graph(name=spec.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
     try:
         preflight.check(graph, spec.resources(), spec.workspace, {})

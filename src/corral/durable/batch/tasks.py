@@ -168,10 +168,14 @@ def _csv(name: str, data: bytes) -> Iterator[tuple[str, TaskInput]]:
 
 
 def check_tasks(
-    tasks: Iterable[BatchTask], template: str, shared: Mapping[str, Json]
+    tasks: Iterable[BatchTask],
+    template: str,
+    shared: Mapping[str, Json],
+    *,
+    all_fields: bool = False,
 ) -> list[BatchTask]:
-    """The tasks with their digests. Raises ``ConfigError`` if one lacks a field that the template
-    uses, or if its prompt would be empty."""
+    """The tasks with their digests: of the prompt, or of ``all_fields``. Raises ``ConfigError`` if
+    one lacks a field that the template uses, or if its prompt would be empty."""
     if not template.strip():
         raise ConfigError("the prompt is empty")
     holes = list(dict.fromkeys(templates.placeholders(template)))
@@ -188,7 +192,10 @@ def check_tasks(
         prompt = templates.fill(template, task.fields)
         if not prompt.strip():
             raise ConfigError(f"the prompt of task {task.id!r} is empty")
-        digest = blake2b(prompt.encode("utf-8", "replace"), digest_size=8, key=base).hexdigest()
+        covered = prompt.encode("utf-8", "replace")
+        if all_fields:
+            covered = msgspec.json.encode(task.fields, order="sorted")
+        digest = blake2b(covered, digest_size=8, key=base).hexdigest()
         done.append(msgspec.structs.replace(task, digest=digest))
     return done
 

@@ -394,13 +394,13 @@ def open_resources(config: RunConfig) -> NodeResources:
     return NodeResources(
         simulate=config.simulate,
         model=config.model or None,
-        options=_unpack_options(config.options),
+        options=unpack_options(config.options),
         agent=config.agent or DEFAULT_AGENT,
         processes=max(1, -(-config.concurrency // PROMPTS_AT_ONCE)),
     )
 
 
-def _unpack_options(stored: JsonObject) -> RunKwargs:
+def unpack_options(stored: JsonObject) -> RunKwargs:
     """The options that ``api.as_json`` stored. A policy was stored as an object."""
     options: dict[str, object] = {**stored}
     if is_object(policy := stored.get("policy")):

@@ -46,9 +46,10 @@ from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import fs, git, paths
 from corral.system.git import source_repository
+from corral.system.git.merge import Conflict
 from corral.system.git.repository import write_patch
 from corral.system.git.source_repository import Repository
-from corral.system.git.worktree import Conflict, SharedWorktree, branch_name
+from corral.system.git.worktree import SharedWorktree, branch_name
 from corral.values import Json
 
 COMMIT = "internal.commit"

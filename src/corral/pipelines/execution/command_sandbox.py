@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corral.options import RunOptions
+from corral.options import RunOptions, SandboxMode
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext
 
@@ -20,14 +20,21 @@ if TYPE_CHECKING:
 def command_sandbox(work: NodeContext) -> Sandbox | None:
     """None: the command runs without one. Raises ``SandboxFailed`` if one is required that this
     machine does not have, and ``ConfigError`` for a folder around which none can be built."""
-    mode = _mode(work)
-    if mode not in ("auto", "require"):
+    return sandbox_for(work, (str(work.folder),) if work.writes_files else ())
+
+
+def sandbox_for(
+    work: NodeContext, own: tuple[str, ...], *, mode: SandboxMode | None = None
+) -> Sandbox | None:
+    """The same for a command that may also write the folders ``own``. ``mode``: instead of the mode
+    of the node and the run."""
+    chosen = mode or _mode(work)
+    if chosen not in ("auto", "require"):
         return None
     from corral.sessions import sandbox
 
     policy = agent_call.policy_of(work)
-    run = RunOptions.build(agent_call.BUILT_IN, {"sandbox": mode, "policy": policy})
-    own = (str(work.folder),) if work.writes_files else ()
+    run = RunOptions.build(agent_call.BUILT_IN, {"sandbox": chosen, "policy": policy})
     return sandbox.for_user_command(run, str(work.workspace), own)
 
 

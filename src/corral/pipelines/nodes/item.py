@@ -61,7 +61,7 @@ async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObjec
         call = agent_call.build_call(work)
         result = await agent_call.send_prompt(work, call, prompt)
         outcome = agent_call.outcome_of_result(work, call, result)
-        fields = _result_fields(result, outcome)
+        fields = result_fields(result, outcome)
         if result.text:
             work.write_file("response.md", result.text)
         if tree is None:
@@ -78,7 +78,7 @@ async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObjec
         return outcome, fields
 
 
-def _result_fields(result: Result, outcome: Outcome) -> JsonObject:
+def result_fields(result: Result, outcome: Outcome) -> JsonObject:
     """The fields of a result that are not empty."""
     text = result.text
     files: list[Json] = [file.path for file in result.files]

@@ -48,6 +48,14 @@ _FULL = ("unable to write", "No space left", "file write error", "Disk quota exc
 """git's messages if a file cannot be written. They rarely name the reason."""
 
 
+def make_bare(place: Path) -> None:
+    """Make an empty bare repository in a folder. Raises ``OSError``."""
+    for each in ("objects", "refs"):
+        (place / each).mkdir(parents=True, exist_ok=True)
+    (place / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = true\n")
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+
+
 def locate(folder: Path) -> Layout:
     """The repository around a folder. Raises ``StorageFailed``."""
     found = scan.find_repository(folder)

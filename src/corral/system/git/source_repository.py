@@ -27,7 +27,6 @@ _HOST_AND_PATH = re.compile(r"(?:[^/@:\s]+@)?[^/:\s]{2,}:[^:].*")
 """``git@host:path``; one letter before the colon would be a drive of Windows."""
 _FETCH = ("fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-gc")
 _ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 
 
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,10 +158,7 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     complete = place / "corral.complete"
     with git.locked(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():
-            for each in ("objects", "refs"):
-                (place / each).mkdir(parents=True, exist_ok=True)
-            (place / "config").write_text(_CONFIG)
-            (place / "HEAD").write_text("ref: refs/heads/main\n")
+            repository.make_bare(place)
         if fresh or not complete.exists():
             answer = _fetch(place, url, "--prune", *_ALL, f"+{_head_of(url)}:refs/corral/HEAD")
             if answer.code:

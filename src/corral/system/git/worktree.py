@@ -29,6 +29,7 @@ from corral.errors import ConfigError, StorageFailed
 from corral.system import git, paths
 from corral.system.git import checkout, repository, scan
 from corral.system.git import tree as git_tree
+from corral.system.git.merge import merged_tree
 from corral.system.threads import in_thread
 
 LARGEST_PATCH = 256 * 1024
@@ -47,10 +48,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     patch: str
     """Empty if it would be too large, or is not UTF-8."""
-
-
-class Conflict(StorageFailed):
-    """The same lines were changed in two worktrees."""
 
 
 class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +81,14 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
         """Commit what was changed since the commit to a branch of the repository. Returns None if
         nothing was changed. Raises ``StorageFailed``: then the worktree must stay, because its work
         is nowhere else."""
-        return await in_thread(self._commit_to, branch, message)
+        return await in_thread(self._commit_to, branch, f"refs/heads/{branch}", message)
 
-    def _commit_to(self, branch: str, message: str) -> Change | None:
+    async def commit_to_reference(self, name: str, message: str) -> Change | None:
+        """The same with a reference that is no branch, such as ``refs/corral/...``: git's commands
+        do not list it, and keep its commits."""
+        return await in_thread(self._commit_to, name, name, message)
+
+    def _commit_to(self, branch: str, reference: str, message: str) -> Change | None:
         root, commit = self.root, self.commit
         tree = _write_tree(root, self.place, commit)
         if tree == git.tree_of(root, commit):
@@ -94,7 +96,7 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
         head = _head(root, self.git_dir, commit)
         if git.tree_of(root, head) != tree:
             head = git.commit(root, tree, [head], message)
-        git.run(root, "update-ref", f"refs/heads/{branch}", head)
+        git.run(root, "update-ref", reference, head)
         return Change(
             branch=branch,
             commit=head,
@@ -169,14 +171,7 @@ class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
         if git.is_ancestor(root, self.at, other):
             merged = other
         else:
-            words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", self.at, other)
-            answer = git.call(root, *words)
-            files, *names = answer.text.strip().splitlines() or [""]
-            if answer.code == 1 and names:
-                raise Conflict(f"others have changed {', '.join(names[:10])} meanwhile")
-            if answer.code:
-                hint = "Parallel work on several machines needs git 2.38 or newer."
-                raise StorageFailed(f"git merge-tree: {answer.errors}", hint=hint)
+            files = merged_tree(root, self.at, other)
             if head := _recorded_head(root, self.at):
                 message += f"\n\n{_HEAD}: {head}"
             merged = git.commit(root, files, [self.at, other], message)
@@ -207,18 +202,19 @@ def repository_root(folder: Path) -> tuple[Path, str]:
 def branch_name(*parts: str) -> str:
     """The name of a branch for these parts, which may contain any characters. Different parts have
     different names."""
-    return "/".join(("corral", *(_name_part(part) for part in parts)))
+    return "/".join(("corral", *map(name_part, parts)))
 
 
 def task_folder(root: Path, batch: str, task: str, run: str) -> Path:
     """The folder for a task's worktree: always the same for the same names. It is in corral's home,
     which stays, unlike a run's folder."""
     key = "\0".join((str(root), batch, task, run)).encode("utf-8", "surrogateescape")
-    name = f"{_name_part(task)[:40]}-{blake2b(key, digest_size=8).hexdigest()}"
+    name = f"{name_part(task)[:40]}-{blake2b(key, digest_size=8).hexdigest()}"
     return paths.home() / "worktrees" / name / "tree"
 
 
-def _name_part(part: str) -> str:
+def name_part(part: str) -> str:
+    """A part of a branch's or folder's name for any text. Different texts have different names."""
     name = _UNFIT.sub("-", part)[:80].strip("-.") or "task"
     if name == part:
         return name

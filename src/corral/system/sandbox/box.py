@@ -107,6 +107,13 @@ class Endpoint(msgspec.Struct, frozen=True):
         return self.host in ("127.0.0.1", "localhost", "::1")
 
 
+class Bind(msgspec.Struct, frozen=True):
+    """A folder that is shown under another name."""
+
+    source: str
+    target: str
+
+
 class Box(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox. All paths are absolute."""
 
@@ -121,6 +128,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of shown folders that are empty inside."""
     absent: tuple[str, ...] = ()
     """Files that do not exist and cannot be made in writable folders."""
+    binds: tuple[Bind, ...] = ()
+    """Writable folders under other names. Only bubblewrap has them."""
     network: bool = False
     """The network of the machine. Without it, only ``endpoints`` can be reached."""
     endpoints: tuple[Endpoint, ...] = ()
@@ -203,6 +212,7 @@ def mounts(box: Box, home: str) -> list[str]:
     steps.update(_binds("--ro-bind", filter(inside.needs_mount, box.readable), real))
     steps.update(_binds("--bind", box.writable, real))
     steps.update(inside.protect(box.absent))
+    steps.update({each.target: ("--bind", each.source, each.target) for each in box.binds})
     # A folder comes before what is in it.
     ordered = sorted(steps.items(), key=lambda step: step[0].split("/"))
     arguments = [argument for step in _needed(ordered) for argument in step]

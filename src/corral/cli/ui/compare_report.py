@@ -1,0 +1,120 @@
+"""The progress of a comparison on stderr, and its results as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from corral.cli.ui.batch_progress import Progress
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import answer_markdown, echo_err
+from corral.comparison.summary import (
+    AgentRow,
+    AttemptRow,
+    ComparisonSummary,
+    difference_text,
+    rate_text,
+)
+from corral.durable.batch.results import BatchReport, BatchResult
+
+if TYPE_CHECKING:
+    from corral.comparison.plan import Plan
+
+MOST_ROWS = 30
+"""Attempts that are listed one by one."""
+_MARKS = {"passed": "✓", "failed": "✗", "missing": "?"}
+
+
+class CompareProgress(Progress):
+    """``with progress:`` spans the comparison. Answers to a prompt without a verifier are printed
+    when they are complete: they are what a person wants to compare."""
+
+    def __init__(self, *, enabled: bool, answers: bool) -> None:
+        """``answers``: whether answers may be printed."""
+        super().__init__(enabled=enabled)
+        self._answers = answers
+        self.prints_answers = False
+
+    def begin(self, plan: Plan) -> None:
+        self.prints_answers = (
+            self._answers
+            and plan.total <= len(plan.agents)
+            and not any(task.verifier.is_given for task in plan.tasks)
+        )
+        if self._enabled:
+            for note in plan.notes:
+                echo_err(f"corral: {note}")
+            for each in plan.skipped:
+                echo_err(f"corral: skipped {each.task}: {each.reason}")
+            echo_err(f"corral: {plan.name}: {plan.total} attempts")
+
+    def show(self, result: BatchResult, report: BatchReport) -> None:
+        super().show(result, report)
+        record = result.attempt
+        if record is None:
+            return
+        if self.prints_answers:
+            shown = result.text.rstrip() or f"({record.status or record.verdict})"
+            model = f" ({result.model})" if result.model else ""
+            answer_markdown(f"## {record.agent}{model}\n\n{shown}\n\n")
+        elif record.verdict != "missing":  # a missing one is an error of the batch, shown already
+            reason = f": {record.reason}" if record.reason else ""
+            self.print_line(f"{_MARKS[record.verdict]} {result.id}{reason}")
+
+
+def report_lines(found: ComparisonSummary) -> Iterator[str]:
+    """The results as text."""
+    if len(found.attempts) <= MOST_ROWS:
+        columns = ("attempt", "verdict", "time", "tokens", "cost", "files", "reason")
+        yield table(columns, [_attempt(row) for row in found.attempts])
+        yield ""
+    head = ("agent", "pass rate (95 %)", "passed", "missing", "time", "tokens", "cost", "model")
+    yield table(head, [_agent(row) for row in found.agents])
+    for each in found.differences:
+        clear = " *" if each.is_clear else ""
+        yield f"{each.first} − {each.second}: {difference_text(each)}{clear}"
+    for row in found.missing:
+        some = ", ".join(row.attempts) + (", …" if row.count > len(row.attempts) else "")
+        yield f"missing: {row.count} × {row.code} ({some}): {row.reason}"
+    for skipped in found.skipped:
+        yield f"skipped: {skipped.task}: {skipped.reason}"
+    yield from (f"note: {note}" for note in found.notes)
+    yield f"comparison {found.id}: {found.done} of {found.total} attempts have a verdict"
+
+
+def _attempt(row: AttemptRow) -> tuple[str, ...]:
+    return (
+        row.id,
+        row.verdict,
+        _seconds(row.seconds),
+        _count(row.tokens),
+        _cost(row.cost_usd),
+        str(len(row.files)),
+        row.reason,
+    )
+
+
+def _agent(row: AgentRow) -> tuple[str, ...]:
+    versions = f" · {', '.join(row.versions)}" if row.versions else ""
+    return (
+        row.agent,
+        rate_text(row.rate),
+        f"{row.rate.passed}/{row.rate.attempts}",
+        str(row.missing + row.pending),
+        _seconds(row.median_seconds),
+        _count(row.tokens),
+        _cost(row.cost_usd),
+        (", ".join(row.models) or "–") + versions,
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"${value:.4f}"

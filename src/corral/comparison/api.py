@@ -1,0 +1,230 @@
+"""``corral.compare``: the same tasks for several agents, a verdict on each attempt, and the counts.
+
+A comparison is a batch (``corral.durable.batch``) whose tasks are attempts. It is durable by
+default: attempts that have ended are never repeated, whatever crashes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+
+from corral.comparison import store, tasks
+from corral.comparison.plan import CompareOptions, Plan, build
+from corral.comparison.summary import ComparisonSummary, summarize
+from corral.comparison.tasks import Tasks
+from corral.durable.batch.api import Batch
+from corral.durable.batch.command_line import BatchCommand
+from corral.durable.batch.results import BatchReport, BatchResult
+from corral.durable.batch.spec import BatchOptions
+from corral.durable.dbos import database
+from corral.durable.worker.executor import unpack_options
+from corral.errors import ConfigError, short_traceback, short_traceback_async
+from corral.run_kwargs import RunKwargs
+from corral.system.blocking import blocking
+from corral.system.threads import in_thread
+from corral.values import as_object
+
+PROMPT = "{{prompt}}"
+MOST_TITLE = 120
+
+
+def compare(  # noqa: PLR0913
+    task: Tasks,
+    agents: Iterable[str],
+    *,
+    repeat: int = 1,
+    verify: str | None = None,
+    tests: str | os.PathLike[str] | None = None,
+    verify_timeout: float | None = None,
+    include_uncommitted: bool = False,
+    output: object = None,
+    name: str | None = None,
+    concurrency: int = 4,
+    attempts: int = 3,
+    retry_missing: bool = False,
+    durable: bool = True,
+    db: str | None = None,
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
+    **options: Unpack[RunKwargs],
+) -> Comparison:
+    """Let several agents do the same tasks, verify their work, and count: ``await`` it for the
+    ``ComparisonSummary``.
+
+    ``task``: a prompt; the path of a file of tasks (``.jsonl``, ``.csv``, ``.toml``) or of a folder
+    of task folders; or a list of tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
+    ``agents``: names; ``vendor:model`` is the built-in agent on that model, ``AGENT@MODEL`` an
+    agent with a model. ``repeat``: attempts by each agent at each task. ``verify``: a shell command
+    that is run in the agent's working directory when the agent has ended; exit code 0 passes.
+    Without one, an attempt passes if the agent's turn succeeds. ``tests``: a file or folder that is
+    copied there before the command runs, and does not exist there while the agent works.
+    ``verify_timeout``: seconds for the verifier, 600 if not given. ``output``: a type or JSON
+    Schema that answers must fit.
+
+    Each attempt works in its own git worktree at ``HEAD``, or in its own copy of the folder if it
+    is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
+    If no agent may change files, and nothing verifies, all work in the folder itself.
+
+    ``name``: the same call with the same name continues the comparison; without one, each call is a
+    new comparison. ``concurrency``: attempts at once. ``attempts``: how often an attempt is
+    started that fails temporarily (network, rate limits). ``retry_missing``: run the missing
+    attempts of a comparison again. ``durable=False`` runs it in this process; what has ended is
+    stored all the same. ``on_result`` is called with each result. ``max_budget_usd`` counts for
+    the complete comparison. Other ``options`` are those of ``corral.run``.
+
+    An attempt without a verdict (the agent is not installed, the network fails, a rate limit) is
+    *missing*: it counts neither as passed nor as failed. Errors in the call are raised at the
+    start, before anything is spent.
+
+    ::
+
+        found = await corral.compare(
+            "Fix the failing test", ["gemini", "claude"], verify="pytest -q", policy="all", repeat=5
+        )
+        for agent in found.agents:
+            print(agent.agent, agent.rate.value, agent.rate.low, agent.rate.high)
+    """
+    chosen = CompareOptions(
+        agents=tuple(agents),
+        repeat=repeat,
+        verify=verify,
+        tests=None if tests is None else os.fspath(tests),
+        verify_timeout=verify_timeout,
+        include_uncommitted=include_uncommitted,
+        name=name,
+        concurrency=concurrency,
+        attempts=attempts,
+        output=output,
+        run=options,
+    )
+    running = RunSettings(retry_missing=retry_missing, durable=durable, db=db, on_result=on_result)
+    return Comparison(lambda: prepare(task, chosen), running)
+
+
+@short_traceback
+def compare_sync(task: Tasks, agents: Iterable[str], **options: Any) -> ComparisonSummary:
+    """``compare`` for code that is not async, with the same arguments: runs to the end.
+
+    ::
+
+        found = corral.compare_sync("Fix the bug", ["gemini", "claude"], verify="make test")
+        print(found.agents[0].rate)
+    """
+    return blocking(compare(task, agents, **options).run_to_end(), "compare")
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a comparison is run; not part of its plan."""
+
+    retry_missing: bool = False
+    durable: bool = True
+    db: str | None = None
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None
+    max_budget_usd: float | None = None
+    """Instead of that of the plan."""
+
+
+def prepare(task: Tasks, options: CompareOptions) -> Plan:
+    """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
+    if options.name is not None and store.exists(options.name):
+        plan = store.load(options.name)
+        _check_same(plan, task, options)
+        return plan
+    cwd = Path(options.run.get("cwd") or ".").absolute()
+    return build(tasks.read(task, cwd), title_of(task), options)
+
+
+def title_of(task: Tasks) -> str:
+    text = os.fspath(task) if isinstance(task, str | os.PathLike) else "tasks"
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MOST_TITLE else line[: MOST_TITLE - 1] + "…"
+
+
+def _check_same(plan: Plan, task: Tasks, options: CompareOptions) -> None:
+    """Raises ``ConfigError`` if a comparison is continued with other agents or tasks."""
+    given = (title_of(task), options.agents, options.repeat)
+    if given != (plan.title, tuple(each.name for each in plan.agents), plan.repeat):
+        raise ConfigError(
+            f"{plan.name!r} is another comparison: {plan.title}",
+            hint=f"To continue it: corral compare resume {plan.name}. Else choose another name.",
+        )
+
+
+class Comparison:
+    """A comparison; created by ``corral.compare``. Await it for its summary.
+
+    ::
+
+        comparison = corral.compare("Fix the bug", ["gemini", "claude"], verify="make test")
+        plan = await comparison.prepare()
+        print(plan.name, plan.total)
+        found = await comparison
+    """
+
+    def __init__(self, make_plan: Callable[[], Plan], settings: RunSettings) -> None:
+        self._make_plan, self._settings = make_plan, settings
+        self.plan: Plan | None = None
+        """Set when it has started."""
+        self.batch: Batch | None = None
+
+    def __await__(self) -> Generator[Any, None, ComparisonSummary]:
+        return self.run_to_end().__await__()
+
+    async def prepare(self) -> Plan:
+        """Check everything and store the plan; nothing is started. Raises ``CallerError``."""
+        if self.plan is None:
+            if self._settings.durable:
+                database.require()
+            plan = await in_thread(self._make_plan)
+            if not store.exists(plan.name):
+                await in_thread(store.save, plan)
+            self.plan = plan
+        return self.plan
+
+    @short_traceback_async
+    async def run_to_end(self) -> ComparisonSummary:
+        """Run the comparison to its end."""
+        plan = await self.prepare()
+        self.batch = _batch(plan, self._settings)
+        await self.batch.run_to_end()
+        return self.summary()
+
+    def summary(self) -> ComparisonSummary:
+        """The results so far."""
+        if self.plan is None:
+            raise RuntimeError("the comparison has not started")
+        return summarize(self.plan, store.results(self.plan.name))
+
+
+def _batch(plan: Plan, settings: RunSettings) -> Batch:
+    run = unpack_options({**plan.options, "cwd": plan.cwd})
+    if settings.max_budget_usd is not None:
+        run["max_budget_usd"] = settings.max_budget_usd
+    options = BatchOptions(
+        agents=plan.agents,
+        output=plan.schema,
+        results=store.folder_of(plan.name) / store.RESULTS,
+        name=plan.name,
+        concurrency=plan.concurrency,
+        retry_failed=settings.retry_missing,
+        attempts=plan.attempts,
+        durable=settings.durable,
+        db=settings.db,
+        on_result=settings.on_result,
+        run=run,
+    )
+    rows = [as_object(msgspec.to_builtins(each)) for each in plan.attempt_tasks()]
+    batch: Batch = Batch(rows, PROMPT, options)
+    batch.collects = False
+    batch.command = BatchCommand.of(["compare", "resume", plan.name], plan.cwd)
+    return batch
+
+
+def resume(name: str, settings: RunSettings) -> Comparison:
+    """Continue a stored comparison. Raises ``ConfigError``."""
+    found = store.find(name)
+    return Comparison(lambda: store.load(found), settings)

@@ -1,0 +1,90 @@
+"""The work of an attempt: show it, and apply it to the user's files. Blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.comparison import store
+from corral.comparison.plan import Plan
+from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
+from corral.errors import ConfigError
+from corral.pipelines.attempts import PATCH
+from corral.system import git
+from corral.system.git import merge
+
+
+def find_attempt(found: ComparisonSummary, text: str) -> AttemptRow:
+    """The attempt with this id; or the only one of this agent, or of this task, or whose id begins
+    with it. Raises ``ConfigError``."""
+    rows = found.attempts
+    for fits in (
+        [row for row in rows if row.id == text],
+        [row for row in rows if row.agent == text],
+        [row for row in rows if row.task == text],
+        [row for row in rows if row.id.startswith(text)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            ids = ", ".join(row.id for row in fits[:8])
+            raise ConfigError(f"{len(fits)} attempts fit {text!r}: {ids}")
+    raise ConfigError(
+        f"{found.id} has no attempt {text!r}", hint=f"See: corral compare show {found.id}"
+    )
+
+
+def patch_of(row: AttemptRow) -> str:
+    """The changes of an attempt as a patch; empty if it has changed nothing."""
+    path = Path(row.folder, PATCH)
+    try:
+        return path.read_bytes().decode("utf-8", "replace") if row.commit else ""
+    except OSError as error:
+        raise ConfigError(f"the patch of {row.id} cannot be read: {error}") from error
+
+
+def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, tuple[str, ...]]:
+    """Bring the changes of an attempt into the files that it started from, as they are now. Nothing
+    is written if there is a conflict; nothing is committed. Returns the attempt and the changed
+    files. ``check``: only find out whether it is possible. Raises ``ConfigError``."""
+    plan = store.load(store.find(name))
+    row = find_attempt(summarize(plan, store.results(plan.name)), attempt)
+    if row.verdict == "pending":
+        raise ConfigError(f"{row.id} has not ended")
+    if not row.commit:
+        raise ConfigError(f"{row.id} has changed nothing")
+    root, place, base = _place(plan, row)
+    try:
+        files = merge.merge_into(root, place, base, row.commit, check=check)
+    except merge.Conflict as error:
+        raise ConfigError(
+            f"the changes of {row.id} do not fit your files: {error.message}",
+            hint=f"Nothing was changed. The patch is {Path(row.folder, PATCH)}",
+        ) from error
+    return row, files
+
+
+def _place(plan: Plan, row: AttemptRow) -> tuple[Path, Path, str]:
+    """The repository with the commits, the folder to change, and the commit that the attempt
+    started from."""
+    task = next(task for task in plan.tasks if task.id == row.task)
+    root = Path(task.repository)
+    if root.is_relative_to(store.folder_of(plan.name)):
+        if not Path(task.folder).is_dir():
+            raise ConfigError(f"{task.folder} does not exist any more")
+        return root, Path(task.folder), task.commit
+    git.require("applying a patch")
+    return root, root, task.commit
+
+
+def remove(name: str) -> str:
+    """Remove a comparison: its files, and its commits in the repositories. Returns its name. Raises
+    ``ConfigError``."""
+    found = store.find(name)
+    plan = store.load(found)
+    for root in {Path(task.repository) for task in plan.tasks if task.repository}:
+        if root.is_dir() and not root.is_relative_to(store.folder_of(found)):
+            prefix = f"refs/corral/{found}/"
+            for each in git.run(root, "for-each-ref", "--format=%(refname)", prefix).split():
+                git.run(root, "update-ref", "-d", each)
+    store.remove(found)
+    return found

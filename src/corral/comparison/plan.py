@@ -1,0 +1,441 @@
+"""The plan of a comparison: everything that is compared, checked before anything is spent.
+
+The plan is stored when the comparison is started, and never changes: a comparison that is resumed
+runs what was planned, whatever has happened to the files of its tasks, to ``HEAD`` and to its
+command line since.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from corral.agents import registry
+from corral.comparison import store
+from corral.comparison.task import CompareTask
+from corral.durable.api import as_json
+from corral.durable.batch.spec import AgentChoice
+from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
+from corral.pipelines.attempts import TIMEOUT, AttemptTask, Verifier
+from corral.pipelines.execution.verifier import digest_of
+from corral.run_kwargs import RunKwargs
+from corral.sessions.structured_output import answer_schema
+from corral.system import clock, config, git, paths
+from corral.system.git import merge, repository, source_repository
+from corral.system.git.worktree import name_part, repository_root
+from corral.values import Json
+
+MOST = 100_000
+"""Attempts of a comparison."""
+WRITING = {"write", "shell"}
+"""Capabilities with which agents change files."""
+READ_ONLY = (
+    "the agents may not change files: a verifier finds what is in the repository already"
+    " (allow it with --approve edits or --approve all)"
+)
+SHELL_WORDS = frozenset("!(){}|&;<>$`\"'*?[]#~=%\n")
+"""Characters with which the first word of a command is more than the name of a program."""
+
+
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    prompt: str
+    repository: str = ""
+    commit: str = ""
+    inside: str = ""
+    folder: str = ""
+    """Where the files come from: what a patch is applied to."""
+    timeout: float | None = None
+    verifier: Verifier = Verifier()
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    task: str
+    reason: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: int = 1
+    name: str
+    title: str
+    created: float
+    agents: tuple[AgentChoice, ...]
+    tasks: tuple[PlannedTask, ...]
+    repeat: int = 1
+    skipped: tuple[Skipped, ...] = ()
+    cwd: str
+    options: dict[str, Json] = {}
+    """Those of ``corral.run``, for every attempt."""
+    schema: dict[str, Json] | None = None
+    """The JSON Schema that answers must fit."""
+    concurrency: int = 4
+    attempts: int = 3
+    notes: tuple[str, ...] = ()
+    """What a person should know before the results are read."""
+
+    @property
+    def total(self) -> int:
+        return len(self.tasks) * len(self.agents) * self.repeat
+
+    def attempt_tasks(self) -> list[AttemptTask]:
+        """All attempts. Every agent tries every task once before one is tried again: if the
+        comparison is stopped, what is done is balanced."""
+        return [
+            self._attempt(task, agent, number)
+            for number in range(1, self.repeat + 1)
+            for task in self.tasks
+            for agent in self.agents
+        ]
+
+    def _attempt(self, task: PlannedTask, agent: AgentChoice, number: int) -> AttemptTask:
+        name = f"{task.id}/{agent.name}" + (f"#{number}" if self.repeat > 1 else "")
+        return AttemptTask(
+            id=name,
+            task=task.id,
+            agent=agent.name,
+            backend=agent.backend,
+            model=agent.model,
+            repeat=number,
+            prompt=task.prompt,
+            folder=str(store.folder_of(self.name) / "attempts" / name_part(name)),
+            repository=task.repository,
+            commit=task.commit,
+            inside=task.inside,
+            timeout=task.timeout,
+            verifier=task.verifier,
+        )
+
+
+class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of ``corral.compare``; they are documented there."""
+
+    agents: tuple[str, ...]
+    repeat: int = 1
+    verify: str | None = None
+    tests: str | None = None
+    verify_timeout: float | None = None
+    include_uncommitted: bool = False
+    name: str | None = None
+    concurrency: int = 4
+    attempts: int = 3
+    output: object = None
+    run: RunKwargs = msgspec.field(default_factory=RunKwargs)
+
+
+# Checks.
+
+
+def choose_agents(names: Iterable[str]) -> tuple[AgentChoice, ...]:
+    """Raises ``ConfigError``."""
+    chosen = tuple(_choose(name.strip()) for name in names if name.strip())
+    if not chosen:
+        raise ConfigError("compare needs agents", hint="Name them: --agents AGENT,AGENT")
+    for each in chosen:
+        same = [
+            one.name for one in chosen if (one.backend, one.model) == (each.backend, each.model)
+        ]
+        if len(same) > 1:
+            raise ConfigError(
+                f"compare needs different agents, got {' and '.join(same)}",
+                hint="For several attempts by each agent: --repeat N."
+                " The same agent with two models: AGENT@MODEL.",
+            )
+    return chosen
+
+
+def _choose(name: str) -> AgentChoice:
+    """``AGENT``, ``vendor:model`` or ``AGENT@MODEL``. Raises ``ConfigError``."""
+    if registry.names_a_model(registry.full_name(name)):
+        return AgentChoice(name=name, backend=name)
+    backend, at, model = name.rpartition("@")
+    if at and backend and model and not name.startswith("acp:"):
+        with suppress(UnknownAgent):
+            found = config.find_agent(backend)
+            return AgentChoice(name=name, backend=_canonical(backend, found.name), model=model)
+    return AgentChoice(name=name, backend=_canonical(name, config.find_agent(name).name))
+
+
+def _canonical(given: str, found: str) -> str:
+    """The agent's own name for a short one, so that the same agent is noticed. A command stays."""
+    return found if len(given.split()) == 1 and "/" not in given else given
+
+
+def check_numbers(options: CompareOptions) -> None:
+    """Raises ``ConfigError``."""
+    for key in ("repeat", "concurrency", "attempts"):
+        number = getattr(options, key)
+        if number < 1:
+            raise ConfigError(f"{key} must be at least 1, got: {number}")
+    if options.verify_timeout is not None and not options.verify_timeout > 0:
+        raise ConfigError(f"verify_timeout must be greater than 0, got: {options.verify_timeout}")
+
+
+def check_command(command: str, cwd: Path) -> None:
+    """Raises ``ConfigError`` if the program of a verifier does not exist."""
+    if not command.strip():
+        raise ConfigError("the verifier is an empty command")
+    first = first_word(command)
+    if first is None or "=" in first:
+        return
+    is_there = (cwd / first).exists() if "/" in first else shutil.which(first) or _is_builtin(first)
+    if not is_there:
+        raise ConfigError(
+            f"the verifier {first!r} does not exist",
+            hint="It is a shell command, run in the agent's working directory.",
+        )
+
+
+def first_word(command: str) -> str | None:
+    """The program of a simple command; None if only a shell knows."""
+    try:
+        word = shlex.split(command)[0]
+    except (ValueError, IndexError):
+        return None
+    return None if SHELL_WORDS & {*word} else word
+
+
+def _is_builtin(word: str) -> bool:
+    return word in ("test", "true", "false", "exit", ":", "[", "cd", "set", "if", "for", "while",
+                    "case", "export", ".", "eval", "exec", "command", "until")  # fmt: skip
+
+
+# Building.
+
+
+def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> Plan:
+    """Check everything and make the plan. Nothing is started; for folders that are in no repository
+    a copy is made. Raises ``ConfigError``."""
+    check_numbers(options)
+    agents = choose_agents(options.agents)
+    run = options.run.copy()
+    cwd = Path(run.pop("cwd", None) or ".").absolute()
+    if not cwd.is_dir():
+        raise ConfigError(f"the working directory {str(cwd)!r} is not a folder")
+    verified = [_with_defaults(task, options, cwd) for task in tasks]
+    name = options.name or f"compare-{secrets.token_hex(3)}"
+    store.check_name(name)
+    builder = _Builder(name, cwd, options, agents)
+    runnable = [task for task in verified if not task.skipped]
+    planned = tuple(builder.plan(task) for task in runnable)
+    if not planned:
+        first = next(task for task in verified)
+        raise ConfigError(f"no task can be run here: {first.id}: {first.skipped}")
+    plan = Plan(
+        name=name,
+        title=title,
+        created=clock.now(),
+        agents=agents,
+        tasks=planned,
+        repeat=options.repeat,
+        skipped=tuple(Skipped(task.id, task.skipped) for task in verified if task.skipped),
+        cwd=str(cwd),
+        options=as_json(run),
+        schema=None if options.output is None else answer_schema(options.output).json,
+        concurrency=options.concurrency,
+        attempts=options.attempts,
+        notes=tuple(builder.notes),
+    )
+    if plan.total > MOST:
+        raise ConfigError(f"{plan.total:,} attempts are more than {MOST:,}")
+    return plan
+
+
+def _with_defaults(task: CompareTask, options: CompareOptions, cwd: Path) -> CompareTask:
+    """The task with the verifier and the limits of the comparison. Raises ``ConfigError``."""
+    verify, tests = task.verify or options.verify or task.usual_verify, task.tests
+    if not tests and options.tests is not None:
+        tests = str(cwd / options.tests)
+        if not os.path.lexists(tests):
+            raise ConfigError(f"there are no tests at {tests}")
+    if tests and not verify and not task.layout:
+        script = Path(tests, "test.sh")
+        if not script.is_file():
+            raise ConfigError(
+                f"task {task.id!r} has tests and no command that runs them",
+                hint="Give it with --verify, or put a test.sh into the tests.",
+            )
+        verify = f"sh {shlex.quote(str(Path(_target(tests, cwd), 'test.sh')))}"
+    elif verify:
+        check_command(verify, cwd if not task.folder else Path(task.folder))
+    if task.layout and not task.skipped:
+        task = msgspec.structs.replace(task, skipped=_no_sandbox())
+    return msgspec.structs.replace(task, verify=verify, tests=tests)
+
+
+def _no_sandbox() -> str:
+    """Why harbor's tasks cannot run on this machine; empty if they can."""
+    from corral.system.sandbox.sandbox import find_support
+
+    support = find_support()
+    if support.method == "bubblewrap":
+        return ""
+    return f"it needs bubblewrap, which provides /tests and /logs: {support.reason}"
+
+
+def _target(tests: str, cwd: Path) -> str:
+    """Where tests are copied to in the workspace: to the place that they have in the working
+    directory, or to their name if they are elsewhere."""
+    with suppress(ValueError):
+        inside = Path(os.path.abspath(tests)).relative_to(os.path.abspath(cwd))
+        if inside.parts:
+            return str(inside)
+    return Path(os.path.abspath(tests)).name
+
+
+class _Builder:
+    """Plans the tasks of one comparison."""
+
+    def __init__(
+        self, name: str, cwd: Path, options: CompareOptions, agents: Sequence[AgentChoice]
+    ) -> None:
+        self._name, self._cwd, self._options, self._agents = name, cwd, options, agents
+        self._sources: dict[tuple[str, tuple[str, ...]], tuple[Path, str, str]] = {}
+        self._writes = self._check_agents()
+        self.notes: list[str] = []
+
+    def plan(self, task: CompareTask) -> PlannedTask:
+        verifier = self._verifier(task)
+        source = (Path(), "", "")
+        if verifier.is_given or task.folder or task.is_empty or self._writes:
+            source = self._source(task)
+            self._check_hidden(task, *source)
+            if verifier.is_given and not self._writes and READ_ONLY not in self.notes:
+                self.notes.append(READ_ONLY)
+        root, commit, inside = source
+        limit = self._options.run.get("timeout")
+        return PlannedTask(
+            id=task.id,
+            prompt=task.prompt,
+            repository=str(root) if commit else "",
+            commit=commit,
+            inside=inside,
+            folder=task.folder or str(self._cwd),
+            timeout=None if limit is not None else task.timeout,
+            verifier=verifier,
+        )
+
+    def _verifier(self, task: CompareTask) -> Verifier:
+        limit = self._options.verify_timeout or task.verify_timeout or TIMEOUT
+        tests, target, files = task.tests, "", task.test_files
+        program = first_word(task.verify)
+        if not tests and program is not None and "/" in program:
+            script = Path(task.folder or self._cwd, program)
+            # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
+            if script.is_file() and not os.path.isabs(program):
+                tests, target = str(script), os.path.normpath(program)
+        if tests and not target:
+            target = "." if files else _target(tests, self._cwd)
+        try:
+            digest = digest_of(Path(tests), files) if tests else ""
+        except OSError as error:
+            raise ConfigError(f"{tests} cannot be read: {error}") from error
+        return Verifier(
+            command=task.verify,
+            tests=tests,
+            files=files,
+            target=target,
+            digest=digest,
+            layout=task.layout,
+            workdir=task.workdir,
+            network=task.network,
+            timeout=limit,
+        )
+
+    def _check_agents(self) -> bool:
+        """Make every check of a real run, for each agent. Returns whether one may change files, so
+        that each attempt needs its own. Raises ``CorralError``."""
+        from corral.sessions.credentials import check_model_key
+        from corral.sessions.prepare import prepare
+
+        allowed: set[str] = set()
+        for agent in self._agents:
+            model = {"model": agent.model} if agent.model else {}
+            prepared = prepare(agent.backend, {**self._options.run, **model})
+            check_model_key(prepared.agent, prepared.run)
+            report = prepared.compiled.report
+            allowed |= {row.capability for row in report if row.verdict == "allow"}
+        return bool(allowed & WRITING)
+
+    def _source(self, task: CompareTask) -> tuple[Path, str, str]:
+        """The repository, the commit and the folder inside for a task."""
+        key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
+        if key not in self._sources:
+            git.require("a comparison in which agents change files")
+            own = not task.folder and not task.is_empty
+            self._sources[key] = self._from_repository() if own else self._copy(task)
+        return self._sources[key]
+
+    def _from_repository(self) -> tuple[Path, str, str]:
+        """The user's own repository at ``HEAD``; a copy of the folder if there is none."""
+        try:
+            root, head = repository_root(self._cwd)
+        except ConfigError:
+            if git.is_installed() and _is_in_repository(self._cwd):
+                raise  # without a commit
+            return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
+        inside = str(self._cwd.resolve().relative_to(root.resolve()))
+        if self._options.include_uncommitted:
+            return root, merge.snapshot_of(root, head), inside
+        with suppress(CorralError):
+            if source_repository.has_changes(self._cwd):
+                self.notes.append(
+                    "uncommitted changes are not part of the comparison: agents start from HEAD"
+                    " (--include-uncommitted adds them)"
+                )
+        return root, head, inside
+
+    def _copy(self, task: CompareTask) -> tuple[Path, str, str]:
+        """A repository of our own with the files of a folder."""
+        own = store.folder_of(self._name) / "sources" / str(len(self._sources))
+        draft = own.with_name(f"{own.name}.files")
+        try:
+            paths.make_dir(own.parent)
+            shutil.rmtree(draft, ignore_errors=True)
+            if task.is_empty:
+                draft.mkdir()
+            elif task.hidden:
+                shutil.copytree(task.folder, draft, symlinks=True, ignore=_ignore(task))
+            source = draft if task.is_empty or task.hidden else Path(task.folder)
+            commit = merge.folder_repository(own, source)
+        except OSError as error:
+            raise StorageFailed(f"{task.folder} cannot be copied: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return own, commit, ""
+
+    def _check_hidden(self, task: CompareTask, root: Path, commit: str, inside: str) -> None:
+        """Tests that are in the agents' files are not hidden. Raises ``ConfigError``."""
+        tests = task.tests or (self._options.tests or "")
+        if not tests or task.layout or task.test_files:
+            return
+        place = os.path.normpath(os.path.join(inside, _target(tests, self._cwd)))
+        wanted = os.fsencode(place)
+        found = repository.entries(root, commit)
+        if any(path == wanted or path.startswith(wanted + b"/") for path in found):
+            raise ConfigError(
+                f"the tests {place} are in the files that the agents get",
+                hint="Keep them out of the repository, or uncommitted: agents must not see them."
+                " Tests that agents may see need no --tests.",
+            )
+
+
+def _is_in_repository(folder: Path) -> bool:
+    with suppress(StorageFailed):
+        return git.locate(folder).top is not None
+    return False
+
+
+def _ignore(task: CompareTask) -> Callable[[str, list[str]], Iterable[str]]:
+    hidden = {os.path.join(task.folder, name) for name in task.hidden}
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if os.path.join(folder, name) in hidden]
+
+    return ignored

@@ -1,0 +1,118 @@
+"""Comparisons on disk: ``CORRAL_HOME/comparisons/NAME``.
+
+* ``plan.json``: what is compared. It is written once, before anything is started.
+* ``results.jsonl``: one line per attempt that has ended, the file of results of the batch.
+* ``attempts/NAME/``: ``changes.patch``, ``answer.md`` and ``verifier.txt`` of each attempt.
+* ``sources/N``: repositories with the files of folders that are in no repository.
+
+The commits of the attempts are in the repository that was compared, as ``refs/corral/NAME/...``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.errors import ConfigError, StorageFailed
+from corral.id_lookup import find_id
+from corral.system import fs, paths
+
+if TYPE_CHECKING:
+    from corral.comparison.plan import Plan
+    from corral.durable.batch.results import BatchResult
+
+PLAN, RESULTS = "plan.json", "results.jsonl"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def root() -> Path:
+    return paths.home() / "comparisons"
+
+
+def folder_of(name: str) -> Path:
+    return root() / name
+
+
+def check_name(name: str) -> None:
+    """Raises ``ConfigError``."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not a valid name of a comparison",
+            hint="Use letters, digits, dots, underscores and hyphens.",
+        )
+
+
+def names() -> list[str]:
+    """The newest first."""
+    found: list[tuple[float, str]] = []
+    with suppress(FileNotFoundError):
+        for each in root().iterdir():
+            with suppress(OSError):
+                found.append(((each / PLAN).stat().st_mtime, each.name))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def find(name: str) -> str:
+    """The name of a comparison, given a unique beginning of it, or ``last``. Raises
+    ``ConfigError``."""
+    found = find_id(name, names(), "comparisons")
+    if found is None:
+        raise ConfigError(
+            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
+        )
+    return found
+
+
+def exists(name: str) -> bool:
+    return (folder_of(name) / PLAN).is_file()
+
+
+def save(plan: Plan) -> None:
+    """Raises ``StorageFailed``."""
+    try:
+        folder = paths.make_dir(folder_of(plan.name))
+        fs.write_atomically(folder / PLAN, msgspec.json.encode(plan), sync=True)
+    except OSError as error:
+        raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
+
+
+def load(name: str) -> Plan:
+    """Raises ``ConfigError``."""
+    from corral.comparison.plan import Plan
+
+    path = folder_of(name) / PLAN
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
+        ) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def results(name: str) -> dict[str, BatchResult]:
+    """The results so far, by attempt; of an attempt that was repeated, the last one. A line that is
+    not complete yet is left out."""
+    from corral.durable.batch.results import BatchResult
+
+    found: dict[str, BatchResult] = {}
+    try:
+        data = (folder_of(name) / RESULTS).read_bytes()
+    except FileNotFoundError:
+        return found
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            result: BatchResult = msgspec.json.decode(line, type=BatchResult)
+            found[result.id] = result
+    return found
+
+
+def remove(name: str) -> None:
+    """Remove the files of a comparison. Its commits stay until git removes them."""
+    shutil.rmtree(folder_of(name), ignore_errors=True)

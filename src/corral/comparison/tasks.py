@@ -1,0 +1,168 @@
+"""The tasks of a comparison: one prompt, a file of tasks, or a folder of them.
+
+A file is ``.jsonl`` (one task per line), ``.csv`` (with a header) or ``.toml`` (``[[tasks]]``). Its
+tasks have the fields of ``FIELDS``; other fields are ignored. A folder contains task folders, or is
+one itself: harbor's (``harbor``) or exercism's (``exercism``). Every error names the file and the
+line, or the task.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from corral.comparison import exercism, harbor
+from corral.comparison.task import CompareTask
+from corral.durable.batch import tasks as batch_tasks
+from corral.durable.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
+from corral.durations import seconds
+from corral.errors import ConfigError, PromptError
+from corral.values import Json, is_object, is_sequence
+
+SUFFIXES = (".jsonl", ".csv", ".toml")
+FIELDS = ("id", "prompt", "verify", "tests", "folder", "timeout", "verify_timeout")
+"""The fields of a task in a file. Paths are relative to the file."""
+
+Tasks: TypeAlias = str | os.PathLike[str] | Iterable[TaskInput]
+"""A prompt; the path of a file or folder of tasks; or the tasks themselves."""
+
+
+def read(given: Tasks, cwd: Path) -> list[CompareTask]:
+    """The tasks. ``cwd``: what paths of tasks that are in no file are relative to. Raises
+    ``ConfigError``."""
+    if isinstance(given, str) and not is_path(given):
+        if not given.strip():
+            raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+        return [CompareTask(id="prompt", prompt=given)]
+    if isinstance(given, str | os.PathLike):
+        return _read_path(Path(given))
+    return _checked(_made(batch_tasks.make_tasks(given), cwd), "the tasks")
+
+
+def is_path(text: str) -> bool:
+    """Whether the text names tasks, and is no prompt: a folder, or a file with one of the
+    suffixes. Such a file need not exist: then it is a mistake, and no prompt either."""
+    try:
+        if os.path.isdir(text):
+            return True
+    except ValueError:  # a NUL character
+        return False
+    return text.endswith(SUFFIXES) and len(text.split()) == 1
+
+
+def _read_path(path: Path) -> list[CompareTask]:
+    if path.is_dir():
+        return _checked(_read_folder(path), str(path))
+    if path.suffix == ".toml":
+        found = batch_tasks.make_tasks(_toml(path))
+    elif path.suffix in SUFFIXES:
+        found = batch_tasks.read_tasks(path)
+    else:
+        raise ConfigError(
+            f"{path} is not a file of tasks", hint=f"Use one of {', '.join(SUFFIXES)}, or a folder."
+        )
+    return _checked(_made(found, path.absolute().parent), path.name)
+
+
+def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
+    try:
+        data = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name} is not TOML: {error}") from error
+    tables = data.get("tasks")
+    if not is_sequence(tables):
+        raise ConfigError(f"{path.name} contains no tasks", hint="Write each as [[tasks]].")
+    found: list[tuple[str, dict[str, Json]]] = []
+    for number, table in enumerate(tables, 1):
+        place = f"{path.name} task {number}"
+        if not is_object(table):
+            raise ConfigError(f"{place} must be a table")
+        found.append((place, table))
+    return found
+
+
+def _made(found: Iterable[BatchTask], folder: Path) -> list[CompareTask]:
+    return [_from_fields(each.id, each.fields, folder) for each in found]
+
+
+def _from_fields(name: str, fields: Mapping[str, Json], folder: Path) -> CompareTask:
+    prompt = fields.get("prompt", fields.get(TEXT_FIELD))
+    if not isinstance(prompt, str) or not prompt.strip():
+        known = ", ".join(fields) or "none"
+        raise ConfigError(f"task {name!r} has no prompt", hint=f"Its fields: {known}.")
+    texts = {key: _text(name, key, fields.get(key)) for key in ("verify", "tests", "folder")}
+    paths = {key: str(folder / texts[key]) if texts[key] else "" for key in ("tests", "folder")}
+    return CompareTask(
+        id=name,
+        prompt=prompt,
+        verify=texts["verify"],
+        tests=paths["tests"],
+        folder=paths["folder"],
+        timeout=_duration(name, "timeout", fields.get("timeout")),
+        verify_timeout=_duration(name, "verify_timeout", fields.get("verify_timeout")),
+    )
+
+
+def _text(task: str, key: str, value: Json) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError(f"task {task!r}: {key} must be a text, got {value!r}")
+    return value
+
+
+def _duration(task: str, key: str, value: Json) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"not a duration: {value!r}")
+        return seconds(value)
+    except ValueError as error:
+        raise ConfigError(f"task {task!r}: {key}: {error}") from error
+
+
+def _read_folder(path: Path) -> list[CompareTask]:
+    """The task in a folder, or those in the folders below it."""
+    if (task := _task_folder(path)) is not None:
+        return [task]
+    found: list[CompareTask] = []
+    for each in sorted(path.iterdir()):
+        if each.is_dir() and not each.name.startswith("."):
+            task = _task_folder(each)
+            if task is not None:
+                found.append(task)
+    if not found:
+        raise ConfigError(
+            f"{path} contains no tasks",
+            hint="A task is a folder with task.toml and instruction.md (harbor), or with"
+            " .docs/instructions.md and .meta/config.json (exercism).",
+        )
+    return found
+
+
+def _task_folder(path: Path) -> CompareTask | None:
+    for reader in (harbor.read_task, exercism.read_task):
+        if (task := reader(path)) is not None:
+            return task
+    return None
+
+
+def _checked(tasks: list[CompareTask], where: str) -> list[CompareTask]:
+    for task in tasks:
+        if task.tests and not os.path.lexists(task.tests):
+            raise ConfigError(f"task {task.id!r} of {where}: there is no {task.tests}")
+        if task.folder and not os.path.isdir(task.folder):
+            raise ConfigError(f"task {task.id!r} of {where}: {task.folder} is not a folder")
+    return [msgspec.structs.replace(task, tests=_absolute(task.tests)) for task in tasks]
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if path else ""

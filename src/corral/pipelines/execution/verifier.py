@@ -1,0 +1,220 @@
+"""The verifier of an attempt: what decides whether the agent has done its task.
+
+It runs when the agent and all its processes have ended. Its files are put into the workspace only
+then, so an agent cannot read them there or change them. It is one of:
+
+* a command. Exit code 0 passes, any other one fails. ``CORRAL_ANSWER`` names a file with the
+  agent's answer.
+* ``/tests/test.sh`` of a harbor task. It writes the reward to ``/logs/verifier/reward.txt`` (a
+  number) or ``reward.json`` (numbers by name; ``reward`` counts). A reward of 1 or more passes.
+  The paths exist in the sandbox, which such a task needs.
+
+If the verifier itself cannot run, there is no verdict: the shell does not find the command (exit
+code 127 or 126), a signal kills it, or no reward is written. A verifier that does not end in its
+time is ended, and the attempt has failed: programs that never end are wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from corral.errors import SandboxFailed, StorageFailed
+from corral.nesting import decode_json
+from corral.pipelines.attempts import Verdict, Verifier
+from corral.pipelines.execution import agent_call
+from corral.pipelines.execution.command_sandbox import sandbox_for
+from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.shell import CommandResult, run_command
+from corral.system.clock import Stopwatch
+from corral.system.sandbox.box import Bind
+from corral.system.sandbox.sandbox import Sandbox
+from corral.system.threads import in_thread
+from corral.values import is_object, number_or_none
+
+CANNOT_RUN = (126, 127)
+"""Exit codes of a shell that cannot start the command."""
+PASSING = 1.0
+"""The least reward that passes."""
+MAX_OUTPUT = 200_000
+"""Characters of the verifier's output that are stored."""
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Verdict
+    reason: str = ""
+    exit_code: int | None = None
+    reward: float | None = None
+    output: str = ""
+    seconds: float = 0.0
+
+
+def digest_of(path: Path, only: Sequence[str] = ()) -> str:
+    """The digest of a file, or of the files of a folder with their names: all, or ``only`` these.
+    Raises ``OSError``."""
+    digest = blake2b(digest_size=12)
+    for file in _files(path, only):
+        name = file.relative_to(path) if file != path else Path(path.name)
+        content = os.readlink(file).encode() if file.is_symlink() else file.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return digest.hexdigest()
+
+
+def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
+    if only:
+        yield from (file for name in only for file in _files(path / name))
+        return
+    if not path.is_dir() or path.is_symlink():
+        yield path
+        return
+    for folder, names, files in os.walk(path):
+        links = [name for name in names if Path(folder, name).is_symlink()]
+        names[:] = sorted(name for name in names if name not in links and name != "__pycache__")
+        yield from (Path(folder, name) for name in sorted([*files, *links]))
+
+
+async def verify(work: NodeContext, verifier: Verifier, answer: str, own: Path) -> Verification:
+    """Put the verifier's files into the workspace and run it. ``own`` is an empty folder for its
+    files. Raises ``CorralError`` if that is not possible."""
+    stopwatch = Stopwatch()
+    if not await in_thread(_is_unchanged, verifier):
+        reason = f"{verifier.tests} has changed since the comparison was started"
+        return Verification(verdict="missing", reason=reason)
+    await in_thread(_put_files, verifier, work.workspace, answer, own)
+    command, sandbox = verifier.command, sandbox_for(work, (str(own),))
+    if verifier.layout:
+        command = "chmod +x /tests/test.sh && /tests/test.sh"
+        sandbox = _harbor_sandbox(work, verifier, own)
+    done = await run_command(
+        command,
+        cwd=work.workspace,
+        env={**work.resources.command_env(work), "CORRAL_ANSWER": str(own / "answer.txt")},
+        pass_env=work.resources.pass_env(work),
+        timeout=verifier.timeout,
+        sandbox=sandbox,
+    )
+    done = done.redacted(work.resources.redactor)
+    found = _harbor_verdict(done, verifier, own) if verifier.layout else _verdict(done, verifier)
+    return msgspec.structs.replace(
+        found, output=_output(done), exit_code=done.code, seconds=round(stopwatch.seconds, 3)
+    )
+
+
+def _is_unchanged(verifier: Verifier) -> bool:
+    if not verifier.tests:
+        return True
+    try:
+        return digest_of(Path(verifier.tests), verifier.files) == verifier.digest
+    except OSError as error:
+        raise StorageFailed(f"the tests cannot be read: {error}") from error
+
+
+def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> None:
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "answer.txt").write_text(answer, "utf-8", "replace")
+        if verifier.tests:
+            root = own if verifier.layout else workspace
+            target = root / ("tests" if verifier.layout else verifier.target)
+            copy_into(Path(verifier.tests), target, root, verifier.files)
+        for name in ("verifier", "agent", "artifacts") if verifier.layout else ():
+            (own / "logs" / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"the verifier cannot be copied: {error}") from error
+
+
+def _output(done: CommandResult) -> str:
+    text = done.stdout.decode("utf-8", "replace")
+    if done.stderr.strip():
+        text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
+    return text[-MAX_OUTPUT:]
+
+
+def _verdict(done: CommandResult, verifier: Verifier) -> Verification:
+    if done.ok:
+        return Verification(verdict="passed")
+    reason = f"the verifier {done.end(verifier.timeout)}"
+    if done.timed_out:
+        return Verification(verdict="failed", reason=reason)
+    if done.code is None or done.code in CANNOT_RUN:
+        return Verification(verdict="missing", reason=f"{reason}: {done.output_tail()[-300:]}")
+    return Verification(verdict="failed", reason=reason)
+
+
+def _harbor_verdict(done: CommandResult, verifier: Verifier, own: Path) -> Verification:
+    if done.timed_out:
+        reason = f"the verifier {done.end(verifier.timeout)}"
+        return Verification(verdict="failed", reason=reason)
+    reward = read_reward(own / "logs" / "verifier")
+    if reward is None:
+        reason = f"the verifier wrote no reward and {done.end(verifier.timeout)}"
+        return Verification(verdict="missing", reason=f"{reason}: {done.output_tail()[-300:]}")
+    passed = reward >= PASSING
+    return Verification(
+        verdict="passed" if passed else "failed",
+        reason="" if passed else f"the reward is {reward:g}",
+        reward=reward,
+    )
+
+
+def read_reward(folder: Path) -> float | None:
+    """The reward that a harbor verifier wrote; None if there is none that is a number."""
+    with contextlib.suppress(OSError, ValueError):
+        return _finite(float((folder / "reward.txt").read_text("utf-8").strip()))
+    with contextlib.suppress(OSError, UnicodeDecodeError, msgspec.DecodeError):
+        found = decode_json((folder / "reward.json").read_bytes())
+        if not is_object(found):
+            return _finite(number_or_none(found))
+        numbers = [number_or_none(each) for each in found.values()]
+        only = numbers[0] if len(numbers) == 1 else None
+        return _finite(number_or_none(found.get("reward")) if "reward" in found else only)
+    return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _harbor_sandbox(work: NodeContext, verifier: Verifier, own: Path) -> Sandbox:
+    """The sandbox in which ``/tests``, ``/logs`` and the task's working directory exist. Raises
+    ``SandboxFailed``."""
+    sandbox = sandbox_for(work, (str(own),), mode="require")
+    if sandbox is None or sandbox.support.method != "bubblewrap":
+        raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
+    binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]
+    if verifier.workdir:
+        binds.append(Bind(str(work.workspace), verifier.workdir))
+    policy = agent_call.policy_of(work)
+    network = verifier.network or (policy is not None and policy.network == "allow")
+    box = msgspec.structs.replace(sandbox.box, binds=tuple(binds), network=network)
+    return msgspec.structs.replace(sandbox, box=box)
+
+
+def copy_into(source: Path, target: Path, root: Path, only: Sequence[str] = ()) -> None:
+    """Copy a file or the files of a folder (all, or ``only`` these) to ``target``, which is in the
+    folder ``root``. What is there is replaced. Links that an agent made in the way are removed,
+    never followed. Raises ``OSError``."""
+    for file in _files(source, only):
+        place = target if file == source else target / file.relative_to(source)
+        _clear_way(place, root)
+        shutil.copy2(file, place, follow_symlinks=False)
+
+
+def _clear_way(place: Path, root: Path) -> None:
+    folder = root
+    for part in place.relative_to(root).parts[:-1]:
+        folder = folder / part
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            folder.unlink()
+        folder.mkdir(exist_ok=True)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)

@@ -1,0 +1,266 @@
+"""``corral.compare`` with scripted agents: worktrees, hidden tests, verdicts, missing attempts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.comparisons import FLASH, PRO, WORKS, by_task, compare, use_scripted_agents
+from support.repositories import git, repository
+from support.sandbox import needs_sandbox
+
+from corral.comparison import store
+from corral.comparison.summary import summary
+from corral.errors import ConfigError
+
+__all__ = ["repository"]
+
+pytestmark = pytest.mark.whole_program
+
+
+@pytest.fixture(autouse=True)
+def _scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_scripted_agents(tmp_path, monkeypatch)
+
+
+def test_each_attempt_has_its_own_worktree_and_a_verdict(repository: Path) -> None:
+    (repository / "new").write_text("not committed\n")
+    check = "grep -q fixed file && ! test -e new"
+    found = compare(WORKS, [FLASH, PRO], repository, verify=check, repeat=2)
+    assert [(row.agent, row.repeat, row.verdict) for row in found.attempts] == [
+        (FLASH, 1, "failed"),
+        (PRO, 1, "passed"),
+        (FLASH, 2, "failed"),
+        (PRO, 2, "passed"),
+    ]
+    flash, pro = found.agents
+    assert (flash.rate.passed, pro.rate.passed, pro.rate.attempts) == (0, 2, 2)
+    assert (pro.versions, pro.tokens) == (("0.61.0",), 60)
+    assert found.differences[0].value == -1
+    assert found.is_complete
+    assert (repository / "file").read_text() == "one\n"
+    assert not git(repository, "branch", "--list", "corral*")
+    row = found.attempts[1]
+    assert git(repository, "show", f"{row.commit}:file") == "fixed"
+    assert (Path(row.folder) / "changes.patch").read_text().count("+fixed") == 1
+    assert not [*(store.root().parent / "worktrees").glob("*/*")]
+    assert row.session
+    notes = " ".join(found.notes)
+    assert "uncommitted changes are not part" in notes
+    assert f"{PRO} was asked for gemini-2.5-pro and used gemini-2.5-flash" in notes
+    assert summary("last") == found
+
+
+LOOKS = """init
+sh find {root} -name secret-check.sh -path '*worktrees*' > found; true
+sh ls -aR . > list
+sh (setsid sh -c "while sleep 0.02; do ls hidden/secret-check.sh && touch {seen}; done" &) 2>&1
+text done
+result"""
+
+
+def test_the_tests_do_not_exist_while_the_agent_or_its_processes_run(
+    repository: Path, tmp_path: Path
+) -> None:
+    hidden, seen = repository / "hidden", tmp_path / "seen"
+    hidden.mkdir()
+    (hidden / "secret-check.sh").write_text("sleep 0.3; test -e list && ! test -s found\n")
+    script, check = LOOKS.format(seen=seen, root=tmp_path), "sh hidden/secret-check.sh"
+    found = compare(script, [FLASH], repository, verify=check, tests="hidden")
+    (row,) = found.attempts
+    assert (row.verdict, row.exit_code) == ("passed", 0)
+    assert "secret" not in git(repository, "show", f"{row.commit}:list")
+    assert not seen.exists()
+    assert "hidden" not in " ".join(row.files)
+
+
+def test_tests_that_agents_could_read_are_refused(repository: Path) -> None:
+    (repository / "hidden").mkdir()
+    (repository / "hidden" / "test.sh").write_text("true\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "tests")
+    with pytest.raises(ConfigError, match="hidden are in the files that the agents get"):
+        compare(WORKS, [FLASH], repository, tests="hidden")
+
+
+NO_NETWORK = json.dumps(
+    {
+        "type": "result",
+        "status": "error",
+        "error": {"type": "Error", "message": "[API Error: fetch failed]"},
+    }
+)
+CASES = {
+    # id: (script, verifier, verdict, a part of the reason or the code)
+    "passes": ("init\nwrite file\nresult", "grep -q written file", "passed", ""),
+    "answer": ("init\ntext 42\nresult", 'grep -q 42 "$CORRAL_ANSWER"', "passed", ""),
+    "fails": ("init\nresult", "exit 3", "failed", "exited with 3"),
+    "crashes": ("init\nwrite file\nexit 7", "grep -q written file", "passed", ""),
+    "turns": ("init\nexit 53", "false", "failed", "exited with 1; the agent:"),
+    "too-late": ("init\nwrite file\nhang", "grep -q written file", "passed", ""),
+    "never-ends": ("init\nresult", "sleep 60", "failed", "did not end within 2s"),
+    "no-program": ("init\nresult", "exec /no/such/program", "missing", "127"),
+    "killed": ("init\ndie 9", "true", "missing", "killed_by_signal"),
+    "no-network": (
+        f"init\nraw {NO_NETWORK}\nexit 1",
+        "true",
+        "missing",
+        "network",
+    ),
+}
+
+
+def test_what_counts_as_failed_and_what_as_missing(repository: Path) -> None:
+    tasks = [
+        {
+            "id": name,
+            "prompt": script,
+            "verify": check,
+            "timeout": 2 if name == "too-late" else None,
+            "verify_timeout": 2 if name == "never-ends" else None,
+        }
+        for name, (script, check, *_) in CASES.items()
+    ]
+    found = compare(tasks, [FLASH], repository, attempts=1, idle_timeout=60)
+    rows = by_task(found)
+    assert {name: row.verdict for name, row in rows.items()} == {
+        name: case[2] for name, case in CASES.items()
+    }
+    for name, case in CASES.items():
+        assert case[3] in f"{rows[name].reason} {rows[name].code}", rows[name]
+    (agent,) = found.agents
+    assert (agent.rate.attempts, agent.missing) == (7, 3)
+    assert sum(row.count for row in found.missing) == 3
+    assert not found.is_complete
+
+
+def test_a_link_that_an_agent_made_does_not_lead_the_tests_out(
+    repository: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    tests = tmp_path / "checks"
+    tests.mkdir()
+    (tests / "test.sh").write_text("exit 0\n")
+    script = f"init\nsh ln -s {outside} checks\nresult"
+    (row,) = compare(script, [FLASH], repository, tests=tests).attempts
+    assert row.verdict == "passed"
+    assert [*outside.iterdir()] == []
+
+
+def test_the_verifying_script_runs_as_it_was_whatever_the_agent_made_of_it(
+    repository: Path,
+) -> None:
+    (repository / "check.sh").write_text("#!/bin/sh\nexit 1\n")
+    (repository / "check.sh").chmod(0o755)
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "check")
+    script = "init\nsh echo 'exit 0' > check.sh\nresult"
+    (row,) = compare(script, [FLASH], repository, verify="./check.sh").attempts
+    assert (row.verdict, row.files) == ("failed", ("check.sh",))
+
+
+def test_a_folder_without_a_repository_is_copied(workspace: Path) -> None:
+    (workspace / "file").write_text("one\n")
+    script = "init\nsh cat file > copy\nresult"
+    (row,) = compare(script, [FLASH], workspace, verify="grep -q one copy").attempts
+    assert (row.verdict, row.files) == ("passed", ("copy",))
+    assert sorted(path.name for path in workspace.iterdir()) == ["file"]
+
+
+def test_uncommitted_changes_are_included_on_request(repository: Path) -> None:
+    (repository / "new").write_text("here\n")
+    found = compare(
+        "init\nresult", [FLASH], repository, verify="test -e new", include_uncommitted=True
+    )
+    assert (found.attempts[0].verdict, found.notes[:0]) == ("passed", ())
+    assert not any("uncommitted" in note for note in found.notes)
+
+
+def test_agents_that_only_read_work_in_the_folder_itself(workspace: Path) -> None:
+    (row,) = compare("init\ntext hello\nresult", [FLASH], workspace, policy="reads").attempts
+    assert (row.verdict, row.text, row.commit) == ("passed", "hello", "")
+
+
+def test_missing_attempts_are_repeated_on_request_and_others_never(repository: Path) -> None:
+    flag = repository.parent / "online"
+    script = f"init\nsh echo run >> {flag}.log\nsh test -e {flag} || kill -9 $PPID\nwrite f\nresult"
+    tasks = [{"id": "a", "prompt": script}, {"id": "b", "prompt": "init\nresult"}]
+    first = compare(tasks, [FLASH], repository, name="again", attempts=1)
+    assert [row.verdict for row in first.attempts] == ["missing", "passed"]
+    flag.touch()
+    same = compare(tasks, [FLASH], repository, name="again", attempts=1)
+    assert same == first
+    second = compare(tasks, [FLASH], repository, name="again", attempts=1, retry_missing=True)
+    assert [row.verdict for row in second.attempts] == ["passed", "passed"]
+    assert Path(f"{flag}.log").read_text() == "run\n" * 2
+    with pytest.raises(ConfigError, match="is another comparison"):
+        compare(tasks, [FLASH, PRO], repository, name="again")
+
+
+def harbor_task(folder: Path, config: str = "", environment: str | None = "start\n") -> Path:
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.toml").write_text(f'schema_version = "1.4"\n{config}')
+    (folder / "instruction.md").write_text("init\nsh echo done > /app/out\ntext x\nresult")
+    (folder / "tests" / "test.sh").write_text(
+        "#!/bin/bash\n"
+        "if grep -q done /app/out && [ -f /tests/data ]; then r=1; else r=0; fi\n"
+        "echo checked\necho $r > /logs/verifier/reward.txt\n"
+    )
+    (folder / "tests" / "data").write_text("")
+    if environment is not None:
+        (folder / "environment").mkdir()
+        (folder / "environment" / "given").write_text(environment)
+    return folder
+
+
+@needs_sandbox
+def test_harbor_tasks_without_an_image_run_and_the_others_are_reported(
+    tmp_path: Path, workspace: Path
+) -> None:
+    tasks = tmp_path / "tasks"
+    harbor_task(tasks / "good", '[environment]\nworkdir = "/app"\n[verifier]\ntimeout_sec = 60\n')
+    harbor_task(tasks / "image", '[environment]\ndocker_image = "debian:12"\n')
+    built = harbor_task(tasks / "built")
+    (built / "environment" / "Dockerfile").write_text("FROM scratch\n")
+    bad = harbor_task(tasks / "bad", '[environment]\nworkdir = "/app"\n', environment=None)
+    (bad / "instruction.md").write_text("init\ntext nothing\nresult")
+    found = compare(tasks, [FLASH], workspace)
+    rows = by_task(found)
+    assert {name: (row.verdict, row.reward) for name, row in rows.items()} == {
+        "good": ("passed", 1.0),
+        "bad": ("failed", 0.0),
+    }
+    assert [each.task for each in found.skipped] == ["built", "image"]
+    assert "Dockerfile" in found.skipped[0].reason
+    assert "debian:12" in found.skipped[1].reason
+    assert (Path(rows["good"].folder) / "verifier.txt").read_text() == "checked\n"
+
+
+def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path) -> None:
+    folder = tmp_path / "exercises" / "two-fer"
+    for path, text in {
+        ".docs/instructions.md": "init\nsh ls -A > seen\nsh echo 'X = 2' > two_fer.py\nresult",
+        ".meta/config.json": json.dumps(
+            {"files": {"solution": ["two_fer.py"], "test": ["two_fer_test.py"]}}
+        ),
+        ".meta/example.py": "X = 2\n",
+        "two_fer.py": "X = 1\n",
+        "two_fer_test.py": "import two_fer\n\n\ndef test_x():\n    assert two_fer.X == 2\n",
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    check = "python3 -c 'import two_fer_test; two_fer_test.test_x()'"
+    from corral.comparison.exercism import read_task
+
+    task = read_task(folder)
+    assert task is not None
+    assert task.usual_verify == "python3 -m pytest -q ."
+    (row,) = compare(folder.parent, [FLASH], workspace, verify=check).attempts
+    assert row.verdict == "passed"
+    assert {"seen", "two_fer.py"} <= set(row.files)
+    listed = (Path(row.folder) / "changes.patch").read_text()
+    assert "+two_fer.py" in listed
+    assert "_test.py" not in listed
+    assert ".meta" not in listed
