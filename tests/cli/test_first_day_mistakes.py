@@ -77,7 +77,12 @@ MISTAKES = [
     ("--config syntax.toml run hi", 2, "syntax.toml: Expected ']'", "line 1"),
     ("--config value.toml run hi", 2, "timeout: 'soon' is not a duration", ""),
     ("--config key.toml config check", 2, "unknown key 'timeot'", "did you mean 'timeout'?"),
-    ("compare -a gemini hi", 2, "compare needs two or more different agents", "Repeat --agent"),
+    (
+        "compare -a gemini hi",
+        2,
+        "compare needs two or more different agents",
+        "--agents AGENT,AGENT",
+    ),
     ("chat --agent gemni", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
     ("batch absent.jsonl", 2, "absent.jsonl: No such file", ""),
     ("batch empty.jsonl", 2, "empty.jsonl contains no tasks", ""),

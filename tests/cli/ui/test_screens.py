@@ -183,12 +183,20 @@ def test_a_comparison_shows_each_agent_until_it_has_answered(workspace: Path, co
     def answer(request: Request) -> Turn:
         return say("It is **small**.") if request.model == "gemini-2.5-flash" else hang("It")
 
-    words = ("compare", "-a", agents[0], "-a", agents[1], "What is it?")
+    words = (
+        "compare",
+        "What is it?",
+        "--agents",
+        ",".join(agents),
+        "--name",
+        "two",
+        "--no-durable",
+    )
     with (
         ModelServer(answer) as server,
         corral(*words, cwd=workspace, env=server.env, columns=columns) as shown,
     ):
-        shown.until_true(lambda: "small" in shown.shown and "answering" in shown.lines[-1])
+        shown.until_true(lambda: "small" in shown.shown and "1/2" in shown.lines[-1])
         check("compare-running", columns, shown)
         shown.interrupt()
         assert shown.end() == 130
