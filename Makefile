@@ -10,7 +10,7 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 
-.PHONY: help demo test test-fast check bench fuzz chaos table lock format clean
+.PHONY: help demo test test-fast check bench fuzz chaos table screenshots lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -21,6 +21,7 @@ help:
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
 	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
+	@echo "make screenshots  make the screenshots of the page (needs Chromium)"
 	@echo "make lock       compile the lock files again"
 
 # Needs only corral's own dependencies. Uses the pinned CLI, even if another one is on PATH.
@@ -69,6 +70,10 @@ table: .venv/ready agents
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
 	$(BIN)/corral agents check --attack --sandbox --all --approve offline --approve offline-reads --markdown --concurrency 4 > .cache/sandbox.md
 	sed -i -e '/^<!-- sandbox/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- sandbox/r .cache/sandbox.md' docs/testing.md
+
+# Of generated runs, with the scripted agent: no key. FOLDER= keeps all of them.
+screenshots: .venv/ready
+	PYTHONPATH=tests $(BIN)/python -m support.screenshots $(FOLDER)
 
 # Without Node the real agents cannot be installed; their tests are skipped with a reason.
 .PHONY: agents

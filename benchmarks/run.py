@@ -20,6 +20,7 @@ def main() -> None:
         sessions,
         startup,
         stream,
+        view,
     )
     from benchmarks.environment import BenchEnvironment
     from benchmarks.measure import Row, progress, table
@@ -43,6 +44,7 @@ def main() -> None:
         "nodes": nodes.nodes,
         "dot": dot.dot,
         "durable": durable.durable,
+        "view": view.view,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")

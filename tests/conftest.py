@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support import cleanup, fast_selection
+from support.find_browser import NO_BROWSER
 from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 from support.real_agents import RealAgent
 
@@ -180,4 +181,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if skipped:
         terminalreporter.write_line(
             f"{len(skipped)} tests of the real Gemini CLI did NOT run: Node is missing", red=True
+        )
+    unseen = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if "browser" in getattr(report, "keywords", {})
+    ]
+    if unseen:
+        terminalreporter.write_line(
+            f"{len(unseen)} tests of the page did NOT run: {NO_BROWSER}", red=True
         )

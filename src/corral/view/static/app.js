@@ -107,6 +107,8 @@ function show() {
 }
 
 function noAccess() {
+  current?.close();
+  current = null;
   title("no access");
   replace(main, h("div", { class: "empty" }, h("h1", null, "This page needs its token"), h("p", null, "Open the address that ", h("code", null, "corral view"), " printed, or start it again.")));
 }
@@ -115,19 +117,23 @@ async function startPage() {
   useTheme(storedTheme());
   drawTop("");
   listenForKeys(keyMaps);
-  if (!isOffline) {
-    try {
-      const info = await get("/api/server");
-      if (info.open && !location.hash) location.hash = info.open;
-    } catch (error) {
-      if (error.status === 401 || error.status === 403) return noAccess();
-    }
-  }
   addEventListener("hashchange", show);
   setInterval(() => {
     for (const each of document.querySelectorAll("time[data-ago]")) each.textContent = ago(Number(each.dataset.ago));
   }, 5000);
-  return show();
+  const hadRoute = Boolean(location.hash);
+  show();
+  if (!isOffline) await greet(hadRoute);
+}
+
+// What the server says of itself: the run that was asked for, or that the cookie is not valid.
+async function greet(hadRoute) {
+  try {
+    const info = await get("/api/server");
+    if (info.open && !hadRoute) location.hash = info.open;
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) noAccess();
+  }
 }
 
 startPage();

@@ -49,16 +49,16 @@ export function batchView(root, { id, query, go, title }) {
 
   function draw() {
     const { summary } = detail;
-    title(shorten(summary.title, 60) || id);
+    title(id);
     replace(head, pageHead({
-      summary, back: "#/", actions: actions(),
+      summary: { ...summary, title: id }, back: "#/", actions: actions(),
       lines: [h("span", null, summary.agent), summary.model ? h("span", null, summary.model) : null, summary.cost_usd == null ? null : h("span", null, money(summary.cost_usd)), summary.tokens == null ? null : h("span", null, `${compact(summary.tokens)} tokens`), h("span", null, "last event ", timeAgo(summary.last_event ?? summary.updated))],
     }));
     replace(
       body,
       progress(detail),
       detail.failures.length ? h("section", null, h("h3", null, "Failures"), h("ul", { class: "failures" }, detail.failures.map((group) => h("li", null, h("span", { class: "badge bad" }, group.code || "error"), h("strong", null, plural(group.count, "task")), h("span", null, shorten(group.message, 300)), h("span", { class: "dim small" }, shorten(group.tasks.join(", "), 160)))))) : null,
-      h("section", null, h("h3", null, "Tasks"), h("table", { class: "table" }, h("thead", null, h("tr", null, ["Task", "Status", "Result", "Time", "Tokens", "Cost", ""].map((each) => h("th", null, each)))), h("tbody", null, rows.map(taskRow))), next ? button("Show more tasks", more, { class: "link" }) : null),
+      h("section", null, h("h3", null, "Tasks"), h("table", { class: "table" }, h("thead", null, h("tr", null, ["Task", "Status", "Result", "Time", "Tokens", "Cost", ""].map((each, index) => h("th", { class: index > 2 ? "num" : "" }, each)))), h("tbody", null, rows.map(taskRow))), next ? button("Show more tasks", more, { class: "link" }) : null),
       h("section", null, h("h3", null, "Batch"), h("dl", { class: "pairs wide" }, fact("Prompt", shorten(detail.prompt, 600)), fact("Output", detail.output), fact("Folder", detail.folder), fact("Rounds", detail.rounds > 1 ? detail.rounds : null), fact("Command", detail.command ? h("code", null, detail.command) : null))),
     );
   }

@@ -40,7 +40,7 @@ function diffTable(file) {
   const rows = rowsOf(file);
   const body = h("tbody");
   let shown = 0;
-  const table = h("div", { class: "diff" }, h("table", { "aria-label": `Changes of ${visible(file.path)}` }, body));
+  const table = h("div", { class: "diff" }, h("table", { "aria-label": `Changes of ${visible(file.path)}` }, h("colgroup", null, ["n", "", "n", ""].map((kind) => h("col", { class: kind }))), body));
   function more() {
     const next = rows.slice(shown, shown + ROWS_AT_ONCE);
     shown += next.length;

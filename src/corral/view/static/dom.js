@@ -1,5 +1,8 @@
-// Creates and updates DOM nodes. Text is always set as text, never parsed as HTML; styles are set
-// through the CSSOM, because the content security policy forbids style attributes.
+// Creates and updates DOM nodes. Text is always set as text, never parsed as HTML, and without
+// characters that hide or reorder text. Styles are set through the CSSOM, because the content
+// security policy forbids style attributes.
+
+import { visible } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,6 +12,7 @@ function setProperty(node, name, value) {
   else if (name === "css") for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
   else if (name === "data") Object.assign(node.dataset, value);
   else if (name === "value") node.value = value;
+  else if (name === "title" || name === "aria-label") node.setAttribute(name, visible(value));
   else node.setAttribute(name, value === true ? "" : String(value));
 }
 
@@ -21,7 +25,7 @@ function build(node, properties, children) {
 // Appends nodes and texts; empty values are left out, arrays are flattened.
 export function fill(node, children) {
   for (const child of [children].flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false && child !== "") node.append(child);
+    if (child !== null && child !== undefined && child !== false && child !== "") node.append(child instanceof Node ? child : visible(child));
   }
   return node;
 }
@@ -37,6 +41,19 @@ export function svg(tag, properties, ...children) {
 export function replace(node, ...children) {
   node.replaceChildren();
   return fill(node, children);
+}
+
+const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
+
+// Replaces the children only if `value` has changed since the last call; the focus stays at the
+// same place.
+export function refill(node, value, make) {
+  const text = JSON.stringify(value);
+  if (node.valueDrawn === text) return;
+  node.valueDrawn = text;
+  const place = node.contains(document.activeElement) ? [...node.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : -1;
+  replace(node, make());
+  if (place >= 0) node.querySelectorAll(FOCUSABLE)[place]?.focus({ preventScroll: true });
 }
 
 // Updates the children of `parent` to one element for each value, in order. An element stays the
@@ -105,4 +122,20 @@ export async function copyText(text, what) {
   } catch {
     notice(text);
   }
+}
+
+// Asks for one line of text. Gives null if the dialog is cancelled.
+export function askText(label, value, properties) {
+  return new Promise((resolve) => {
+    const input = h("input", { type: "text", value, "aria-label": label, autocomplete: "off", ...properties });
+    const form = h("form", { method: "dialog" }, h("h2", null, label), input, h("div", { class: "choices" }, h("button", { class: "primary", value: "ok" }, "OK"), h("button", { value: "cancel", formnovalidate: true }, "Cancel")));
+    const dialog = h("dialog", { class: "ask-text" }, form);
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "ok" ? input.value : null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    input.select();
+  });
 }

@@ -24,13 +24,13 @@ export function number(value) {
 const compactNumber = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 export function compact(value) {
-  return value === null || value === undefined ? "–" : compactNumber.format(value).toLowerCase();
+  return value === null || value === undefined ? "–" : compactNumber.format(value).replace("K", "k");
 }
 
 export function money(usd) {
   if (usd === null || usd === undefined) return "–";
   if (usd === 0) return "$0";
-  return usd < 0.01 ? "<$0.01" : `$${usd.toFixed(usd < 10 ? 2 : usd < 100 ? 1 : 0)}`;
+  return usd < 0.01 ? "<$0.01" : `$${usd.toFixed(usd < 1000 ? 2 : 0)}`;
 }
 
 export function bytes(size) {
@@ -61,12 +61,16 @@ export function ago(time, now = Date.now() / 1000) {
   return new Date(time * 1000).toISOString().slice(0, 10);
 }
 
+// Formatters are slow to create.
+const clockFormat = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const momentFormat = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
 export function clock(time) {
-  return time ? new Date(time * 1000).toLocaleTimeString("en-GB") : "";
+  return time ? clockFormat.format(time * 1000) : "";
 }
 
 export function moment(time) {
-  return time ? new Date(time * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "";
+  return time ? momentFormat.format(time * 1000) : "";
 }
 
 export function plural(count, noun, many = `${noun}s`) {

@@ -1,6 +1,7 @@
 // The only module that turns a string into elements. The server makes HTML of Markdown without
-// passing any HTML through; this is the second check. The string is parsed in a document that runs
-// nothing, and only elements and attributes of a list are copied, with their text.
+// passing any HTML through; this is the second check. The string is parsed where nothing runs and
+// nothing is loaded (a template, a document without a window), and only elements and attributes of
+// a list are copied, with their text.
 
 import { visible } from "./format.js";
 
@@ -17,8 +18,10 @@ const SAFE_LINK = /^(https?:|mailto:)/i;
 const SVG_SPACE = "http://www.w3.org/2000/svg";
 const policy = globalThis.trustedTypes?.createPolicy("corral", { createHTML: (text) => text });
 
-function parse(text, type) {
-  return new DOMParser().parseFromString(policy ? policy.createHTML(text) : text, type);
+const parsed = document.createElement("template");
+
+function trusted(text) {
+  return policy ? policy.createHTML(text) : text;
 }
 
 function copyHtml(source, target) {
@@ -63,7 +66,9 @@ function copyAttributes(source, made) {
 // Fills `target` with the server's HTML of a Markdown text.
 export function setMarkup(target, text) {
   const made = document.createDocumentFragment();
-  copyHtml(parse(text, "text/html").body, made);
+  parsed.innerHTML = trusted(text);
+  copyHtml(parsed.content, made);
+  parsed.content.replaceChildren();
   target.replaceChildren(made);
   return target;
 }
@@ -82,6 +87,6 @@ function copySvg(source) {
 
 // The server's drawing of a graph as an element, without its styles.
 export function drawing(text) {
-  const root = parse(text, "image/svg+xml").documentElement;
+  const root = new DOMParser().parseFromString(trusted(text), "image/svg+xml").documentElement;
   return root.localName === "svg" ? copySvg(root) : document.createElementNS(SVG_SPACE, "svg");
 }

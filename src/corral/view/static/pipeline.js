@@ -1,7 +1,7 @@
 // One pipeline: its graph with the path taken, its gates, its steps, and replay.
 
 import { address, follow, get, isOffline, post, route } from "./api.js";
-import { attempt, button, h, replace, svg } from "./dom.js";
+import { attempt, button, h, refill, replace, svg } from "./dom.js";
 import { clock, compact, duration, money, number, plural, shorten, tone, visible } from "./format.js";
 import { moveFocus } from "./keys.js";
 import { drawing } from "./markup.js";
@@ -44,7 +44,7 @@ export function pipelineView(root, { id, query, go, title }) {
       h("span", null, plural(path.length, "step")),
       summary.tokens == null ? null : h("span", null, `${compact(summary.tokens)} tokens`),
       summary.cost_usd == null ? null : h("span", null, money(summary.cost_usd)),
-      detail.goal ? h("span", { class: "goal" }, shorten(detail.goal, 120)) : null,
+      detail.goal && detail.goal !== summary.title ? h("span", { class: "goal" }, shorten(detail.goal, 120)) : null,
       h("span", null, "last event ", timeAgo(summary.last_event ?? summary.updated)),
     ];
   }
@@ -60,8 +60,8 @@ export function pipelineView(root, { id, query, go, title }) {
 
   function draw() {
     title(shorten(detail.summary.title, 60) || id, detail.questions.length);
-    replace(head, pageHead({ summary: detail.summary, back: "#/", lines: lines(), actions: actions() }));
-    replace(asks, detail.questions.map((each) => questionCard(each, answer)));
+    refill(head, [detail.summary, detail.path.length], () => pageHead({ summary: detail.summary, back: "#/", lines: lines(), actions: actions() }));
+    refill(asks, detail.questions, () => detail.questions.map((each) => questionCard(each, answer)));
     if (shownSvg !== detail.graph.svg) {
       shownSvg = detail.graph.svg;
       drawGraph();
@@ -84,6 +84,9 @@ export function pipelineView(root, { id, query, go, title }) {
       const label = group.querySelector("text");
       if (label) group.append(svg("text", { class: "facts", x: label.getAttribute("x"), y: Number(label.getAttribute("y")) + 10 }));
     }
+    for (const marker of drawn.querySelectorAll("marker")) {
+      for (const [name, value] of [["markerUnits", "userSpaceOnUse"], ["markerWidth", "9"], ["markerHeight", "9"]]) marker.setAttribute(name, value);
+    }
     replace(canvas, drawn);
     fit();
     replace(zoomBox, button("−", () => zoom(-1), { "aria-label": "Smaller" }), button("+", () => zoom(1), { "aria-label": "Larger" }), button("Fit", () => { scale = null; fit(); }));
@@ -98,8 +101,8 @@ export function pipelineView(root, { id, query, go, title }) {
     const drawn = canvas.querySelector("svg");
     if (!drawn) return;
     const [, , width, height] = drawn.getAttribute("viewBox").split(" ").map(Number);
-    const full = Math.min(1.25, (canvas.clientWidth - 24) / width, Math.max(0.6, (canvas.clientHeight - 24) / height));
-    const used = scale ?? Math.max(0.35, full);
+    const full = Math.min(1.15, (canvas.clientWidth - 24) / width, Math.max(0.78, (canvas.clientHeight - 24) / height));
+    const used = scale ?? Math.max(0.4, full);
     drawn.style.setProperty("width", `${width * used}px`);
     drawn.style.setProperty("height", `${height * used}px`);
     canvas.dataset.scale = used;
@@ -146,7 +149,13 @@ export function pipelineView(root, { id, query, go, title }) {
       group.classList.toggle("has-facts", Boolean(text));
     }
     const drawnEdges = canvas.querySelectorAll("path.edge");
-    edges.forEach((taken, index) => drawnEdges[index]?.classList.toggle("taken", taken > 0));
+    const reached = (name) => (nodes.get(name) ?? "idle") !== "idle";
+    const kinds = new Map(detail.graph.nodes.map((node) => [node.id, node.kind]));
+    detail.graph.edges.forEach((edge, index) => {
+      const isBranch = kinds.get(edge.from) === "parallel" || kinds.get(edge.to) === "parallel.fan_in";
+      const taken = edges[index] > 0 || (isBranch && reached(edge.from) && reached(edge.to));
+      drawnEdges[index]?.classList.toggle("taken", taken);
+    });
     drawPlayer();
   }
 
@@ -172,8 +181,15 @@ export function pipelineView(root, { id, query, go, title }) {
     play.textContent = ticking ? "Pause" : "Replay";
     slider.max = steps.length;
     slider.value = now;
-    replace(text, h("span", { class: "dim" }, `${number(now)} of ${number(steps.length)}`), " ", event ? h("span", null, clock(event.ts), " ", shorten(event.text || [event.node, event.type.replaceAll("_", " ")].filter(Boolean).join(" "), 110)) : "the start");
+    replace(text, h("span", { class: "dim" }, `${number(now)} of ${number(steps.length)}`), " ", event ? h("span", null, clock(event.ts), " ", eventText(event)) : "the start");
     return player;
+  }
+
+  function eventText(event) {
+    if (!event.node) return shorten([event.type.replaceAll("_", " "), event.text].filter(Boolean).join(": "), 120);
+    const what = event.state ?? event.type.replaceAll("_", " ");
+    const more = event.state === "running" ? "" : event.text;
+    return shorten(`${labelOf(event.node)}: ${[what, more].filter(Boolean).join(", ")}`, 120);
   }
 
   function seek(to) {
@@ -264,8 +280,7 @@ export function pipelineView(root, { id, query, go, title }) {
       const first = await get(items, { ...where, page: "last" });
       if (isClosed || shownLog !== `${node.id}/${node.visit}`) return;
       const log = { pages: first.pages, page_bytes: first.page_bytes ?? 65536 };
-      parts = conversationList(scroller, { base: items, log, query: where, isLive: node.state === "running" });
-      parts.list.data.set(first.page, first.items);
+      parts = conversationList(scroller, { base: items, log, query: where, isLive: node.state === "running", known: [[first.page, first.items]] });
     } catch (error) {
       replace(scroller, h("p", { class: "dim" }, error.message));
     }

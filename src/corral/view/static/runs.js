@@ -4,7 +4,6 @@ import { address, follow, get } from "./api.js";
 import { h, keyed, replace } from "./dom.js";
 import { ago, compact, money, moment, shorten, shortPath, tone } from "./format.js";
 import { moveFocus } from "./keys.js";
-import { sourceBadge } from "./spend.js";
 
 const KINDS = [["", "All"], ["session", "Sessions"], ["pipeline", "Pipelines"], ["batch", "Batches"]];
 const STATES = [["", "Any state"], ["live", "Running"], ["waiting", "Waiting"], ["failed", "Failed"], ["success", "Finished"]];
@@ -33,7 +32,7 @@ function runKey(run) {
   return `${run.kind}/${run.db ?? ""}/${run.id}`;
 }
 
-function runRow(run) {
+function runRow(run, search) {
   const spent = [run.tokens == null ? "" : compact(run.tokens), run.cost_usd == null ? "" : money(run.cost_usd)];
   return h(
     "a",
@@ -43,20 +42,22 @@ function runRow(run) {
       "span",
       { class: "what" },
       h("span", { class: "title" }, run.kind === "session" ? null : h("span", { class: "badge" }, run.kind), shorten(run.title, 200) || "(no prompt)"),
-      run.snippet ? h("span", { class: "snippet" }, marked(run.snippet)) : null,
+      run.snippet ? h("span", { class: "snippet" }, marked(run.snippet, search)) : null,
     ),
     h("span", { class: "who" }, run.agent, run.model ? h("span", { class: "dim" }, ` ${run.model}`) : null),
     h("span", { class: "where dim", title: run.cwd }, run.label ? h("span", { class: "badge" }, run.label) : null, shortPath(run.cwd)),
-    h("span", { class: "spent" }, h("span", { class: "dim" }, spent[0]), h("span", { class: "usd" }, spent[1]), run.cost_source === "computed" ? sourceBadge(run.cost_source) : null),
+    h("span", { class: "spent" }, h("span", { class: "dim" }, spent[0]), h("span", { class: "usd", title: run.cost_source }, spent[1])),
     h("span", { class: "when dim" }, timeAgo(run.last_event ?? run.updated)),
   );
 }
 
-// The server marks hits in a snippet with [ and ].
-function marked(text) {
+// The text with the words of the search marked.
+function marked(text, search) {
+  const words = search.split(/\s+/).filter(Boolean).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!words.length) return shorten(text, 400);
   return shorten(text, 400)
-    .split(/(\[[^\]]*\])/)
-    .map((part) => (part.startsWith("[") && part.endsWith("]") ? h("mark", null, part.slice(1, -1)) : part));
+    .split(new RegExp(`(${words.join("|")})`, "i"))
+    .map((part, index) => (index % 2 ? h("mark", null, part) : part));
 }
 
 function groupOf(run, now) {
@@ -134,7 +135,7 @@ export function runsView(root, { query, go, title }) {
       groups.set(name, [...(groups.get(name) ?? []), run]);
     }
     keyed(list, [...groups].map(([name]) => name), (name) => name, groupElement);
-    for (const section of list.children) keyed(section.lastElementChild, groups.get(section.keyOfValue), runKey, runRow);
+    for (const section of list.children) keyed(section.lastElementChild, groups.get(section.keyOfValue), runKey, (run) => runRow(run, filter.q));
     if (!runs.size && !isLoading) replace(end, h("p", { class: "empty" }, emptyText()));
   }
 

@@ -1,7 +1,7 @@
 // One session: its conversation, changes, permissions, raw events and facts.
 
 import { address, follow, get, isOffline, post, route } from "./api.js";
-import { attempt, button, copyText, h, notice, replace } from "./dom.js";
+import { askText, attempt, button, copyText, h, notice, refill, replace } from "./dom.js";
 import { changeCounts, diffView } from "./diff.js";
 import { bytes, clock, compact, duration, moment, number, plural, shorten, shortPath, tone, visible } from "./format.js";
 import { answerWith, Conversation, decisionButtons, decisionText, planList } from "./items.js";
@@ -14,7 +14,7 @@ const TABS = [["conversation", "Conversation"], ["changes", "Changes"], ["permis
 const REFRESH_MS = 1500;
 
 // The list of the items of a log: of a session, or of a visit in a pipeline.
-export function conversationList(scroller, { base, log, query = {}, decide, isLive }) {
+export function conversationList(scroller, { base, log, query = {}, decide, isLive, known }) {
   const conversation = new Conversation({
     body: (key) => get(`${base}/${key}`, query),
     decide,
@@ -22,6 +22,7 @@ export function conversationList(scroller, { base, log, query = {}, decide, isLi
   const list = new PageList(scroller, {
     pages: log.pages,
     follows: isLive || log.pages > 1,
+    known,
     load: async (page) => (await get(base, { ...query, page })).items,
     show: (element, items) => conversation.show(element, items),
     keyOf: (item) => item.key,
@@ -133,25 +134,25 @@ export function sessionView(root, { id, query, go, title }) {
     if (isOffline) return [];
     return [
       summary.live ? button("Cancel", () => attempt(() => post(`${base}/cancel`), "Cancelled"), { class: "danger" }) : null,
-      summary.live ? button("Raise budget", raiseBudget) : null,
+      summary.state === "paused" ? button("Raise budget", raiseBudget) : null,
       facts.resume_command ? button("Copy resume command", () => copyText(facts.resume_command, "the command"), { title: facts.resume_command }) : null,
       h("a", { class: "button", href: `${base}/bundle`, download: "" }, "Download bundle"),
     ];
   }
 
   async function raiseBudget() {
-    const text = globalThis.prompt("Raise the budget by how many US dollars?", "1");
+    const text = await askText("Raise the budget by how many US dollars?", "1", { inputmode: "decimal" });
     if (text && Number(text) > 0) await attempt(() => post(`${base}/budget`, { add: Number(text) }), "Budget raised");
   }
 
   function draw() {
     const { summary, turns, pending } = detail;
     title(shorten(summary.title, 60) || id, pending.length);
-    replace(head, pageHead({ summary, back: "#/", lines: lines(), actions: actions() }));
+    refill(head, [summary, detail.facts], () => pageHead({ summary, back: "#/", lines: lines(), actions: actions() }));
     const changed = new Set(turns.flatMap((turn) => turn.files.map((file) => file.path))).size;
-    replace(tabs, tabBar(TABS.map(([name, label]) => [name, label, { changes: changed, permissions: pending.length }[name]]), tab, choose));
-    replace(asks, pending.map((each) => pendingCard(each, decide, answer)));
-    replace(aside, overview());
+    refill(tabs, [tab, changed, pending.length], () => tabBar(TABS.map(([name, label]) => [name, label, { changes: changed, permissions: pending.length }[name]]), tab, choose));
+    refill(asks, pending, () => pending.map((each) => pendingCard(each, decide, answer)));
+    refill(aside, [detail.turns, detail.usage, detail.plan, summary.cost_usd, detail.log], overview);
     const hasSteer = Boolean(steer.firstChild);
     if (summary.live && !isOffline && !hasSteer) replace(steer, steerForm());
     else if (!summary.live && hasSteer) replace(steer);
@@ -218,7 +219,7 @@ export function sessionView(root, { id, query, go, title }) {
     const more = h("div");
     async function load(page) {
       const found = await attempt(() => get(`${base}/events`, { page, q: '"permission_' }));
-      for (const { line } of found?.events ?? []) note(JSON.parse(line));
+      for (const { line } of found?.events ?? []) note(parsedEvent(line));
       replace(rows, [...asked.values()].map(permissionRow));
       const isEmpty = !asked.size && found?.next == null;
       replace(more, found?.next != null ? button("Search on", () => load(found.next), { class: "link" }) : isEmpty ? h("p", { class: "empty" }, "The agent has asked for no permission") : null);
@@ -313,7 +314,7 @@ export function sessionView(root, { id, query, go, title }) {
         fact("Capabilities", facts.capabilities?.join(", ")), fact("Tools", facts.tools?.join(", ")))),
       facts.policy_report ? h("section", { class: "panel" }, h("h3", null, "Policy"), h("pre", null, visible(facts.policy_report))) : null,
       facts.stderr_tail ? h("section", { class: "panel" }, h("h3", null, "Standard error"), h("pre", { class: "log" }, visible(facts.stderr_tail))) : null,
-      h("section", { class: "panel" }, h("h3", null, "Turns"), h("table", { class: "table" }, h("thead", null, h("tr", null, ["", "Prompt", "Status", "Time", "In", "Out", "Cost"].map((each) => h("th", null, each)))), h("tbody", null, turns.map(turnRow)))),
+      h("section", { class: "panel" }, h("h3", null, "Turns"), h("table", { class: "table" }, h("thead", null, h("tr", null, ["", "Prompt", "Status", "Time", "In", "Out", "Cost"].map((each, index) => h("th", { class: index > 2 ? "num" : "" }, each)))), h("tbody", null, turns.map(turnRow)))),
     ];
   }
 
@@ -424,6 +425,16 @@ function fileTotals(turns) {
     totals.set(file.path, known);
   }
   return [...totals.values()];
+}
+
+// A raw event. Of one that the server has cut, the short fields are found.
+function parsedEvent(line) {
+  try {
+    return JSON.parse(line);
+  } catch {
+    const field = (name) => new RegExp(`"${name}":"([^"\\\\]*)"`).exec(line)?.[1];
+    return { type: field("type"), request_id: field("request_id"), decision: field("decision"), by: field("by"), title: "(too long to show)" };
+  }
 }
 
 function shellWord(word) {

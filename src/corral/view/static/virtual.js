@@ -20,14 +20,15 @@ const NEAR_END = 48;
 
 export class PageList {
   // scroller: the element that scrolls; load(n): the items of a page; show(element, items): fills
-  // the element of a page; keyOf(item): its key; pageOf(item): its page.
-  constructor(scroller, { pages, load, show, keyOf, pageOf, follows = true }) {
+  // the element of a page; keyOf(item): its key; pageOf(item): its page; known: pages that are
+  // loaded already, as [page, items].
+  constructor(scroller, { pages, load, show, keyOf, pageOf, follows = true, known = [] }) {
     Object.assign(this, { scroller, load, show, keyOf, pageOf });
     this.pages = Math.max(1, pages);
     this.follows = follows;
     this.heights = new Map();
     this.estimate = FIRST_ESTIMATE;
-    this.data = new Map();
+    this.data = new Map(known);
     this.loading = new Map();
     this.late = new Map();
     this.mounted = new Map();
@@ -115,8 +116,10 @@ export class PageList {
     if (this.closed) return;
     const { scrollTop, clientHeight } = this.scroller;
     this.mount(this.pageAt(scrollTop - clientHeight), this.pageAt(scrollTop + 2 * clientHeight));
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.loadWanted(), LOAD_DELAY);
+    this.timer ||= setTimeout(() => {
+      this.timer = 0;
+      this.loadWanted();
+    }, LOAD_DELAY);
   }
 
   // Makes a change of the DOM; what the reader sees stays in its place.

@@ -1,0 +1,77 @@
+"""Permissions and gates are answered on the page, and the agent or the pipeline goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.browser import WAIT_MS, environment_of, running_browser, view_server
+
+pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
+
+GATE = """\
+digraph gate {
+    start  [shape=Mdiamond]
+    agree  [shape=hexagon, label="Publish the notes?"]
+    public [shape=parallelogram, tool_command="touch published"]
+    done   [shape=Msquare]
+    start -> agree
+    agree -> public [label="[P] Publish"]
+    agree -> done   [label="[N] Not yet"]
+    public -> done
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        yield page
+
+
+def corral(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "corral", *map(str, words)]
+
+
+def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspace: Path) -> None:
+    home = tmp_path / "home"
+    env = environment_of(home)
+    (workspace / "gate.dot").write_text(GATE)
+    command = corral("pipeline", "run", "gate.dot")
+    waits = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True)
+    assert waits.returncode == 10, waits.stderr
+    with view_server(home) as address:
+        page.goto(address)
+        page.locator("a.run").click()
+        expect(page.locator(".ask.question")).to_contain_text("Publish the notes?")
+        route = page.url.partition("#")[2]
+    with view_server(home) as address:
+        page.goto(address)
+        page.goto(f"{page.url.partition('#')[0]}#{route}")
+        expect(page.locator(".step-node.wait")).to_have_count(1)
+        page.locator(".ask.question button", has_text="Publish").first.click()
+        expect(page.locator(".ask.question")).to_have_count(0, timeout=WAIT_MS)
+        resumed = subprocess.run(
+            corral("pipeline", "resume", "last"),
+            cwd=workspace,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert resumed.returncode == 0, resumed.stderr
+        assert (workspace / "published").exists()
+        expect(page.locator(".head .state")).to_contain_text("finished", timeout=WAIT_MS)
+        expect(page.locator(".step-node.good")).to_have_count(4, timeout=WAIT_MS)
