@@ -217,6 +217,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "view/logs.py": ("file", "reads windows of logs"),
     "view/pipeline_view.py": ("file", "whether a visit has a log"),
     "view/auth.py": ("random", "the token and the cookie"),
+    "view/routes/bundles.py": ("file", "a bundle is written to a file before it is sent"),
     "view/server.py": ("process socket", "the server; signals end it"),
     "view/session_view.py": ("file", "when a session without metadata was created"),
     "view/usage_report.py": ("clock", "the local day of a turn"),

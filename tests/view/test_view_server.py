@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +191,13 @@ async def test_a_session_with_its_conversation(view: ViewServer) -> None:
     assert diff["files"][0]["hunks"][0]["rows"][0]["kind"] == "changed"
     raw = await view.get(f"/api/sessions/{SESSION}/events", q="permission_")
     assert len(raw["events"]) == 2
+
+
+async def test_the_bundle_of_a_session_is_a_zip_file(view: ViewServer) -> None:
+    found = await ask(view, f"/api/sessions/{SESSION}/bundle", headers=view.headers)
+    assert found.headers["Content-Disposition"].endswith(f'"corral-{SESSION}.zip"')
+    with zipfile.ZipFile(io.BytesIO(found.body)) as bundle:
+        assert any(name.endswith("events.ndjson") for name in bundle.namelist())
 
 
 async def test_what_does_not_exist_is_not_found(view: ViewServer) -> None:
