@@ -8,14 +8,13 @@ A page of a log (``log_pages``) is stateless: it is made from its own lines, and
 number of lines before and after it. An item belongs to the page of its first event. For this to
 give the same items wherever the builder began to read, a message is divided by fixed rules:
 
-- The item of a message covers the page on which it begins and ``TEXT_PAGES`` more, and at most
-  ``MAX_TEXT`` characters. What follows goes on in items of their own (``continued``), each of which
-  covers one page.
+- Pages come in groups of ``GROUP_PAGES``. A message goes on in another item (``continued``) where
+  a group begins, and after ``MAX_TEXT`` characters.
 - The result of a tool call and the decision on a permission become part of the call's item if they
   are at most ``RESULT_PAGES`` pages after it. Others become items of their own.
 
-So a builder that begins ``TEXT_PAGES + 1`` pages before a page divides the messages on it as one
-that read the whole log. A stream (``stream``) has one builder for as long as it is open: an item
+So a builder that begins where a group begins divides the messages on its pages as one that read the
+whole log. A stream (``stream``) has one builder for as long as it is open: an item
 that changes is sent again with the same key.
 """
 
@@ -41,8 +40,8 @@ from corral.view.records import (
 )
 from corral.view.safe_text import MAX_TEXT, plain, render
 
-TEXT_PAGES = 3
-"""Further pages that the item of a message covers."""
+GROUP_PAGES = 8
+"""Pages of a group: an item of a message ends with its group."""
 MAX_PREVIEW = 400
 """Characters of a tool's output in its item."""
 MAX_INPUT = 4_000
@@ -110,8 +109,8 @@ class _Message:
 
     def is_full(self, offset: int) -> bool:
         """Whether a delta at this byte goes into another item."""
-        pages = offset // PAGE - self.item.key // PAGE
-        return self.size >= MAX_TEXT or pages > (0 if self.item.continued else TEXT_PAGES)
+        group = GROUP_PAGES * PAGE
+        return self.size >= MAX_TEXT or offset // group != self.item.key // group
 
     def add(self, delta: str) -> None:
         self.pieces.append(delta)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -14,7 +13,7 @@ from corral.errors import ConfigError
 from corral.events import Event
 from corral.terminal_text import json_line
 from corral.view.items import (
-    TEXT_PAGES,
+    GROUP_PAGES,
     ItemBuilder,
     Unreadable,
     as_json,
@@ -24,7 +23,7 @@ from corral.view.logs import PAGE, Line, LogFile
 from corral.view.records import Item, ItemBody, ItemPage, RawEvent, RawPage
 from corral.view.safe_text import MAX_TEXT, plain, render
 
-RESULT_PAGES = 16
+RESULT_PAGES = 32
 """Following pages on which the result of a tool call is looked for."""
 MAX_RAW = 20_000
 """Characters of a raw event in a list."""
@@ -36,6 +35,7 @@ SEARCHED_PAGES = 256
 """Pages that one search request reads."""
 MAX_HITS = 200
 _CLOSERS = (b'{"type":"tool_result"', b'{"type":"permission_decision"', b'{"type":"tool_output"')
+_OPENERS = (b'{"type":"tool_use"', b'{"type":"permission_request"')
 _DELTAS = events.Text | events.Thinking
 _BREAKS = events.ToolUse | events.PermissionRequest | events.Init | events.Done
 _NO_DELTA = events.Text("")
@@ -60,7 +60,14 @@ def item_page(log: LogFile, number: int) -> ItemPage:
     last = start
     if lines:
         last = min(log.size, end) if lines[-1].is_cut else lines[-1].end
-    return ItemPage(page=number, pages=log.pages, first_byte=start, last_byte=last, items=items)
+    return ItemPage(
+        page=number,
+        pages=log.pages,
+        first_byte=start,
+        last_byte=last,
+        page_bytes=PAGE,
+        items=items,
+    )
 
 
 def _builder_before(log: LogFile, number: int, found: list[Found]) -> ItemBuilder:
@@ -72,11 +79,13 @@ def _builder_before(log: LogFile, number: int, found: list[Found]) -> ItemBuilde
         elif isinstance(event, _DELTAS):
             first.setdefault(event.parent, event)
     deltas = [event for event in first.values() if event is not _NO_DELTA]
-    for pages in (1, TEXT_PAGES + 1) if deltas and number else ():
-        builder = builder_from(log, max(0, number - pages), number)
-        if number <= pages or all(builder.is_anchored(event) for event in deltas):
-            return builder
-    return builder_from(log, max(0, number - TEXT_PAGES - 1), number) if deltas else ItemBuilder()
+    start = number - number % GROUP_PAGES
+    if not deltas or not number:
+        return ItemBuilder()
+    builder = builder_from(log, number - 1, number)
+    if number - 1 <= start or all(builder.is_anchored(event) for event in deltas):
+        return builder
+    return builder_from(log, start, number)
 
 
 def builder_from(log: LogFile, first: int, number: int) -> ItemBuilder:
@@ -97,17 +106,24 @@ def _earlier_results(log: LogFile, number: int, found: list[Found]) -> set[int]:
     }
     if not closing or not number:
         return set()
-    start = max(0, number - RESULT_PAGES)
-    data = log.read(start * PAGE, (number - start) * PAGE)
-    return {offset for offset, key in closing.items() if _opens(key).search(data)}
+    found_keys: set[str] = set()
+    wanted = {*closing.values()}
+    for page in range(number - 1, max(-1, number - RESULT_PAGES - 1), -1):
+        for line in log.page(page):
+            if line.data.startswith(_OPENERS) and (key := _opener(decode(line))) in wanted:
+                found_keys.add(key or "")
+        if found_keys == wanted:
+            break
+    return {offset for offset, key in closing.items() if key in found_keys}
 
 
 def _opener(event: Event | Unreadable) -> str | None:
+    """What the result of a call, or the decision on a request, is recognized by."""
     match event:
         case events.ToolUse():
-            return f'"call_id":"{event.call_id}"'
+            return f"call {event.call_id}"
         case events.PermissionRequest():
-            return f'"request_id":"{event.request_id}"'
+            return f"request {event.request_id}"
         case _:
             return None
 
@@ -115,38 +131,36 @@ def _opener(event: Event | Unreadable) -> str | None:
 def _closer(event: Event | Unreadable) -> str | None:
     match event:
         case events.ToolResult():
-            return f'"call_id":"{event.call_id}"'
+            return f"call {event.call_id}"
         case events.PermissionDecision():
-            return f'"request_id":"{event.request_id}"'
+            return f"request {event.request_id}"
         case _:
             return None
 
 
-def _opens(key: str) -> re.Pattern[bytes]:
-    """Finds the call or request with this id. An id with characters that JSON escapes is not found,
-    and its result is then shown by itself."""
-    wanted = re.escape(key.encode("utf-8", "replace"))
-    return re.compile(rb'\{"type":"(?:tool_use|permission_request)"[^\n]*?' + wanted)
-
-
 def _collect_after(log: LogFile, number: int, builder: ItemBuilder) -> None:
     """Add to the items of a page what the following pages have of them."""
-    end = (number + 1) * PAGE
-    for page in range(number + 1, number + 1 + TEXT_PAGES):
+    for page in range(number + 1, number - number % GROUP_PAGES + GROUP_PAGES):
         if not builder.has_message:
             break
         for line in log.page(page):
             if not builder.add_to_message(line.offset, decode(line)):
                 break
-    wanted = {*builder.open_calls, *builder.open_requests}
-    if not wanted:
-        return
-    for line in log.lines(end, end + RESULT_PAGES * PAGE):
-        if line.data.startswith(_CLOSERS):
-            event = decode(line)
-            key = getattr(event, "call_id", None) or getattr(event, "request_id", None)
-            if key in wanted:
-                builder.add(line.offset, event)
+    for page in range(number + 1, number + 1 + RESULT_PAGES):
+        if not builder.open_calls and not builder.open_requests:
+            return
+        for line in log.page(page):
+            if line.data.startswith(_CLOSERS):
+                _close(builder, line.offset, decode(line))
+
+
+def _close(builder: ItemBuilder, offset: int, event: Event | Unreadable) -> None:
+    """Add an event to the call or request that it belongs to, if that is there."""
+    is_call = isinstance(event, events.ToolOutput | events.ToolResult)
+    if (is_call and event.call_id in builder.open_calls) or (
+        isinstance(event, events.PermissionDecision) and event.request_id in builder.open_requests
+    ):
+        builder.add(offset, event)
 
 
 def raw_page(log: LogFile, number: int, query: str | None) -> RawPage:

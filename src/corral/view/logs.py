@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from corral.system.fs import open_regular
 
-PAGE = 64 * 1024
+PAGE = 32 * 1024
 """Bytes of a page."""
 MAX_LINE = 4 * 1024 * 1024
 """Bytes of a line that is read. Of a longer one only the beginning is."""

@@ -252,6 +252,7 @@ class ItemPage(msgspec.Struct, kw_only=True):
     first_byte: int
     last_byte: int
     """The end of the last complete line: the cursor with which a stream goes on."""
+    page_bytes: int
     items: list[Item]
 
 
