@@ -197,7 +197,9 @@ def _write_to(
 
             otel.write(stored, out, content=flags["content"])
         case "html":
-            raise ConfigError("--format html is not available")
+            from corral.export import html
+
+            html.write(stored, out, full=flags["full"], db=flags["db"])
         case "bundle":
             return _bundle(stored, flags, out, file)
     return []

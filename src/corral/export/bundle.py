@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from corral.errors import CorralError
-from corral.events import Done, Error, Init, Log, Vendor, to_json
+from corral.events import Done, Error, Init, Vendor
 from corral.export.redactor import ExportRedactor
-from corral.export.run_log import LogReader, Notices, StoredRun, visit_folder
+from corral.export.run_log import LogReader, Notices, StoredRun, copy_log, visit_folder
 from corral.pipelines.events import RunEvent, StepStarted
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
@@ -61,6 +61,7 @@ def write(run: StoredRun, out: IO[bytes], doctor: Callable[[str], str] | None = 
     """Write the bundle. ``doctor`` is called with the name of the agent and returns a report.
     Returns what the bundle contains, one line per file."""
     redactor = ExportRedactor(hide_home=True)
+    reader = LogReader(Notices(), redactor)
     names: list[str] = []
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
 
@@ -73,7 +74,7 @@ def write(run: StoredRun, out: IO[bytes], doctor: Callable[[str], str] | None = 
             facts.add(event)
         for name, path in _logs(run, facts):
             with archive.open(name, "w", force_zip64=True) as file:
-                _write_log(path, file, redactor)
+                copy_log(path, file.write, reader, MAX_LOG)
             names.append(name)
         for name, data in _stored_files(run, facts):
             add(name, data)
@@ -184,21 +185,6 @@ def _beginning(path: Path) -> bytes | None:
             return file.read(MAX_FILE)
     except OSError:
         return None
-
-
-def _write_log(path: Path, out: IO[bytes], redactor: ExportRedactor) -> None:
-    """Copy the log. The middle of a long one is left out."""
-    size = path.stat().st_size if path.exists() else 0
-    at = left_out = 0
-    for line in LogReader(Notices(), redactor).lines(path):
-        at += len(line) + 1
-        if MAX_LOG // 2 < at < size - MAX_LOG // 2:
-            left_out += 1
-            continue
-        if left_out:
-            out.write(to_json(Log(f"{left_out:,} events are left out here")) + b"\n")
-            left_out = 0
-        out.write(line + b"\n")
 
 
 def _versions(facts: _RunFacts) -> JsonObject:

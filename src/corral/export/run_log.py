@@ -8,14 +8,14 @@ in the middle of a line, or another version of corral may have written it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from corral.errors import ConfigError, ResumeLost
-from corral.events import VERSION, Init
+from corral.events import VERSION, Init, Log
 from corral.export.redactor import ExportRedactor
 from corral.id_lookup import LAST, find_id
 from corral.pipelines import events
@@ -365,3 +365,21 @@ def visit_folder(folder: Path, visit: str) -> Path:
         return here
     moved = (folder / run_dir.ROUNDS).glob(f"*/{run_dir.VISITS}/{here.name}")
     return next(moved, here)
+
+
+def copy_log(path: Path, out: Callable[[bytes], object], reader: LogReader, limit: int) -> int:
+    """Copy the lines of a log. Of a log over ``limit`` bytes the middle is left out, and a line
+    there says so. Returns how many lines were left out."""
+    size = path.stat().st_size if path.exists() else 0
+    at = skipped = total = 0
+    for line in reader.lines(path):
+        at += len(line) + 1
+        if limit // 2 < at < size - limit // 2:
+            skipped += 1
+            total += 1
+            continue
+        if skipped:
+            out(events.to_json(Log(f"{skipped:,} events are left out here")) + b"\n")
+            skipped = 0
+        out(line + b"\n")
+    return total

@@ -324,6 +324,8 @@ def _simple(offset: int, event: Event) -> Item | None:
     match event:
         case events.Vendor(name="prompt", data=str(data)):
             item.kind, item.html, item.more = "prompt", render(data), len(data) > MAX_TEXT
+        case events.Vendor(name="run_facts"):
+            return None  # not a part of the conversation
         case events.Init():
             item.kind, item.text = "init", _init_text(event)
         case events.Plan():

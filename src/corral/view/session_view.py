@@ -97,7 +97,10 @@ class SessionViews:
 
     def detail(self, id: str, live: LiveRuns) -> SessionDetail:
         """One session. Raises ``ResumeLost``."""
-        record = open_session(id)
+        return self.detail_of(open_session(id), live)
+
+    def detail_of(self, record: store.SessionRecord, live: LiveRuns) -> SessionDetail:
+        """One session, which may be stored anywhere."""
         path = record.folder / store.EVENTS
         summary = self.summary(record, live, budget=DETAIL_BUDGET)
         facts = self._logs.facts(path, 0)
