@@ -75,6 +75,19 @@ def test_the_tests_do_not_exist_while_the_agent_or_its_processes_run(
     assert "hidden" not in " ".join(row.files)
 
 
+@needs_sandbox
+def test_an_agent_in_the_sandbox_does_not_see_the_tests_where_they_are(
+    repository: Path, tmp_path: Path
+) -> None:
+    tests = tmp_path / "checks"
+    tests.mkdir()
+    (tests / "test.sh").write_text("test -e list && ! test -s list\n")
+    script = f"init\nsh ls {tests} > list || true\nresult"
+    found = compare(script, [FLASH], repository, tests=tests, sandbox="require")
+    (row,) = found.attempts
+    assert (row.verdict, row.sandbox) == ("passed", "bubblewrap")
+
+
 def test_tests_that_agents_could_read_are_refused(repository: Path) -> None:
     (repository / "hidden").mkdir()
     (repository / "hidden" / "test.sh").write_text("true\n")

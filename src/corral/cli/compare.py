@@ -368,7 +368,8 @@ def apply(name: str, attempt: str, check: bool) -> None:
 
 @command.command("resume", cls=SectionedCommand)
 @ID
-@option("Execution", "--retry-missing", is_flag=True, help="Run the missing attempts again.")
+@option("Execution", "--retry-missing", "--retry-failed", "retry_missing", is_flag=True,
+        help="Run the missing attempts again.")  # fmt: skip
 @option("Limits", "--max-budget-usd", type=float, metavar="USD", help="A new limit on the cost of"
         " the complete comparison.")  # fmt: skip
 @DB

@@ -21,7 +21,7 @@ import msgspec
 from corral.comparison import store
 from corral.comparison.plan import Plan, PlannedTask
 from corral.comparison.summary import AttemptRow, summarize
-from corral.errors import StorageFailed
+from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG
 from corral.system import fs
 from corral.system.git.worktree import name_part
@@ -78,6 +78,19 @@ def _write_trial(plan: Plan, row: AttemptRow, job: Path) -> None:
     ):
         with suppress(FileNotFoundError):
             shutil.copyfile(Path(row.folder, source), folder / target)
+    _write_trajectory(row, folder / "agent" / "trajectory.json")
+
+
+def _write_trajectory(row: AttemptRow, path: Path) -> None:
+    """Of an attempt whose session is stored."""
+    from corral.export import atif, run_log
+
+    if not row.session:
+        return
+    with suppress(ResumeLost, ConfigError):  # it was removed, or the agent never started
+        stored = run_log.find(row.session)
+        with path.open("wb") as output:
+            atif.write(stored.events(), output.write, session_id=stored.id)
 
 
 def _trial_name(row: AttemptRow) -> str:

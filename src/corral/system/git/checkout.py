@@ -132,6 +132,22 @@ def _replace(
     folder: int, name: bytes, entry: Entry, contents: IO[bytes], size: int, *, force: bool
 ) -> None:
     draft = b".corral-" + secrets.token_hex(8).encode()
+    try:
+        _write_draft(folder, draft, entry, contents, size)
+        try:
+            fs.move_into_place(draft, name, dir_fd=folder)
+        except IsADirectoryError:
+            if not force:
+                raise
+            shutil.rmtree(name, dir_fd=folder)
+            fs.move_into_place(draft, name, dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def _write_draft(folder: int, draft: bytes, entry: Entry, contents: IO[bytes], size: int) -> None:
     if entry.mode == LINK:
         os.symlink(contents.read(size), draft, dir_fd=folder)
     else:
@@ -140,14 +156,6 @@ def _replace(
         with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as file:
             for chunk in _chunks(contents, size):
                 file.write(chunk)
-    try:
-        fs.move_into_place(draft, name, dir_fd=folder)
-    except IsADirectoryError:
-        if not force:
-            os.unlink(draft, dir_fd=folder)
-            raise
-        shutil.rmtree(name, dir_fd=folder)
-        fs.move_into_place(draft, name, dir_fd=folder)
 
 
 def _chunks(contents: IO[bytes], size: int) -> Iterable[bytes]:

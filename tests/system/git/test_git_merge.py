@@ -1,0 +1,91 @@
+"""Changes of a commit are merged into the user's files, or nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.repositories import git, repository
+
+from corral.errors import StorageFailed
+from corral.system.git import checkout, merge
+
+__all__ = ["repository"]
+
+
+def changed(repository: Path, files: dict[str, str]) -> tuple[str, str]:
+    """The commit of the repository, and one after it that is on no branch."""
+    base = git(repository, "rev-parse", "HEAD")
+    for name, text in files.items():
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text(text)
+    new = merge.snapshot_of(repository, base)
+    git(repository, "reset", "-q", "--hard")
+    git(repository, "clean", "-q", "-fd")
+    return base, new
+
+
+def test_changes_in_other_places_are_merged(repository: Path) -> None:
+    (repository / "file").write_text("".join(f"line {n}\n" for n in range(20)))
+    git(repository, "commit", "-q", "-am", "lines")
+    text = (repository / "file").read_text()
+    base, new = changed(repository, {"file": text.replace("line 1\n", "theirs\n"), "b/new": "x\n"})
+    (repository / "file").write_text(text.replace("line 18\n", "ours\n"))
+    index = git(repository, "diff", "--cached", "--name-only")
+    assert merge.merge_into(repository, repository, base, new, check=True) == ("b/new", "file")
+    assert not (repository / "b").exists()
+    assert merge.merge_into(repository, repository, base, new, check=False) == ("b/new", "file")
+    merged = (repository / "file").read_text()
+    assert "theirs\n" in merged
+    assert "ours\n" in merged
+    assert (repository / "b" / "new").read_text() == "x\n"
+    assert git(repository, "diff", "--cached", "--name-only") == index
+    assert git(repository, "rev-parse", "HEAD") == base
+
+
+def test_a_conflict_changes_nothing(repository: Path) -> None:
+    base, new = changed(repository, {"file": "theirs\n", "another": "x\n"})
+    (repository / "file").write_text("ours\n")
+    with pytest.raises(merge.Conflict, match="file"):
+        merge.merge_into(repository, repository, base, new, check=False)
+    assert (repository / "file").read_text() == "ours\n"
+    assert not (repository / "another").exists()
+
+
+def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path) -> None:
+    base, new = changed(repository, {"made": "theirs\n", "another": "x\n"})
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "exclude").write_text("made\n")
+    (repository / "made").write_text("ours\n")
+    with pytest.raises(StorageFailed, match="made was changed meanwhile"):
+        merge.merge_into(repository, repository, base, new, check=False)
+    assert (repository / "made").read_text() == "ours\n"
+    assert not (repository / "another").exists()
+
+
+def test_what_was_written_is_undone_if_writing_fails(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, new = changed(repository, {"a": "x\n", "file": "theirs\n", "z": "x\n"})
+    write, left = checkout.fs.move_into_place, [2]
+
+    def full(*arguments: object, **options: object) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(28, "No space left on device")
+        write(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkout.fs, "move_into_place", full)
+    with pytest.raises(StorageFailed, match="No space left"):
+        merge.merge_into(repository, repository, base, new, check=False)
+    assert (repository / "file").read_text() == "one\n"
+    assert not (repository / "a").exists()
+    assert not git(repository, "status", "--short")
+
+
+def test_a_folder_becomes_a_repository_of_its_own(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "file").write_text("x\n")
+    commit = merge.folder_repository(tmp_path / "own", workspace)
+    assert git(tmp_path / "own", "ls-tree", "-r", "--name-only", commit) == "sub/file"
+    assert not (workspace / ".git").exists()
