@@ -160,7 +160,11 @@ class Facts(msgspec.Struct, kw_only=True):
     session_id: str | None = None
     """The agent's own id of the session."""
     resume_command: str | None = None
-    """Continues the session in the agent's own program, or with corral."""
+    """Continues the session with corral."""
+    native_resume_command: str | None = None
+    """Continues the session in the agent's own program."""
+    policy_report: str | None = None
+    """How the policy was enforced: a capability, its verdict and what enforces it in each line."""
 
 
 class LogInfo(msgspec.Struct, kw_only=True):
