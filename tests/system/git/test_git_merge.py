@@ -8,7 +8,8 @@ import pytest
 from support.repositories import git, repository
 
 from corral.errors import StorageFailed
-from corral.system.git import checkout, merge
+from corral.system import fs
+from corral.system.git import merge
 
 __all__ = ["repository"]
 
@@ -67,15 +68,15 @@ def test_what_was_written_is_undone_if_writing_fails(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, new = changed(repository, {"a": "x\n", "file": "theirs\n", "z": "x\n"})
-    write, left = checkout.fs.move_into_place, [2]
+    write, left = fs.move_into_place, [2]
 
-    def full(*arguments: object, **options: object) -> None:
+    def full(draft: bytes, path: bytes, *, dir_fd: int) -> None:
         left[0] -= 1
         if left[0] == 0:
             raise OSError(28, "No space left on device")
-        write(*arguments, **options)  # type: ignore[arg-type]
+        write(draft, path, dir_fd=dir_fd)
 
-    monkeypatch.setattr(checkout.fs, "move_into_place", full)
+    monkeypatch.setattr(fs, "move_into_place", full)
     with pytest.raises(StorageFailed, match="No space left"):
         merge.merge_into(repository, repository, base, new, check=False)
     assert (repository / "file").read_text() == "one\n"
