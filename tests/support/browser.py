@@ -1,19 +1,15 @@
-"""A real browser for the tests of the page, and a server of `corral view` for it."""
+"""A real browser for the tests of the page."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
 from support.find_browser import NO_BROWSER, find_browser
-
-from corral.version import __version__
 
 WAIT_MS = 60_000
 """How long a test waits for something on the page."""
@@ -40,31 +36,6 @@ def environment_of(home: Path) -> dict[str, str]:
     """The environment of programs that share one home of corral."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "CORRAL_HOME": str(home), "GEMINI_API_KEY": "scripted-key-0123456789"}
-
-
-@contextmanager
-def view_server(home: Path, env: Mapping[str, str] | None = None, *words: str) -> Generator[str]:
-    """Start ``corral view`` and give the address that it prints."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "corral", "view", "--no-open", *words],
-        env={**environment_of(home), **(env or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            lines: list[str] = []
-            for line in process.stdout:
-                lines.append(line)
-                found = next((word for word in line.split() if word.startswith("http://")), None)
-                if found:
-                    yield found
-                    break
-            else:
-                pytest.fail(f"corral {__version__} view printed no address: {lines}")
-        finally:
-            process.terminate()
 
 
 def heap_size(page: Page) -> int:

@@ -8,6 +8,7 @@ them to FOLDER: every page in dark and light, and narrow. Look at them.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
-from support.browser import environment_of, running_browser, view_server
+from support.browser import environment_of, running_browser
 from support.sample_runs import MAIN, write_sample_runs
 from support.scripted_agent import PROGRAM
+from support.view_server import running_view
 
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 WIDE = {"width": 1320, "height": 820}
@@ -52,9 +54,9 @@ complete.\\nresult"]
 """
 
 
-def corral(folder: Path, home: Path, *words: str) -> None:
+def corral(folder: Path, home: Path, *words: str, tools: Path | None = None) -> None:
     """Run a command; its exit code says nothing here (a gate that waits is one)."""
-    tools = folder / "bin"
+    tools = tools or folder / "bin"
     if not tools.exists():
         tools.mkdir()
         (tools / "gemini").symlink_to(PROGRAM)
@@ -83,6 +85,29 @@ def make_runs(folder: Path, home: Path) -> None:
     (folder / "chapters.jsonl").write_text("".join(lines))
     prompt = "init\ntext {{task}}: done\nresult {{end}}"
     corral(folder, home, "batch", "chapters.jsonl", "--agent", "gemini-cli", "--prompt", prompt)
+    make_comparison(folder, home)
+
+
+def make_comparison(folder: Path, home: Path) -> None:
+    """Six tasks for three agents, of which some fail by chance."""
+    work = folder / "shop"
+    work.mkdir()
+    (work / "README.md").write_text("# Shop\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *words], cwd=work, check=True)
+    order = "sh test $(( $(date +%N | sed s/^0*//) % 4 )) -eq 0 || echo fixed > answer.txt"
+    names = ("retry-limit", "pagination", "price-rounding", "csv-import", "login-loop", "cache-key")
+    tasks = [{"id": name, "prompt": f"init\n{order}\ntext Fixed.\nresult"} for name in names]
+    (work / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    agents = ",".join(f"gemini-cli@gemini-{model}" for model in ("2.5-pro", "2.5-flash"))
+    corral(
+        work, home, "compare", "tasks.jsonl", "--agents", agents, "--repeat", "2", "--yolo",
+        "--verify", "test -e answer.txt", tools=folder / "bin",
+    )  # fmt: skip
 
 
 def pages(page: Page) -> dict[str, str]:
@@ -139,8 +164,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "home"
         make_runs(Path(name), home)
-        with running_browser() as browser, view_server(home) as address:
-            shoot(browser, address, folder, None if wanted else IN_DOCS)
+        with running_browser() as browser, running_view(home) as server:
+            shoot(browser, server.address, folder, None if wanted else IN_DOCS)
 
 
 if __name__ == "__main__":

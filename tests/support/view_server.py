@@ -30,6 +30,8 @@ class ViewServer:
     def __init__(self, process: subprocess.Popen[str], address: str, home: Path) -> None:
         self.process = process
         self.home = home
+        self.address = address.strip()
+        """With the token."""
         found = re.fullmatch(r"http://(\S+?):(\d+)/\?token=(\S+)", address.strip())
         assert found, address
         self.host, self.port, self.token = found[1], int(found[2]), found[3]
@@ -105,10 +107,6 @@ class Transcript:
         self.add(
             events.Init(model="gemini-3-pro", cwd="/work/project", agent_version="1.0"),
             events.Vendor("prompt", prompt),
-            events.Vendor(
-                "run_facts",
-                {"policy": [{"capability": "write", "verdict": "deny", "enforcement": "native"}]},
-            ),
         )
 
     def end(self, status: events.Status = "success") -> None:
@@ -127,7 +125,6 @@ class Transcript:
         """The metadata."""
         meta = store.Meta(self.id, "gemini-cli", "/work/project", time.time(), time.time())
         meta.title, meta.status, meta.turns = title, status, self._turn
-        meta.session_id = "theirs"
         store.SessionRecord(self.folder, meta).save()
 
     def write(self, found: Sequence[Event], prompt: str = "Fix the bug") -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from support.browser import WAIT_MS, environment_of, running_browser, view_server
+from support.browser import WAIT_MS, environment_of, running_browser
+from support.view_server import running_view
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 
@@ -52,13 +53,13 @@ def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspac
     command = corral("pipeline", "run", "gate.dot")
     waits = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True)
     assert waits.returncode == 10, waits.stderr
-    with view_server(home) as address:
-        page.goto(address)
+    with running_view(home) as server:
+        page.goto(server.address)
         page.locator("a.run").click()
         expect(page.locator(".ask.question")).to_contain_text("Publish the notes?")
         route = page.url.partition("#")[2]
-    with view_server(home) as address:
-        page.goto(address)
+    with running_view(home) as server:
+        page.goto(server.address)
         page.goto(f"{page.url.partition('#')[0]}#{route}")
         expect(page.locator(".step-node.wait")).to_have_count(1)
         page.locator(".ask.question button", has_text="Publish").first.click()

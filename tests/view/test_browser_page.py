@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.browser import (
@@ -15,7 +16,6 @@ from support.browser import (
     environment_of,
     heap_size,
     running_browser,
-    view_server,
 )
 from support.scripted_agent import PROGRAM
 from support.stored_sessions import (
@@ -26,8 +26,10 @@ from support.stored_sessions import (
     write_hostile_session,
     write_session,
 )
+from support.view_server import running_view
 
 from corral import events
+from corral.comparison.plan import AgentChoice, Plan, PlannedTask
 from corral.sessions.store import Meta
 from corral.values import Usage
 
@@ -60,8 +62,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(home: Path) -> Iterator[str]:
-    with view_server(home) as found:
-        yield found
+    with running_view(home) as server:
+        yield server.address
 
 
 @pytest.fixture
@@ -216,6 +218,24 @@ def test_100000_events_scroll_with_few_elements_and_little_memory(page: Page) ->
     assert max(counts) < MOST_NODES
     assert heap_size(page) - before < MOST_GROWTH
     assert page.locator(".item.prompt").count() == 1, "the first event is at the top"
+
+
+def test_a_comparison_shows_its_attempts(page: Page, home: Path) -> None:
+    plan = Plan(
+        name="compared",
+        title="Fix the parser",
+        created=1.0,
+        agents=tuple(AgentChoice(name=name, backend=name) for name in ("one", "two")),
+        tasks=(PlannedTask(id="parser", prompt="Fix it"),),
+        cwd="/work/app",
+    )
+    folder = home / "comparisons" / plan.name
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
+    page.goto(f"{page.url.split('#')[0]}#/compare/compared")
+    expect(page.locator(".attempt")).to_have_text(["pending", "pending"], timeout=WAIT_MS)
+    page.locator(".attempt").first.click()
+    expect(page.locator(".side")).to_contain_text("one · parser")
 
 
 def test_a_wrong_token_and_another_origin_get_nothing(browser: Browser, address: str) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from corral.view import openapi
 from corral.view.auth import API, Guard, error_response
 from corral.view.calls import Call, Endpoint, Services, respond
-from corral.view.routes import batches, bundles, pipelines, runs, sessions, usage
+from corral.view.routes import batches, bundles, comparisons, pipelines, runs, sessions, usage
 
 STATIC = Path(str(files("corral.view"))) / "static"
 _MEDIA = {
@@ -28,6 +28,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *sessions.ENDPOINTS,
     *pipelines.ENDPOINTS,
     *batches.ENDPOINTS,
+    *comparisons.ENDPOINTS,
     *usage.ENDPOINTS,
     *bundles.ENDPOINTS,
 )

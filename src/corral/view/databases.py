@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral.comparison import store as comparisons
 from corral.errors import CorralError
 from corral.system import clock
 from corral.view import state
@@ -197,6 +198,7 @@ def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
         title=f"{done:,} of {batch.total:,} tasks{failed}",
         state=in_words.state,
         state_text=in_words.text,
+        comparison=comparisons.exists(batch.name),
         created=batch.created,
         updated=batch.ended or (clock.now() if batch.status == "running" else batch.created),
         last_event=batch.ended,

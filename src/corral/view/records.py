@@ -93,6 +93,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """How many permissions and questions wait for a person."""
     snippet: str = ""
     """The text around the first hit of a search."""
+    comparison: bool = False
+    """Whether a batch is a comparison of agents: ``/api/compare`` has its results."""
 
 
 class RunPage(msgspec.Struct, kw_only=True):
@@ -160,11 +162,7 @@ class Facts(msgspec.Struct, kw_only=True):
     session_id: str | None = None
     """The agent's own id of the session."""
     resume_command: str | None = None
-    """Continues the session with corral."""
-    native_resume_command: str | None = None
-    """Continues the session in the agent's own program."""
-    policy_report: str | None = None
-    """How the policy was enforced: a capability, its verdict and what enforces it in each line."""
+    """Continues the session in the agent's own program, or with corral."""
 
 
 class LogInfo(msgspec.Struct, kw_only=True):

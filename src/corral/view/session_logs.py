@@ -14,9 +14,9 @@ from threading import Lock
 import msgspec
 
 from corral import events
-from corral.values import Cost, JsonObject, Usage, as_object, as_objects
+from corral.values import Cost, Usage
 from corral.view.items import decode, plan_steps, tokens
-from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
+from corral.view.logs import PAGE, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
 from corral.view.safe_text import plain
 
@@ -30,8 +30,6 @@ MAX_PROMPT = 500
 """Characters of a prompt in the list of turns."""
 MAX_FILES = 500
 """Changed files of a turn that are listed."""
-START_EVENTS = 4
-"""Events after the first one that corral itself writes: the prompt, its files, the run's facts."""
 PLAN_PAGES = 8
 """Pages at the end of a log on which the plan is looked for."""
 
@@ -44,8 +42,6 @@ class Turn(msgspec.Struct, kw_only=True):
     error: events.Error | None = None
     usage: Usage = Usage()
     cost: Cost = Cost()
-    policy: list[JsonObject] = []
-    """The rows of the policy report, of the first turn."""
 
 
 class LogFacts(msgspec.Struct, kw_only=True):
@@ -160,29 +156,15 @@ def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn |
         turn.init = init
         turn.info.number = turn_number(init.run_id) or number
         turn.info.started, turn.info.model = init.ts, init.model
-        _read_start(log, line, turn)
+        following = log.line_at(start + len(line.data) + 1)
+        prompt = decode(following) if following is not None else None
+        if isinstance(prompt, events.Vendor) and isinstance(prompt.data, str):
+            turn.info.prompt = plain(prompt.data, MAX_PROMPT)
     last = log.line_at(end) if end is not None else None
     done = decode(last) if last is not None else None
     if last is not None and isinstance(done, events.Done):
         _finish(turn, done, last.offset)
     return turn
-
-
-def _read_start(log: LogFile, init: Line, turn: Turn) -> None:
-    """Read the events that corral itself writes after the first one."""
-    line: Line | None = init
-    for _ in range(START_EVENTS):
-        line = log.line_at(line.end) if line is not None and not line.is_cut else None
-        event = decode(line) if line is not None else None
-        match event:
-            case events.Vendor(name="prompt", data=str(text)):
-                turn.info.prompt = plain(text, MAX_PROMPT)
-            case events.Vendor(name="run_facts"):
-                turn.policy = as_objects(as_object(event.data).get("policy"))
-            case events.Vendor():
-                pass
-            case _:
-                return
 
 
 def _finish(turn: Turn, done: events.Done, offset: int) -> None:

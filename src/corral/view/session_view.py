@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.agents import registry
-from corral.errors import CorralError, ResumeLost
+from corral.errors import ResumeLost
 from corral.sessions import question_files, store
 from corral.system import clock, fs, paths
 from corral.values import as_text, as_texts
@@ -215,8 +213,6 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         pid=process.pid if process else None,
         session_id=meta.session_id,
         resume_command=None if meta.lost else f"corral run --resume {meta.id}",
-        native_resume_command=_native_resume(record, meta),
-        policy_report=_policy_report(facts),
     )
     init = next((turn.init for turn in reversed(facts.turns) if turn.init is not None), None)
     if init is not None:
@@ -225,28 +221,3 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         result.capabilities = [*init.capabilities]
         result.tools = [plain(name, 200) for name in init.tools[:500]]
     return result
-
-
-def _native_resume(record: store.SessionRecord, meta: store.Meta) -> str | None:
-    """The command line that continues a session in the agent's own program."""
-    try:
-        words = registry.find(meta.agent).native_resume
-    except CorralError:  # an agent that is not known here
-        return None
-    if not words or meta.session_id is None or meta.lost:
-        return None
-    given = {"session": meta.session_id, "home": str(record.home)}
-    folder = f"cd {shlex.quote(meta.cwd)} && " if meta.cwd else ""
-    return plain(folder + shlex.join(word.format_map(given) for word in words))
-
-
-def _policy_report(facts: LogFacts) -> str | None:
-    """How the policy was enforced, one capability in each line."""
-    rows = next((turn.policy for turn in reversed(facts.turns) if turn.policy), None)
-    if rows is None:
-        return None
-    lines = (
-        [as_text(row.get(name)) for name in ("capability", "verdict", "enforcement", "note")]
-        for row in rows
-    )
-    return plain("\n".join("  ".join(part for part in line if part) for line in lines), 20_000)

@@ -42,6 +42,7 @@ export function batchView(root, { id, query, go, title }) {
     if (isOffline) return [];
     const act = (name, done) => button(name, () => attempt(() => post(`${base}/${name === "Cancel" ? "cancel" : "retry"}`, {}, where), (found) => found?.message || done).then(refresh), { class: name === "Cancel" ? "danger" : "primary" });
     return [
+      summary.comparison ? h("a", { class: "button", href: `#/compare/${encodeURIComponent(id)}` }, "Show the comparison") : null,
       detail.failed && summary.state !== "running" ? act("Retry failed", "The failed tasks run again") : null,
       summary.state === "running" || summary.state === "queued" ? act("Cancel", "Cancelled") : null,
     ];

@@ -47,7 +47,7 @@ function differenceList(differences, level) {
   if (!known.length) return null;
   return h("ul", { class: "failures" }, known.map((each) => {
     const isClear = each.low * each.high > 0;
-    const points = (share) => `${share > 0 ? "+" : ""}${Math.round(share * 100)}`;
+    const points = (share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${Math.abs(Math.round(share * 100))}`;
     return h("li", null, h("strong", null, `${each.first} − ${each.second}`), h("span", { class: isClear ? (each.value > 0 ? "plus" : "minus") : "" }, `${points(each.value)} points`),
       h("span", { class: "dim" }, `${points(each.low)} to ${points(each.high)} (${Math.round((level ?? 0.95) * 100)} %), ${plural(each.tasks, "shared task")}${isClear ? "" : ": no clear difference"}`));
   }));

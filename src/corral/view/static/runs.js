@@ -7,12 +7,13 @@ import { moveFocus } from "./keys.js";
 
 const KINDS = [["", "All"], ["session", "Sessions"], ["pipeline", "Pipelines"], ["batch", "Batches"]];
 const STATES = [["", "Any state"], ["live", "Running"], ["waiting", "Waiting"], ["failed", "Failed"], ["success", "Finished"]];
-const FOLDERS = { session: "sessions", pipeline: "pipelines", batch: "batches", compare: "compare" };
+const FOLDERS = { session: "sessions", pipeline: "pipelines", batch: "batches" };
 const SEARCH_DELAY = 220;
 const DAY = 86400;
 
 export function runLink(run) {
-  return `#${address(`/${FOLDERS[run.kind] ?? run.kind}/${encodeURIComponent(run.id)}`, { db: run.db })}`;
+  const folder = run.comparison ? "compare" : FOLDERS[run.kind];
+  return `#${address(`/${folder}/${encodeURIComponent(run.id)}`, { db: run.db })}`;
 }
 
 export function statePill(run) {
@@ -41,7 +42,7 @@ function runRow(run, search) {
     h(
       "span",
       { class: "what" },
-      h("span", { class: "title" }, run.kind === "session" ? null : h("span", { class: "badge" }, run.kind), shorten(run.title, 200) || "(no prompt)"),
+      h("span", { class: "title" }, run.kind === "session" ? null : h("span", { class: "badge" }, run.comparison ? "comparison" : run.kind), shorten(run.title, 200) || "(no prompt)"),
       run.snippet ? h("span", { class: "snippet" }, marked(run.snippet, search)) : null,
     ),
     h("span", { class: "who" }, run.agent, run.model ? h("span", { class: "dim" }, ` ${run.model}`) : null),
@@ -151,6 +152,7 @@ export function runsView(root, { query, go, title }) {
   async function more() {
     if (isLoading) return;
     isLoading = true;
+    if (!runs.size) replace(end, h("p", { class: "dim" }, "Loading…"));
     const signal = load.signal;
     try {
       const page = await get("/api/runs", { ...filter, cursor, limit: 50 }, signal);
