@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
 
 VERSION = 1
 """The version of the JSON form, sent with ``init``."""
@@ -82,6 +82,10 @@ class Init(Envelope, frozen=True, tag="init"):
     """Which of corral's sandboxes the agent runs in; None: in none."""
     sandbox_reason: str | None = None
     """Why it runs in a sandbox."""
+    metered: bool = False
+    """Whether corral counts the model calls."""
+    meter_reason: str | None = None
+    """Why it does not."""
     version: int = msgspec.field(default_factory=partial(int, VERSION))
     """Always written: a normal default would be omitted."""
 
@@ -193,6 +197,27 @@ class UsageReport(Envelope, frozen=True, tag="usage"):
     cost: Cost | None = None
 
 
+class ModelCall(Envelope, frozen=True, tag="model_call"):
+    """A model call of the agent has ended, as corral counted it."""
+
+    type: ClassVar[Literal["model_call"]] = "model_call"
+    model: str
+    """The model that answered, else the one that was asked."""
+    usage: Usage = Usage()
+    """Of this call alone."""
+    cost: Cost = Cost()
+    side: bool = False
+    """It offers the model no tools: a title, a summary or a check beside the conversation."""
+    partial: bool = False
+    """The response was cut, or reported no complete usage: more may be billed."""
+    status: int | None = None
+    """The HTTP status; None if there was no response."""
+    first_byte_ms: int | None = None
+    duration_ms: int = 0
+    error: str | None = None
+    """Why there is no complete response."""
+
+
 class Log(Envelope, frozen=True, tag="log"):
     """A line that is not JSON, such as a banner or a warning; long lines are cut."""
 
@@ -243,6 +268,8 @@ class Done(Envelope, frozen=True, tag="done"):
     usage_by_model: dict[str, Usage] = {}
     """Model → its share of ``usage``; empty if the agent does not report it."""
     cost: Cost = Cost()
+    usage_source: UsageSource = "unknown"
+    """Where ``usage`` comes from."""
     files: tuple[FileChanged, ...] = ()
     files_complete: bool = True
     denied: tuple[DeniedCall, ...] = ()
@@ -271,6 +298,7 @@ Event = (
     | PermissionDecision
     | Plan
     | UsageReport
+    | ModelCall
     | Log
     | Error
     | Vendor

@@ -267,6 +267,13 @@ DEFINITIONS = (
         "amount",
     ),
     Definition(
+        "meter",
+        "Count the model calls with a proxy that holds the API key; unset, where it is possible.",
+        "Limits",
+        ("--meter/--no-meter",),
+        kind="switch",
+    ),
+    Definition(
         "retries",
         "How often a failed model call is repeated, 0 to 9.",
         "Limits",

@@ -78,6 +78,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Continue from ``resume`` in a new session; the old session does not change."""
     max_budget_usd: float | None = None
     """The agent's own limit on what a turn may cost."""
+    meter: bool | None = None
+    """Count the model calls of the agent, with a proxy that holds the API key: None where that is
+    possible; True refuses to start if it is not."""
     output_schema: JsonObject | None = None
     """A JSON Schema, for agents that support one; ``output`` sets it."""
     env: dict[str, str] = {}

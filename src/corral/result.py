@@ -11,7 +11,7 @@ from corral.display import Card, Displayed, count, spent
 from corral.errors import CorralError, from_event, short_traceback
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.output_types import T_co
-from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
+from corral.values import Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
 
 Value = TypeVar("Value")
 
@@ -52,6 +52,10 @@ class Result(
     usage_by_model: dict[str, Usage] = {}
     """Model → its share of ``usage``; empty if the agent does not report it."""
     cost: Cost = Cost()
+    usage_source: UsageSource = "unknown"
+    """Who counted the tokens: ``metered``, corral itself; ``reported``, the agent."""
+    meter_reason: str | None = None
+    """Why corral does not count the model calls."""
     stop_reason: str | None = None
     run_id: str = ""
     agent: str = ""
@@ -218,6 +222,8 @@ class ResultBuilder:
             usage=done.usage,
             usage_by_model=done.usage_by_model,
             cost=done.cost,
+            usage_source=done.usage_source,
+            meter_reason=self._init.meter_reason,
             stop_reason=done.stop_reason,
             run_id=done.run_id or self._init.run_id,
             agent=done.agent or self._init.agent,

@@ -23,7 +23,10 @@ JsonObject: TypeAlias = dict[str, Json]
 Coverage = Literal["complete", "partial", "unknown"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """How much a model should reason."""
-CostSource = Literal["reported", "computed", "unknown"]
+CostSource = Literal["metered", "reported", "computed", "unknown"]
+"""``metered``: by the tokens of all model calls, which corral counted, and known prices."""
+UsageSource = Literal["metered", "reported", "unknown"]
+"""``metered``: corral counted all model calls; ``reported``: by the agent."""
 MAX_TOKENS = 10**12
 MAX_USD = 1e9
 """No run uses more. A larger number is an error of the agent and would make sums useless."""

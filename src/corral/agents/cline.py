@@ -9,6 +9,7 @@ turn after six denials in a row.
 """
 
 import json
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from corral.agents.spec import (
     Form,
     Launch,
     LaunchContext,
+    MeterRoute,
     Package,
     PolicyRow,
     Probe,
@@ -135,6 +137,13 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return replace(plain, files=files, service_url=place.env.get(URL))
 
 
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    url = env.get(URL)
+    if not url or not env.get(KEY):
+        return f"model calls are counted only with {URL} and {KEY}"
+    return MeterRoute(url_env=URL, url=url, key_env=(KEY,), vendors=("openai-chat",))
+
+
 AGENTS = (
     replace(
         BASE,
@@ -152,6 +161,7 @@ AGENTS = (
         env_names=(KEY, URL),
         compile=compile_policy,
         launch=launch,
+        meter_route=meter_route,
         project_files=OWN,
     ),
 )

@@ -192,6 +192,23 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The URL of the model's service, as these settings choose it; None if it is not known."""
 
 
+class MeterRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model calls of an agent can be sent through corral's proxy, which counts them."""
+
+    url_env: str
+    """The variable with the base URL of the model's service."""
+    url: str
+    """That base URL, without the proxy."""
+    key_env: tuple[str, ...]
+    """Variables with the keys that the agent sends to the service. It gets dummy keys."""
+    vendors: tuple[str, ...]
+    """Whose APIs it may use there, as ``corral.models`` names them."""
+    unused_env: tuple[str, ...] = ()
+    """Variables with keys that the agent does not need with this service."""
+    pause_env: Mapping[str, str] = {}
+    """Variables that let the agent wait for a response without a limit."""
+
+
 RACES = "not against another process that swaps a link between the check and the write"
 """The note of a ``write`` row whose ``races`` are open."""
 
@@ -463,6 +480,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     package: Package = Package(npm="", tested="", minimum="")
     launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch] = _no_launch
     """(options, machine, prompt, vendor's id of the session to resume) → what to start."""
+    meter_route: Callable[[RunOptions, Mapping[str, str]], MeterRoute | str] | None = None
+    """(options, variables of the agent) → how its model calls can be counted by corral's proxy, or
+    the reason why they cannot."""
     explain: Callable[[Ending], CorralError | None] = _no_error
     """Why a turn failed, or None if it succeeded."""
     helpers: Mapping[str, tuple[str, ...]] = {}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
-from corral.models.spec import Encoded, Failure, Provider
+from corral.models.spec import Encoded, Failure, Provider, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.system import catalogue_overrides
@@ -173,7 +173,8 @@ class ResponseReader:
         """Read a last event without a blank line after it, for vendors whose own client does so.
         A truncated event is not read."""
         if self._sent.provider.wire.last_event_may_be_open:
-            complete = [data for data in self._sse.take_rest() if _is_json(data)]
+            rest = self._sse.take_rest()
+            complete = [data for data in rest if decode_or_none(data) is not None]
             self._translate(complete, self._sent.parts)
 
     def take_remaining(self) -> list[StreamEvent]:
@@ -182,14 +183,6 @@ class ResponseReader:
 
     def close(self) -> None:
         self._sent.answer.close()
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def failed_event(error: CorralError) -> Failed:

@@ -63,6 +63,14 @@ Translate: TypeAlias = Callable[[list[bytes], ResponseBuilder], None]
 Raises ``CorralError`` for an error inside the stream, and ``StreamBroken`` for malformed data."""
 
 
+def _error_body(status: int, message: str) -> JsonObject:
+    return {"error": {"code": status, "message": message}}
+
+
+def _is_never(data: bytes) -> bool:
+    return False
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The wire format of one API, as pure functions. A ``Provider`` says which vendor uses it."""
 
@@ -79,6 +87,17 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """Field of ``RateLimit`` → the header that holds it."""
     last_event_may_be_open: bool = False
     """The last event of a stream counts even without a blank line after it."""
+    billed_paths: tuple[str, ...] = ()
+    """How the paths of model calls end."""
+    free_paths: tuple[str, ...] = ()
+    """How the paths of calls end that cost nothing, such as those that count tokens."""
+    error_body: Callable[[int, str], JsonObject] = _error_body
+    """(status, message) → the body of an error, as this API sends it."""
+    ask_for_usage: Callable[[bytes, JsonObject], bytes | None] | None = None
+    """(body of a request, the same decoded) → the body that makes the stream report its usage; None
+    if it does so anyway. For APIs whose streams report none unless asked."""
+    is_usage_event: Callable[[bytes], bool] = _is_never
+    """Whether the data of an event is only the usage that ``ask_for_usage`` asked for."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ the backend's last item. ``Turn`` and the backend's ``explain`` read ``finish``,
 
 States of the stream:
 
-- *before init*: log lines and errors are queued (``MAX_BEFORE_INIT`` of them). The agent's own
-  ``init``, completed from our defaults, or any other item starts the stream; if it was not an
-  ``init``, a default one is emitted first. Then the queue is emitted.
+- *before init*: log lines, errors and model calls are queued (``MAX_BEFORE_INIT`` of them). The
+  agent's own ``init``, completed from our defaults, or any other item starts the stream; if it was
+  not an ``init``, a default one is emitted first. Then the queue is emitted.
 - *running*: items become events. A second ``init`` becomes a ``vendor`` event.
 - *finished*: a ``TurnEnd`` was taken. If it was a success, a later one becomes the ``vendor`` event
   ``late_result``; a failure can still be replaced.
@@ -48,6 +48,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -61,6 +62,7 @@ from corral.events import (
     FileKind,
     Init,
     Log,
+    ModelCall,
     PermissionDecision,
     PermissionRequest,
     Text,
@@ -73,7 +75,16 @@ from corral.events import (
 )
 from corral.nesting import TOO_DEEP, is_too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import MAX_TOKENS, Cost, DeniedCall, FileChanged, Json, Usage
+from corral.values import (
+    MAX_TOKENS,
+    Cost,
+    DeniedCall,
+    FileChanged,
+    Json,
+    Usage,
+    UsageSource,
+    add_by_model,
+)
 
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
@@ -103,6 +114,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     resume_token: str | None = None
 
 
+class _Spent(NamedTuple):
+    usage: Usage
+    by_model: dict[str, Usage]
+    cost: Cost
+    source: UsageSource
+
+
 class EventNormalizer:
     """The normalizer of one turn. ``existed`` tells whether a path existed before the turn."""
 
@@ -120,7 +138,7 @@ class EventNormalizer:
         self._label = init.label
         self._session_id = init.session_id
         self._seq = 0
-        self._before_init: list[Log | Error] = []
+        self._before_init: list[Log | Error | ModelCall] = []
         self._open: OrderedDict[str, _Open] = OrderedDict()
         """By our own ids, in the order they came. Ordered: its first is found at once."""
         self._renamed: dict[str, deque[str]] = {}
@@ -134,6 +152,7 @@ class EventNormalizer:
         """Paths that we wrote for the agent: the result of its call reports no further change."""
         self._usage = Usage()
         self._cost = Cost()
+        self._metered: list[ModelCall] = []
         self._warned_implausible = False
         self.finish: TurnEnd | None = None
         self.answered = False
@@ -192,13 +211,15 @@ class EventNormalizer:
         if error is not None:
             self._emit(error.event(), ts, out)
         finish = self.finish or TurnEnd(ok=False)
+        spent = self._spent(finish)
         done = Done(
             status=error.status if error else "success",
             stop_reason=finish.stop_reason,
             model=finish.model,
-            usage=finish.usage if finish.usage != Usage() else self._usage,
-            usage_by_model=finish.usage_by_model,
-            cost=finish.cost if finish.cost != Cost() else self._cost,
+            usage=spent.usage,
+            usage_by_model=spent.by_model,
+            cost=spent.cost,
+            usage_source=spent.source,
             text=ending.text,
             text_complete=ending.text_complete,
             output=ending.output,
@@ -213,11 +234,32 @@ class EventNormalizer:
         self._emit(done, ts, out)
         return out
 
+    def _spent(self, finish: TurnEnd) -> _Spent:
+        """What corral counted; if it counted nothing, what the agent reported."""
+        usage = finish.usage if finish.usage != Usage() else self._usage
+        cost = finish.cost if finish.cost != Cost() else self._cost
+        if not self._metered:
+            source: UsageSource = "unknown" if usage == Usage() else "reported"
+            return _Spent(usage, finish.usage_by_model, cost, source)
+        counted, by_model = Usage(), dict[str, Usage]()
+        for call in self._metered:
+            counted += call.usage
+            by_model = add_by_model(by_model, {call.model: call.usage})
+        billed = [call.cost.usd for call in self._metered if call.usage != Usage()]
+        known = [usd for usd in billed if usd is not None]
+        if len(known) == len(billed):
+            cost = Cost(sum(known), "metered") if known else Cost()
+        by_model = {name: each for name, each in by_model.items() if each != Usage()}
+        return _Spent(counted, by_model, cost, "metered")
+
     def _handle_item(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
         if isinstance(item, TurnEnd):
             self._handle_turn_end(item, ts, out)
-        elif self._seq or self._begin_or_queue(item, ts, out):
-            self._handle_event(item, ts, out)
+        else:
+            if isinstance(item, ModelCall):
+                self._metered.append(item)
+            if self._seq or self._begin_or_queue(item, ts, out):
+                self._handle_event(item, ts, out)
 
     def _handle_event(self, item: Event, ts: float, out: list[Event]) -> None:
         match item:
@@ -292,7 +334,7 @@ class EventNormalizer:
 
     def _begin_or_queue(self, item: Event, ts: float, out: list[Event]) -> bool:
         """Start the stream or queue the item; whether the item is still to be handled."""
-        if isinstance(item, Log | Error) and len(self._before_init) < MAX_BEFORE_INIT:
+        if isinstance(item, Log | Error | ModelCall) and len(self._before_init) < MAX_BEFORE_INIT:
             self._before_init.append(item)
             return False
         is_init = isinstance(item, Init)
@@ -311,6 +353,8 @@ class EventNormalizer:
             auth=init.auth or default.auth,
             sandbox=default.sandbox,
             sandbox_reason=default.sandbox_reason,
+            metered=default.metered,
+            meter_reason=default.meter_reason,
             capabilities=init.capabilities or default.capabilities,
             resumed=init.resumed or default.resumed,
         )

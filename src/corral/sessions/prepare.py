@@ -30,8 +30,10 @@ from corral.agents.spec import (
     AgentSpec,
     CompiledPolicy,
     Ending,
+    InProcess,
     Launch,
     LaunchContext,
+    MeterRoute,
     acp_transport,
 )
 from corral.errors import (
@@ -46,7 +48,7 @@ from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
 from corral.sessions import enforcement
-from corral.sessions.credentials import choose_credentials
+from corral.sessions.credentials import ChosenCredentials, choose_credentials
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -81,6 +83,7 @@ COMMON = frozenset(
         "label",
         "otel",
         "sandbox",
+        "meter",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
@@ -115,6 +118,10 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The sandbox that the agent is started in."""
     sandbox_reason: str = ""
     """Why it is used."""
+    meter: MeterRoute | None = None
+    """How the model calls are counted by the model proxy; None if they are not."""
+    meter_reason: str | None = None
+    """Why corral does not count the model calls."""
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose
@@ -252,6 +259,7 @@ def prepare(
     payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
     chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
     credentials = chosen.files
+    route = _meter_route(agent, run, program, chosen)
     return PreparedRun(
         agent=agent,
         run=run,
@@ -259,6 +267,8 @@ def prepare(
         program=program,
         environment=chosen.environment,
         auth=chosen.kind,
+        meter=None if isinstance(route, str) else route,
+        meter_reason=route if isinstance(route, str) else None,
         compiled=decision.compiled,
         sandbox=decision.sandbox,
         sandbox_reason=decision.reason,
@@ -365,6 +375,37 @@ def _program(
 
         found, env = with_recorder(agent, run, found, env)
     return agent, found, env
+
+
+def _meter_route(
+    agent: AgentSpec, run: RunOptions, program: programs.FoundProgram, chosen: ChosenCredentials
+) -> MeterRoute | str | None:
+    """How the model calls are counted, or why they are not; None for an agent that runs in this
+    process: its calls are counted where they are made. Raises ``ConfigError``."""
+    if isinstance(agent.transport, InProcess):
+        return None
+    if run.meter is False:
+        return "meter is off"
+    route: MeterRoute | str
+    is_wrapped = run.program is not None and not program.packaged
+    if run.replay is not None:
+        route = "a recording makes no model calls"
+    elif agent.meter_route is None:
+        route = f"{agent.title} cannot be told to use another URL for its model"
+    elif chosen.kind != "api_key" or (run.auth == "inherit" and chosen.files):
+        route = "model calls are counted only with an API key"
+    elif run.sandbox == "agent":
+        route = "the agent's own sandbox may not reach this machine"
+    elif is_wrapped and run.meter is None:
+        route = f"{run.program} may run the agent on another machine: set meter to count its calls"
+    else:
+        route = agent.meter_route(run, chosen.environment.agent_values)
+    if isinstance(route, str) and run.meter:
+        raise ConfigError(
+            f"the model calls of {agent.name} cannot be counted: {route}",
+            hint="Leave meter out to run without it.",
+        )
+    return route
 
 
 def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:

@@ -297,6 +297,8 @@ class Turn(Generic[T_co]):
             auth=prepared.auth,
             sandbox=None if prepared.sandbox is None else prepared.sandbox.method,
             sandbox_reason=prepared.sandbox_reason or None,
+            metered=prepared.meter_reason is None,
+            meter_reason=prepared.meter_reason,
             capabilities=prepared.agent.capabilities,
             resumed=meta.session_id is not None,
             run_id=self._record.next_run_id,

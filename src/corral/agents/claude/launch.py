@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from corral.agents.claude.policy import SETTINGS_FILE
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import check_effort
-from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed
 from corral.options import RunOptions
 from corral.values import Json, as_object
@@ -91,6 +92,14 @@ _SYSTEM_FILE = "system.md"
 _GUARD = "\u2060"
 """A word joiner: trimming does not remove it, and no model sees it."""
 
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+_PATIENT = {
+    "API_FORCE_IDLE_TIMEOUT": "0",
+    "API_TIMEOUT_MS": "100000000",
+    "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
+    "CLAUDE_ENABLE_BYTE_WATCHDOG": "0",
+}
+"""Without these it sends a request again if the response takes long."""
 _SWITCHES = {
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_TELEMETRY": "1",
@@ -166,6 +175,19 @@ def _service_url(place: LaunchContext) -> str | None:
     if any(place.env.get(name) for name in _CLOUDS):
         return None
     return place.env.get("ANTHROPIC_BASE_URL") or ANTHROPIC
+
+
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    keys = tuple(name for name in _KEYS if env.get(name))
+    if any(env.get(name) for name in _CLOUDS) or not keys:
+        return f"model calls are counted only with {' or '.join(_KEYS)}"
+    return MeterRoute(
+        url_env="ANTHROPIC_BASE_URL",
+        url=env.get("ANTHROPIC_BASE_URL") or ANTHROPIC,
+        key_env=keys,
+        vendors=("anthropic",),
+        pause_env=_PATIENT,
+    )
 
 
 def _fetch_settings(place: LaunchContext) -> dict[str, Json]:

@@ -61,6 +61,7 @@ _HEADLESS = AgentSpec(
     ),
     compile=policy.compile_policy,
     launch=launch.launch,
+    meter_route=launch.meter_route,
     explain=errors.explain,
     native_schema=is_supported_schema,
     tools=policy.TOOLS,

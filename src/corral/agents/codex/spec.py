@@ -63,6 +63,7 @@ HEADLESS = AgentSpec(
     ),
     compile=policy.compile_headless,
     launch=launch.launch,
+    meter_route=launch.meter_route,
     explain=errors.explain,
     read_stderr=stream.read_stderr,
     tools=policy.TOOLS,

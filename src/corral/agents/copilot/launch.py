@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Mapping
 
 from corral.agents.copilot.errors import KEY_HINT
 from corral.agents.shared import mcp_config
@@ -13,7 +14,7 @@ from corral.agents.shared.launch_checks import (
     refuse_project_files,
     refuse_user_settings,
 )
-from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.values import Json
@@ -95,6 +96,20 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         files=_files(run),
         notes=(_auth(run, place),),
         service_url=place.env.get(PROVIDER),
+    )
+
+
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    keys = tuple(name for name in _KEYS if env.get(name))
+    url = env.get(PROVIDER)
+    if not url or not keys or env.get("COPILOT_PROVIDER_TYPE") == "azure":
+        return f"model calls are counted only with {PROVIDER} and its key"
+    return MeterRoute(
+        url_env=PROVIDER,
+        url=url,
+        key_env=keys,
+        vendors=("openai-chat", "openai", "anthropic"),
+        unused_env=(*TOKENS,),
     )
 
 

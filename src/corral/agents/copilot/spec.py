@@ -86,6 +86,7 @@ _HEADLESS = AgentSpec(
     cumulative_usage=True,
     compile=policy.compile_headless,
     launch=launch.launch_headless,
+    meter_route=launch.meter_route,
     explain=errors.explain,
     tools=policy.TOOLS,
     probe=Probe(

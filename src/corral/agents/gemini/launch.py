@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.agents.gemini.policy import POLICY_FILE
 from corral.agents.shared import mcp_config, prompt_command
-from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, image_name
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
 from corral.values import Json
@@ -219,6 +219,19 @@ _SERVICES = {
 def _service_url(method: str, place: LaunchContext) -> str | None:
     variable, url = _SERVICES.get(method, ("", None))
     return place.env.get(variable) or url
+
+
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    if _on(env.get("GOOGLE_GENAI_USE_VERTEXAI")) or not env.get("GEMINI_API_KEY"):
+        return "model calls are counted only with GEMINI_API_KEY"
+    variable, url = _SERVICES["gemini-api-key"]
+    return MeterRoute(
+        url_env=variable,
+        url=env.get(variable) or url or "",
+        key_env=("GEMINI_API_KEY",),
+        vendors=("gemini",),
+        unused_env=("GOOGLE_API_KEY",),
+    )
 
 
 def _on(value: str | None) -> bool:

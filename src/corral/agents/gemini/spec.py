@@ -99,6 +99,7 @@ _HEADLESS = AgentSpec(
     package=_PACKAGE,
     compile=policy.compile_headless,
     launch=launch.launch,
+    meter_route=launch.meter_route,
     explain=errors.explain,
     read_stderr=errors.read_stderr,
     tools=TOOLS,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from corral.agents.opencode.errors import KEY_HINT
 from corral.agents.opencode.policy import RIPGREP, offers_shell
 from corral.agents.shared import hook_script, mcp_config
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
-from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
 from corral.values import Json
@@ -147,6 +148,19 @@ def _service_url(run: RunOptions, place: LaunchContext) -> str | None:
     """Known only for the model behind OPENAI_BASE_URL: OpenCode has a service for each provider."""
     behind_url = (run.model or "").startswith(f"{CUSTOM}/")
     return place.env.get("OPENAI_BASE_URL") if behind_url else None
+
+
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    is_custom = (run.model or "").startswith(f"{CUSTOM}/")
+    if not is_custom or not env.get("OPENAI_BASE_URL") or not env.get("OPENAI_API_KEY"):
+        return f"model calls are counted only of {CUSTOM}/…, with OPENAI_BASE_URL and its key"
+    return MeterRoute(
+        url_env="OPENAI_BASE_URL",
+        url=env["OPENAI_BASE_URL"],
+        key_env=("OPENAI_API_KEY",),
+        vendors=("openai-chat",),
+        unused_env=tuple(name for name in SECRET_ENV if name != "OPENAI_API_KEY"),
+    )
 
 
 def _rules(place: LaunchContext) -> dict[str, Json]:

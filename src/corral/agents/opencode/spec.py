@@ -62,6 +62,7 @@ _ACP = AgentSpec(
     ),
     compile=policy.compile_acp,
     launch=launch.launch_acp,
+    meter_route=launch.meter_route,
     explain=errors.explain,
     tools=policy.TOOLS,
     probe=Probe(

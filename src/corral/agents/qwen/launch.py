@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from corral.agents.qwen.policy import SETTINGS_FILE
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, find_credentials
-from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext
+from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import UntrustedFolder
 from corral.options import RunOptions
 from corral.values import Json
@@ -65,6 +66,20 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     base = _launch(run, place)
     return replace(base, argv=(*base.argv, "--acp"))
+
+
+def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+    key = next((name for name in _SERVICES if env.get(name)), None)
+    if key is None:
+        return f"model calls are counted only with {' or '.join(_SERVICES)}"
+    service, url_env, url = _SERVICES[key]
+    return MeterRoute(
+        url_env=url_env,
+        url=env.get(url_env) or url,
+        key_env=(key,),
+        vendors=("openai-chat" if service == "openai" else service,),
+        unused_env=tuple(name for name in _SERVICES if name != key),
+    )
 
 
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:

@@ -87,6 +87,7 @@ _HEADLESS = AgentSpec(
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
     compile=compile_policy,
     launch=launch.launch,
+    meter_route=launch.meter_route,
     explain=explain,
     tools=TOOLS,
     probe=Probe(

@@ -312,6 +312,21 @@ def _invalid_response(provider: Provider, data: bytes, error: Exception) -> Stre
     return StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
 
 
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    413: "request_too_large",
+    504: "timeout_error",
+}
+
+
+def error_body(status: int, message: str) -> JsonObject:
+    kind = _ERROR_TYPES.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
 def failure(failure: Failure) -> CorralError:
     match decode_or_none(failure.body):
         case {"error": dict(error)}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.models.anthropic.request import encode
-from corral.models.anthropic.response import failure, read, translator
+from corral.models.anthropic.response import error_body, failure, read, translator
 from corral.models.spec import Provider, Wire
 
 LIMITS = {
@@ -19,6 +19,9 @@ WIRE = Wire(
     read=read,
     failure=failure,
     rate_limit_headers=LIMITS,
+    billed_paths=("/messages",),
+    free_paths=("/messages/count_tokens",),
+    error_body=error_body,
 )
 
 PROVIDERS = (

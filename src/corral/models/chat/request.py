@@ -240,3 +240,17 @@ def _document(part: Document, provider: Provider) -> JsonObject:
         "file_data": f"data:{media_type};base64,{data}",
     }
     return {"type": "file", "file": file}
+
+
+def ask_for_usage(body: bytes, request: JsonObject) -> bytes | None:
+    """The body of a streamed request that asks for the usage. Only these bytes are added, where
+    possible."""
+    if request.get("stream") is not True:
+        return None
+    options = request.get("stream_options")
+    if options is None and "stream_options" not in request:
+        return body.replace(b"{", b'{"stream_options":{"include_usage":true},', 1)
+    if isinstance(options, dict) and options.get("include_usage") is True:
+        return None
+    given = options if isinstance(options, dict) else {}
+    return msgspec.json.encode({**request, "stream_options": {**given, "include_usage": True}})

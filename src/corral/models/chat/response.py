@@ -101,6 +101,15 @@ def translator(provider: Provider) -> Translate:
     return _ResponseReader(provider).translate
 
 
+def is_usage_event(data: bytes) -> bool:
+    """Whether the chunk has the usage and nothing of the answer."""
+    match decode_or_none(data):
+        case {"choices": [], "usage": dict()}:
+            return True
+        case _:
+            return False
+
+
 def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
     _ResponseReader(provider).translate([body], builder)
     return decode_or_none(body)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.models.chat.request import encode
-from corral.models.chat.response import read, translator
-from corral.models.openai.errors import LIMITS, failure
+from corral.models.chat.request import ask_for_usage, encode
+from corral.models.chat.response import is_usage_event, read, translator
+from corral.models.openai.errors import LIMITS, error_body, failure
 from corral.models.spec import Provider, Wire
 
 WIRE = Wire(
@@ -14,6 +14,10 @@ WIRE = Wire(
     read=read,
     failure=failure,
     rate_limit_headers=LIMITS,
+    billed_paths=("/chat/completions",),
+    error_body=error_body,
+    ask_for_usage=ask_for_usage,
+    is_usage_event=is_usage_event,
 )
 
 PROVIDERS = (

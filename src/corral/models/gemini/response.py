@@ -11,7 +11,7 @@ from corral.model_types import Reason
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage
+from corral.values import Json, JsonObject, Usage
 
 FINISHES: dict[str, Reason] = {
     "STOP": "stop",
@@ -197,6 +197,20 @@ def _count(usage: _Usage | None, parts: ResponseBuilder) -> None:
         cache_read=usage.cached_content_token_count,
         coverage="partial" if read is None or written is None else "complete",
     )
+
+
+_STATUS_NAMES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    502: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+def error_body(status: int, message: str) -> JsonObject:
+    name = _STATUS_NAMES.get(status, "FAILED_PRECONDITION")
+    return {"error": {"code": status, "message": message, "status": name}}
 
 
 def failure(failure: Failure) -> CorralError:

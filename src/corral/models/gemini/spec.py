@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.models.gemini.request import encode
-from corral.models.gemini.response import failure, read, translator
+from corral.models.gemini.response import error_body, failure, read, translator
 from corral.models.spec import Provider, Traits, Wire
 
 WIRE = Wire(
@@ -13,6 +13,9 @@ WIRE = Wire(
     read=read,
     failure=failure,
     last_event_may_be_open=True,
+    billed_paths=(":generateContent", ":streamGenerateContent"),
+    free_paths=(":countTokens",),
+    error_body=error_body,
 )
 
 PROVIDERS = (

@@ -58,6 +58,15 @@ _IMAGE = re.compile(r"(invalid|unsupported|empty|failed_to_download)_image|^imag
 _WAIT = re.compile(r"try again in (?:(\d+)m(?!s))?(?:([\d.]+)(ms|s))?", re.IGNORECASE)
 
 
+_ERROR_CODES = {401: "invalid_api_key", 402: "budget_exceeded"}
+
+
+def error_body(status: int, message: str) -> JsonObject:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    code = _ERROR_CODES.get(status)
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
 def failure(failure: Failure) -> CorralError:
     return _error(
         failure.provider, _error_object(decode_or_none(failure.body)), failure.model, failure

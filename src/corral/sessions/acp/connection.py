@@ -119,6 +119,7 @@ _log = logging.getLogger("corral.sessions")
 
 if TYPE_CHECKING:
     from corral.sessions.acp.client_files import ClientFiles
+    from corral.sessions.metering import Meter
 
 PAGES = 100
 """Pages of a session list that are read: a list may never end."""
@@ -306,6 +307,8 @@ class Connection:
         self.agent: AgentFeatures | None = None
         self.notes: tuple[str, ...] = ()
         self.service_url: str | None = None
+        self.meter: Meter | None = None
+        """Counts the model calls of the process."""
         self.argv: tuple[str, ...] = ()
         self.sessions = 0
         """Sessions served so far."""
@@ -317,9 +320,24 @@ class Connection:
         """Start the agent and initialize the connection. If that fails, the error is raised and
         nothing is left running."""
         self = cls(prepared, redactor)
+        if prepared.meter is not None:
+            from corral.sessions.metering import Meter
+
+            self.meter = await Meter.open(prepared)
+            prepared = self.meter.prepared
+        try:
+            return await self._start(prepared, record)
+        except BaseException:
+            await self._close_meter()
+            raise
+
+    async def _start(self, prepared: PreparedRun, record: SessionRecord) -> Connection:
+        redactor = self._redactor
         launch = prepared.agent.launch(
             prepared.run, prepared.launch_context(record.folder), "", None
         )
+        if self.meter is not None:
+            launch = self.meter.described(launch)
         write_private_home(launch, prepared, record)
         self._acp.session_meta = launch.session_meta
         self.notes = launch.notes
@@ -546,6 +564,11 @@ class Connection:
                 self._process.close_stdin()
                 await self._process.end(grace)
             self._fail_all(ProcessFailed("the connection was closed"))
+            await self._close_meter()
+
+    async def _close_meter(self) -> None:
+        if self.meter is not None:
+            await self.meter.close()
 
     async def _pump(self, ready: Callable[[], bool]) -> None:
         process = self._process

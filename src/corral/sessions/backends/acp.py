@@ -211,6 +211,8 @@ class AcpBackend:
         if session.was_prompted:
             connection.drop_late_text(session)
         session.was_prompted = True
+        if connection.meter is not None:
+            connection.meter.subscribe(self.emit)
         self._call = connection.prompt(session, self._blocks())
 
     async def receive(self) -> list[RawEvent] | None:
@@ -310,6 +312,8 @@ class AcpBackend:
             self._timer.cancel()
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
+        if connection is not None and connection.meter is not None:
+            connection.meter.unsubscribe(self.emit)
         if connection is not None and connection.dead is not None:
             self._source.session = None
 

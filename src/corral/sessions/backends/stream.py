@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
     from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.sessions.backends.command_hook import HookedCalls
+    from corral.sessions.metering import Meter
     from corral.system.hook_socket import HookSocket
 
 
@@ -97,6 +98,7 @@ class StreamBackend:
             in_sandbox = prepared.sandbox is not None
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
+        self._meter: Meter | None = None
         self._turn_ended = False
         self._stderr_lines = StderrLines(self._on_stderr_line)
         self._launch: Launch | None = None
@@ -122,6 +124,12 @@ class StreamBackend:
         prepared, record = self._prepared, self._record
         if record.meta.lost:
             raise no_conversation(record.meta)
+        if prepared.meter is not None:
+            from corral.sessions.metering import Meter
+
+            self._meter = await Meter.open(prepared)
+            self._meter.subscribe(self.emit)
+            self._prepared = prepared = self._meter.prepared
         context = prepared.launch_context(record.folder)
         if self._hook_socket is not None:
             await self._hook_socket.open()
@@ -130,6 +138,8 @@ class StreamBackend:
         forks = prepared.run.fork and resume == record.meta.forked_from
         run = replace(prepared.run, fork=forks)
         launch = prepared.agent.launch(run, context, self._prompt, resume)
+        if self._meter is not None:
+            launch = self._meter.described(launch)
         self._stdin = launch.stdin
         if self._transport.two_way is not None:
             self._stdin = await self._with_files(launch, self._transport.two_way)
@@ -265,7 +275,9 @@ class StreamBackend:
             while (chunk := await self._process.read_interruptible()) != b"":
                 items += self._handle_items(self._stream.receive(chunk)) if chunk else []
         await self.close()
-        return [*items, *self._stream.end()]
+        items += [*self._own_items, *self._stream.end()]
+        self._own_items = []
+        return items
 
     async def close(self) -> None:
         try:
@@ -275,6 +287,8 @@ class StreamBackend:
                 await self._questions.close()
         finally:
             await self._end_process()
+            if self._meter is not None:
+                await self._meter.close()
 
     async def _end_process(self) -> None:
         if self._process is not None:

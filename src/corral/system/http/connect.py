@@ -7,10 +7,10 @@ import os
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
+from typing import TypeVar, cast
 
 from corral.errors import CorralError, NetworkFailed
-from corral.system.http.connection import LARGEST_HEAD, Connection, error_text
+from corral.system.http.connection import LARGEST_HEAD, error_text
 from corral.system.http.proxy import Proxy
 from corral.system.http.request import Origin
 from corral.system.http.tunnel import check_response, connect_request, proxy_error
@@ -18,9 +18,12 @@ from corral.system.http.tunnel import check_response, connect_request, proxy_err
 NEXT_ADDRESS = 0.25
 """Seconds after which another address of the host is tried at the same time."""
 
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-async def connect(origin: Origin, make: Callable[[], Connection], seconds: float) -> Connection:
-    """Connect to the origin within ``seconds``. Raises ``NetworkFailed``."""
+
+async def connect(origin: Origin, make: Callable[[], P], seconds: float) -> P:
+    """Connect to the origin within ``seconds``, with the protocol that ``make`` returns. Raises
+    ``NetworkFailed``."""
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
@@ -31,7 +34,7 @@ async def connect(origin: Origin, make: Callable[[], Connection], seconds: float
         raise _connect_error(error, origin, seconds if scope.expired() else None) from error
 
 
-async def _connect_directly(origin: Origin, make: Callable[[], Connection]) -> Connection:
+async def _connect_directly(origin: Origin, make: Callable[[], P]) -> P:
     loop = asyncio.get_running_loop()
     host = origin.host
     context = _tls_context() if origin.secure else None
@@ -42,9 +45,7 @@ async def _connect_directly(origin: Origin, make: Callable[[], Connection]) -> C
     return connection
 
 
-async def _connect_through_proxy(
-    origin: Origin, proxy: Proxy, make: Callable[[], Connection]
-) -> Connection:
+async def _connect_through_proxy(origin: Origin, proxy: Proxy, make: Callable[[], P]) -> P:
     loop = asyncio.get_running_loop()
     try:
         if not origin.secure:

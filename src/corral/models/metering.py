@@ -1,0 +1,287 @@
+"""Which model call a request on the wire is, and what its response uses.
+
+The model proxy (``corral.system.model_proxy``) passes the bytes of an agent's requests and of the
+vendor's responses through. This module reads them: it says which requests are model calls, which
+cost nothing and which are not known, and a ``CallMeter`` reads the usage from the body of a
+response. The usage is read with the vendor's wire format (``Wire.translator`` and ``Wire.read``),
+as for corral's own model calls. There is no I/O and no clock here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.errors import CorralError
+from corral.model_types import TextDelta, ThinkingDelta, ToolCallDelta
+from corral.models.spec import Provider, decode_or_none
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
+from corral.values import (
+    Cost,
+    Json,
+    JsonObject,
+    Usage,
+    as_list,
+    as_object,
+    int_or_none,
+    is_list,
+    is_object,
+)
+
+LARGEST_BODY = 256 * 1024 * 1024
+"""Bytes of a response in one piece that is read. It may contain images."""
+EVENT_STREAM = "text/event-stream"
+MEDIA_STRING = 4096
+"""Characters. A longer string without a space is taken for encoded media."""
+BYTES_PER_TOKEN = 2
+"""A lower bound for the text of prompts: most text and code has 3 to 4 bytes per token."""
+MEDIA_BYTES_PER_TOKEN = 50
+"""The same for media in base64."""
+_LISTS = "/models"
+_OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call, as the agent sent it."""
+
+    provider: Provider
+    model: str
+    """As requested."""
+    tools: int = 0
+    """How many tools it declares."""
+    input_bound: int = 0
+    """No fewer tokens than the input of a usual prompt has."""
+    output_limit: int | None = None
+    """The limit on output tokens in the request."""
+    added_usage: bytes | None = None
+    """The body that asks for the usage, where the agent's own does not."""
+
+    @property
+    def model_id(self) -> str:
+        """The model as the catalogue names it."""
+        return f"{self.provider.name}:{self.model}"
+
+
+class FreeRequest(msgspec.Struct, frozen=True):
+    """A request that costs nothing."""
+
+
+class UnknownRequest(msgspec.Struct, frozen=True):
+    """A request that is not passed on, and why."""
+
+    reason: str
+
+
+def read_request(
+    providers: Sequence[Provider], method: str, target: str, body: bytes
+) -> ModelRequest | FreeRequest | UnknownRequest:
+    """What a request is, if the agent may use the APIs of ``providers``. ``target`` is the path
+    with its query."""
+    path = unquote(target.partition("?")[0])
+    if method == "GET" and (path.endswith(_LISTS) or f"{_LISTS}/" in path):
+        return FreeRequest()
+    if method != "POST":
+        return UnknownRequest(f"{method} {path} is not a model call")
+    for provider in providers:
+        if path.endswith(provider.wire.free_paths or ("\0",)):
+            return FreeRequest()
+    for provider in providers:
+        if path.endswith(provider.wire.billed_paths or ("\0",)):
+            return _read_call(provider, path, body)
+    return UnknownRequest(f"{path} is not a model call that can be counted")
+
+
+def _read_call(provider: Provider, path: str, body: bytes) -> ModelRequest | UnknownRequest:
+    request = decode_or_none(body)
+    if not is_object(request):
+        return UnknownRequest("the body of the model call is not a JSON object")
+    ask = provider.wire.ask_for_usage if provider.traits.stream_usage else None
+    return ModelRequest(
+        provider=provider,
+        model=_model(path, request),
+        tools=_tools(request),
+        input_bound=input_bound(request, len(body)),
+        output_limit=_output_limit(request),
+        added_usage=None if ask is None else ask(body, request),
+    )
+
+
+def _model(path: str, request: JsonObject) -> str:
+    """In the path (``…/models/NAME:method``), or in the body."""
+    _, found, rest = path.rpartition(f"{_LISTS}/")
+    if found and ":" in rest:
+        return rest.rpartition(":")[0]
+    name = request.get("model")
+    return name.removeprefix("models/") if isinstance(name, str) else ""
+
+
+def _tools(request: JsonObject) -> int:
+    """A tool may be a list of functions."""
+    groups = [as_object(each) for each in as_list(request.get("tools"))]
+    nested = [next((v for v in each.values() if is_list(v)), None) for each in groups]
+    return sum(1 if each is None else len(each) for each in nested)
+
+
+def _output_limit(request: JsonObject) -> int | None:
+    given = [int_or_none(request.get(name)) for name in _OUTPUT_LIMITS]
+    given.append(int_or_none(as_object(request.get("generationConfig")).get("maxOutputTokens")))
+    return next((limit for limit in given if limit is not None), None)
+
+
+def input_bound(request: Json, size: int) -> int:
+    """An estimate of the input tokens that is too high rather than too low. ``size`` is that of the
+    request in bytes."""
+    media = 0
+    open_values: list[Json] = [request]
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, dict):
+            open_values.extend(value.values())
+        elif isinstance(value, list):
+            open_values.extend(value)
+        elif isinstance(value, str) and len(value) > MEDIA_STRING and " " not in value:
+            media += len(value)
+    return max(0, size - media) // BYTES_PER_TOKEN + media // MEDIA_BYTES_PER_TOKEN + 1
+
+
+class CallMeter:
+    """Reads the usage of one call from its response: ``start`` with the head, ``receive`` with the
+    body as it comes, ``end``."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.request = request
+        provider = request.provider
+        self._builder = ResponseBuilder(provider.name, request.model)
+        self._translate = provider.wire.translator(provider)
+        self._events = SseDecoder()
+        self._body: list[bytes] | None = None
+        """The pieces of a body that is not a stream of events."""
+        self._size = 0
+        self._is_success = False
+        self._is_broken = False
+        self._ended_well = False
+        self.streamed_bytes = 0
+        """Bytes of the answer that have come, as text."""
+
+    def start(self, status: int, media_type: str) -> None:
+        """The head of the response has come. An error is not billed, and its body is not read."""
+        self._is_success = 200 <= status < 300
+        if media_type != EVENT_STREAM:
+            self._body = []
+
+    def receive(self, data: bytes) -> None:
+        """A piece of the body, decoded. It may be cut anywhere."""
+        if not self._is_success or self._is_broken:
+            return
+        if self._body is not None:
+            self._body.append(data)
+            self._size += len(data)
+            self._is_broken = self._size > LARGEST_BODY
+            return
+        try:
+            self._read_events(self._events.receive(data))
+        except CorralError:  # an error inside the stream, or one that cannot be read
+            self._is_broken = True
+
+    def end(self, *, complete: bool) -> None:
+        """The response has ended; ``complete`` tells whether that is its real end."""
+        if not self._is_success or self._is_broken:
+            return
+        try:
+            if self._body is not None:
+                self._read_body(b"".join(self._body))
+            elif self.request.provider.wire.last_event_may_be_open:
+                rest = self._events.take_rest()
+                self._read_events([data for data in rest if decode_or_none(data) is not None])
+        except CorralError:
+            self._is_broken = True
+        self._ended_well = complete and self._builder.finish is not None
+
+    @property
+    def model(self) -> str:
+        """The model that answered, else the one that was asked."""
+        return self._builder.model or self.request.model
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the response was cut, or had no complete usage: more may be billed."""
+        is_complete = self._ended_well and self._builder.usage.coverage == "complete"
+        return self._is_success and not is_complete
+
+    @property
+    def usage(self) -> Usage:
+        """The usage as far as the vendor has reported it."""
+        usage = self._builder.usage.plausible()
+        if usage != Usage() and self.is_partial:
+            return replace(usage, coverage="partial")
+        return usage
+
+    def _read_events(self, data: list[bytes]) -> None:
+        self._translate(data, self._builder)
+        for event in self._builder.take_events():
+            if isinstance(event, TextDelta | ThinkingDelta):
+                self.streamed_bytes += len(event.text)
+            elif isinstance(event, ToolCallDelta):
+                self.streamed_bytes += len(event.arguments)
+
+    def _read_body(self, body: bytes) -> None:
+        wire = self.request.provider.wire
+        if body[:1] == b"[":  # a stream that was not asked for as events is a list of chunks
+            chunks = as_list(decode_or_none(body))
+            self._read_events([msgspec.json.encode(chunk) for chunk in chunks])
+        else:
+            wire.read(body, self._builder, self.request.provider)
+
+
+class UsageEventFilter:
+    """Takes the events with nothing but usage out of a stream, for an agent that did not ask for
+    them. All other bytes are passed on unchanged."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._is_usage = provider.wire.is_usage_event
+        self._buffer = b""
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes to pass on: of complete events only."""
+        self._buffer += data
+        out: list[bytes] = []
+        while (end := _event_end(self._buffer)) is not None:
+            event, self._buffer = self._buffer[:end], self._buffer[end:]
+            if not any(map(self._is_usage, SseDecoder().receive(event))):
+                out.append(event)
+        return b"".join(out)
+
+    def take_rest(self) -> bytes:
+        """What is left at the end of the stream."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+
+def _event_end(data: bytes) -> int | None:
+    """Where the first event ends: after its blank line."""
+    found = [(data.find(blank), len(blank)) for blank in (b"\n\n", b"\r\n\r\n")]
+    ends = [at + size for at, size in found if at >= 0]
+    return min(ends) if ends else None
+
+
+class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call that has ended, in whatever way."""
+
+    request: ModelRequest
+    model: str
+    """The model that answered, else the one that was asked."""
+    usage: Usage = Usage()
+    cost: Cost = Cost()
+    status: int | None = None
+    """The HTTP status; None if there was no response."""
+    is_partial: bool = False
+    """The response was cut, or had no complete usage: more may be billed than ``usage``."""
+    first_byte: float | None = None
+    """Seconds from the request to the first byte of the response."""
+    duration: float = 0.0
+    error: str | None = None
+    """Why there is no complete response."""

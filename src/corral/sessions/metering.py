@@ -1,0 +1,144 @@
+"""Counts the model calls of an agent: its requests go through the model proxy.
+
+The agent is started with the URL of the proxy instead of that of the model's service, and with a
+dummy key instead of the real one (``Meter.prepared``). Each call is an event ``model_call``. The
+proxy belongs to one process of the agent. If several prompts are served by that process at the same
+time, their calls cannot be told apart: they are counted, but in no prompt's events.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from corral.agents.spec import Launch, MeterRoute
+from corral.events import ModelCall
+from corral.models.metering import MeteredCall
+from corral.models.registry import all_providers, find_provider
+from corral.models.spec import Provider
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.prepare import PreparedRun
+from corral.system.environment import Environment
+from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
+
+_NO_PROXY = ("NO_PROXY", "no_proxy")
+_LOCAL = "127.0.0.1"
+
+Emit = Callable[[RawEvent], None]
+
+
+class CallLog:
+    """Passes each model call on to the prompt that it belongs to. Prompts are held weakly: the
+    event loop holds this object, and a dropped session must end its agent."""
+
+    def __init__(self) -> None:
+        self._prompts: list[weakref.WeakMethod[Emit]] = []
+
+    def add(self, emit: Emit) -> None:
+        self._prompts.append(weakref.WeakMethod(emit))
+
+    def remove(self, emit: Emit) -> None:
+        self._prompts = [each for each in self._prompts if each() not in (None, emit)]
+
+    def on_call(self, call: MeteredCall) -> None:
+        prompts = [emit for each in self._prompts if (emit := each()) is not None]
+        if len(prompts) == 1:
+            prompts[0](_event(call))
+
+
+class Meter:
+    """The proxy of one process of the agent. Made by ``open``."""
+
+    def __init__(self, proxy: ModelProxy, log: CallLog, prepared: PreparedRun, url: str) -> None:
+        self._proxy = proxy
+        self._log = log
+        self._url = url
+        """The proxy's, as the agent gets it."""
+        self.prepared = prepared
+        """What the agent is started with."""
+        self._close = weakref.finalize(self, proxy.close)
+
+    @classmethod
+    async def open(cls, prepared: PreparedRun) -> Meter:
+        route = prepared.meter
+        if route is None:
+            raise TypeError("the run is not metered")
+        environment = prepared.environment
+        names = [name for name in route.key_env if environment.agent_values.get(name)]
+        dummies = {name: f"corral-{secrets.token_hex(20)}" for name in names}
+        settings = ProxySettings(
+            upstream=route.url,
+            providers=lambda: _providers(route),
+            keys={dummies[name]: environment.agent_values[name] for name in names},
+        )
+        log = CallLog()
+        proxy = ModelProxy(settings, log.on_call)
+        await proxy.open()
+        url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
+        given = {**dummies, route.url_env: url}
+        changed = replace(prepared, environment=_with_proxy(environment, route, given))
+        return cls(proxy, log, changed, url)
+
+    def subscribe(self, emit: Emit) -> None:
+        """From now on, ``emit`` gets the calls. It is a method, and held weakly."""
+        self._log.add(emit)
+
+    def unsubscribe(self, emit: Emit) -> None:
+        self._log.remove(emit)
+
+    def described(self, launch: Launch) -> Launch:
+        """The same launch, described with the URL of the model's service instead of the proxy's."""
+        route = self.prepared.meter
+        url = route.url if route is not None else ""
+        notes = tuple(note.replace(self._url, url) for note in launch.notes)
+        return replace(launch, notes=notes, service_url=url or launch.service_url)
+
+    async def close(self) -> None:
+        """End the proxy. Calls that are not complete are reported as partial."""
+        self._close()
+        await self._proxy.wait_closed()
+
+
+def _with_proxy(
+    environment: Environment, route: MeterRoute, given: Mapping[str, str]
+) -> Environment:
+    """The environment without real keys. Requests to the proxy do not go through a proxy of the
+    user."""
+
+    def changed(values: Mapping[str, str]) -> dict[str, str]:
+        return {k: v for k, v in values.items() if k not in route.unused_env} | given
+
+    values = changed(environment.values)
+    if any(name.lower() in ("http_proxy", "all_proxy") for name in values):
+        for name in _NO_PROXY:
+            values[name] = ",".join(filter(None, (values.get(name), _LOCAL)))
+    return replace(environment, values=values, agent_values=changed(environment.agent_values))
+
+
+def _providers(route: MeterRoute) -> Sequence[Provider]:
+    """Whose APIs the agent may use. A service with a known URL has its own prices."""
+    host = urlsplit(route.url).hostname
+    named = [find_provider(name) for name in route.vendors]
+    if any(urlsplit(each.base_url).hostname == host for each in named):
+        return named
+    here = [each for each in all_providers() if urlsplit(each.base_url).hostname == host]
+    wires = {each.wire.name for each in named}
+    return [*(each for each in here if each.wire.name in wires and host), *named]
+
+
+def _event(call: MeteredCall) -> ModelCall:
+    return ModelCall(
+        model=call.model,
+        usage=call.usage,
+        cost=replace(call.cost, source="metered") if call.cost.usd is not None else call.cost,
+        side=not call.request.tools,
+        partial=call.is_partial,
+        status=call.status,
+        first_byte_ms=None if call.first_byte is None else round(call.first_byte * 1000),
+        duration_ms=round(call.duration * 1000),
+        error=call.error,
+    )

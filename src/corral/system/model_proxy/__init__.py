@@ -1,0 +1,1 @@
+"""A proxy on this machine between one agent and the API of its model."""

@@ -1,0 +1,434 @@
+"""The model proxy: an HTTP server on this machine that one agent uses as the API of its model.
+
+Theory of operation
+-------------------
+The agent is started with the URL of this proxy instead of the vendor's, and with a dummy key. A
+request must contain that key, so no other user of the machine can use the proxy. It is sent to the
+vendor with the real key, over one connection for each connection of the agent. The agent never has
+the real key.
+
+Nothing is translated. Of a request, only authentication, ``Host``, ``Accept-Encoding`` and the
+headers that concern one connection are changed; all others keep their order. The bytes of a
+response are passed on as they came. One exception: a streamed chat completion reports no usage
+unless the request asks for it. Then the proxy asks, and takes the additional event out.
+
+Each connection of the agent is one task:
+
+1. A request is read completely, up to ``LARGEST_BODY``.
+2. ``read_request`` says what it is. Model calls and calls that cost nothing are passed on; anything
+   else gets 403, in the vendor's format.
+3. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
+   refuses it. It is asked again while the response comes, and may end it.
+4. The response is passed on, and a ``CallMeter`` reads its usage.
+5. ``on_call`` gets each model call that was sent, exactly once, also if the agent or the vendor
+   closes its connection, or the proxy is closed. What was not reported then is marked as partial.
+
+If the vendor cannot be reached or sends nothing, the agent gets 502 or 504. If a response breaks in
+the middle, the agent's connection is closed. If the agent closes its connection, the vendor's is
+closed too, so that no more tokens are spent. Nothing is sent twice.
+
+The event loop holds this object until ``close``; so ``on_call`` must not hold the agent's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.models.metering import (
+    EVENT_STREAM,
+    CallMeter,
+    FreeRequest,
+    MeteredCall,
+    ModelRequest,
+    UnknownRequest,
+    UsageEventFilter,
+    read_request,
+)
+from corral.models.spec import Provider
+from corral.system import catalogue_overrides
+from corral.system.http.request import Target, parse_url
+from corral.system.model_proxy.client_requests import (
+    AgentRequest,
+    BadRequest,
+    RequestReader,
+)
+from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
+from corral.values import Cost, Usage
+
+CLOSE_SECONDS = 5.0
+"""Seconds in which connections must end once they are cancelled."""
+_DROPPED = frozenset(
+    (b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
+"""Headers that concern one connection, besides those that start with ``proxy-``."""
+
+
+class Ticket(Protocol):
+    """The permission for one model call."""
+
+    def may_continue(self, meter: CallMeter) -> bool:
+        """Whether more of the response may come."""
+        ...
+
+    def settle(self, call: MeteredCall) -> None:
+        """The call has ended. Called once."""
+        ...
+
+
+class CallGate(Protocol):
+    """Decides whether a model call may be made."""
+
+    async def admit(self, request: ModelRequest) -> Ticket | str:
+        """Waits until the call may be made. A text is a refusal, which the agent gets with the
+        status 402."""
+        ...
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the proxy needs to know."""
+
+    upstream: str
+    """The vendor's base URL."""
+    providers: Callable[[], Sequence[Provider]]
+    """Whose APIs the agent may use there. Called with the first connection."""
+    keys: Mapping[str, str]
+    """Dummy key → real key."""
+
+    def __repr__(self) -> str:
+        return f"ProxySettings({self.upstream!r})"
+
+
+class ModelProxy:
+    """Serves from ``open`` to ``close``."""
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        on_call: Callable[[MeteredCall], None],
+        gate: CallGate | None = None,
+    ) -> None:
+        self._settings = settings
+        self._target = parse_url(settings.upstream)
+        self._on_call = on_call
+        self._gate = gate
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._providers: Sequence[Provider] | None = None
+        self.port = 0
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self, loop), "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Accept no more connections and end those that are open. May be called more than once."""
+        if self._server is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._server.close()
+        for connection in tuple(self._connections):
+            connection.end()
+
+    async def wait_closed(self) -> None:
+        """Wait, after ``close``, until all calls have been reported."""
+        tasks = [each.task for each in self._connections if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+
+    def add(self, connection: _Connection) -> None:
+        self._connections.add(connection)
+
+    def discard(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the agent, to its end."""
+        requests, upstream = RequestReader(reader, writer), Upstream(self._target.origin)
+        try:
+            while (request := await requests.next()) is not None:
+                keeps_open = await self._handle(request, writer, upstream)
+                if not (keeps_open and request.keeps_open):
+                    break
+        except BadRequest as bad:
+            self._answer(writer, bad.status, bad.text, close=True)
+        except OSError:
+            pass  # the agent closed its connection
+        finally:
+            requests.close()
+            upstream.close()
+            writer.close()
+
+    async def _handle(
+        self, request: AgentRequest, writer: asyncio.StreamWriter, upstream: Upstream
+    ) -> bool:
+        """Whether the connection can be used again. Raises ``BadRequest``."""
+        if not any(key.encode() in _credentials(request) for key in self._settings.keys):
+            self._answer(writer, 401, "the request does not have the key of this run")
+            return True
+        kind = read_request(
+            self._find_providers(), request.method, request.target, request.plain_body()
+        )
+        if isinstance(kind, UnknownRequest):
+            self._answer(writer, 403, kind.reason)
+            return True
+        if isinstance(kind, FreeRequest):
+            return await self._pass_on(request, writer, upstream, None)
+        ticket: Ticket | None = None
+        if self._gate is not None:
+            admitted = await self._gate.admit(kind)
+            if isinstance(admitted, str):
+                self._answer(writer, 402, admitted)
+                return True
+            ticket = admitted
+        return await self._pass_on(request, writer, upstream, _Call(kind, ticket))
+
+    async def _pass_on(
+        self,
+        request: AgentRequest,
+        writer: asyncio.StreamWriter,
+        upstream: Upstream,
+        call: _Call | None,
+    ) -> bool:
+        body = request.body if call is None else call.request.added_usage or request.body
+        if body is not request.body:  # the body that asks for the usage is not compressed
+            kept = (each for each in request.headers if each[0].lower() != b"content-encoding")
+            request = replace(request, headers=tuple(kept))
+        passed = _PassedOn(call)
+        response = Response(passed)
+        try:
+            await upstream.send(self._head(request, len(body)), body)
+            while not response.is_complete:
+                data = await upstream.read()
+                body_part = response.receive(data) if data else response.end()
+                writer.write(passed.encode(response, body_part))
+                await writer.drain()
+                if call is not None and not call.may_continue() and not response.is_complete:
+                    call.error = "the budget is spent"
+                    upstream.close()
+                    return False
+            if call is not None:
+                call.is_complete = True
+        except ResponseFailed as failed:
+            if call is not None:
+                call.error = failed.text
+            upstream.close()
+            if passed.has_begun:
+                return False
+            self._answer(writer, failed.status, failed.text)
+            return True
+        finally:
+            response.close()
+            if call is not None:
+                self._report(call)
+        if not response.keeps_open:
+            upstream.close()
+        return response.has_length
+
+    def _report(self, call: _Call) -> None:
+        if call.error is None and not call.is_complete:
+            call.error = "the agent closed the connection"
+        done = call.finish()
+        if call.ticket is not None:
+            call.ticket.settle(done)
+        self._on_call(done)
+
+    def _head(self, request: AgentRequest, length: int) -> bytes:
+        """The request as it is sent to the vendor, up to its body."""
+        target = self._target
+        size = b"%d" % length
+        ours = {
+            b"host": target.origin.authority.encode("latin-1"),
+            b"accept-encoding": b"identity",
+            b"content-length": size,
+        }
+        lines = [f"{request.method} {self._path(request, target)} HTTP/1.1".encode("latin-1")]
+        added = {name.encode(): value.encode("latin-1") for name, value in target.given.items()}
+        added |= {b"accept-encoding": b"identity", **({b"content-length": size} if length else {})}
+        for name, value in request.headers:
+            lower = name.lower()
+            if not _is_for_one_connection(lower, value):
+                added.pop(lower, None)
+                lines.append(name + b": " + (ours.get(lower) or self._with_real_keys(value)))
+        lines += [name + b": " + value for name, value in added.items()]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _path(self, request: AgentRequest, target: Target) -> str:
+        """A proxy of the user for plain HTTP gets the complete URL."""
+        origin = target.origin
+        prefix = f"http://{origin.authority}" if origin.proxy and not origin.secure else ""
+        return prefix + self._with_real_keys(request.target.encode("latin-1")).decode("latin-1")
+
+    def _with_real_keys(self, value: bytes) -> bytes:
+        for dummy, real in self._settings.keys.items():
+            value = value.replace(dummy.encode(), real.encode())
+        return value
+
+    def _find_providers(self) -> Sequence[Provider]:
+        if self._providers is None:
+            self._providers = self._settings.providers()
+        return self._providers
+
+    def _answer(
+        self, writer: asyncio.StreamWriter, status: int, text: str, *, close: bool = False
+    ) -> None:
+        wire = self._find_providers()[0].wire
+        body = msgspec.json.encode(wire.error_body(status, f"corral: {text}"))
+        lines = [
+            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            *(["Connection: close"] if close else []),
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+
+class _Connection(asyncio.StreamReaderProtocol):
+    """A connection of the agent. Its task is cancelled when the connection is lost. An agent that
+    only closed its side for writing still gets the response."""
+
+    def __init__(self, proxy: ModelProxy, loop: asyncio.AbstractEventLoop) -> None:
+        self._reader = asyncio.StreamReader(loop=loop)
+        super().__init__(self._reader, loop=loop)
+        self._proxy = proxy
+        self._event_loop = loop
+        self._transport_open: asyncio.BaseTransport | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not isinstance(transport, asyncio.WriteTransport):
+            return
+        self._transport_open = transport
+        writer = asyncio.StreamWriter(transport, self, self._reader, self._event_loop)
+        self._proxy.add(self)
+        self.task = self._event_loop.create_task(self._proxy.serve(self._reader, writer))
+        self.task.add_done_callback(self._on_done)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.end()
+
+    def end(self) -> None:
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._proxy.discard(self)
+        if not task.cancelled() and task.exception() is not None and self._transport_open:
+            self._transport_open.close()
+
+
+class _Call:
+    """One model call while it is made."""
+
+    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
+        self.request = request
+        self.ticket = ticket
+        self.error: str | None = None
+        self.is_complete = False
+        self._meter = CallMeter(request)
+        self._clock = asyncio.get_running_loop().time
+        self._started = self._clock()
+        self._first_byte: float | None = None
+        self._status: int | None = None
+        self.receive = self._meter.receive
+
+    def on_head(self, response: Response) -> None:
+        self._first_byte = self._clock() - self._started
+        self._status = response.status
+        self._meter.start(response.status, response.media_type)
+
+    def may_continue(self) -> bool:
+        return self.ticket is None or self.ticket.may_continue(self._meter)
+
+    def finish(self) -> MeteredCall:
+        meter, request = self._meter, self.request
+        meter.end(complete=self.is_complete)
+        return MeteredCall(
+            request=request,
+            model=meter.model,
+            usage=meter.usage,
+            cost=cost_of(request, meter.model, meter.usage),
+            status=self._status,
+            is_partial=meter.is_partial,
+            first_byte=self._first_byte,
+            duration=self._clock() - self._started,
+            error=self.error,
+        )
+
+
+def cost_of(request: ModelRequest, model: str, usage: Usage) -> Cost:
+    """The cost of a call by the catalogue. Of a call that was cut, what was reported is counted."""
+    if usage == Usage():
+        return Cost()
+    known = replace(usage, input=usage.input or 0, output=usage.output or 0, coverage="complete")
+    return catalogue_overrides.catalogue().cost(request.model_id, known, model)
+
+
+class _PassedOn:
+    """A response as the agent gets it: its bytes unchanged. If the agent did not ask for the usage
+    that the request asks for, the events with it are taken out, and the rest is sent in chunks."""
+
+    def __init__(self, call: _Call | None) -> None:
+        self._call = call
+        self._filter: UsageEventFilter | None = None
+        self._chunks: list[bytes] = []
+        self.has_begun = False
+
+    def on_head(self, response: Response) -> None:
+        call = self._call
+        if call is None:
+            return
+        call.on_head(response)
+        is_plain = b"content-encoding" not in response.fields
+        is_stream = response.status == 200 and response.media_type == EVENT_STREAM
+        if call.request.added_usage is not None and is_stream and is_plain:
+            self._filter = UsageEventFilter(call.request.provider)
+
+    def on_body(self, data: bytes) -> None:
+        if self._call is not None:
+            self._call.receive(data)
+        if self._filter is not None:
+            self._chunks.append(self._filter.receive(data))
+
+    def encode(self, response: Response, body: bytes) -> bytes:
+        """The bytes for the agent. ``body`` is the body as it came."""
+        head = b"" if self.has_begun else response.head
+        self.has_begun = self.has_begun or bool(head)
+        if self._filter is None:
+            return head + body
+        if response.is_complete:
+            self._chunks.append(self._filter.take_rest())
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        out = _chunked_head(head) if head else b""
+        if data:
+            out += b"%x\r\n%b\r\n" % (len(data), data)
+        return out + b"0\r\n\r\n" if response.is_complete else out
+
+
+def _chunked_head(head: bytes) -> bytes:
+    """The head of a response whose body is sent in chunks."""
+    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    framing = (b"content-length:", b"transfer-encoding:")
+    kept = [line for line in lines if not line.lower().startswith(framing)]
+    return b"\r\n".join([*kept, b"transfer-encoding: chunked", b"", b""])
+
+
+def _is_for_one_connection(name: bytes, value: bytes) -> bool:
+    if name == b"connection":
+        return value.lower() != b"keep-alive"
+    return name in _DROPPED or name.startswith(b"proxy-")
+
+
+def _credentials(request: AgentRequest) -> bytes:
+    """Where a request may have its key: the headers and the query."""
+    values = (value for _, value in request.headers)
+    return b"\n".join([request.target.encode("latin-1"), *values])
