@@ -18,6 +18,7 @@ from corral.events import (
     FileChange,
     Init,
     Log,
+    ModelCall,
     PermissionDecision,
     PermissionRequest,
     Plan,
@@ -81,6 +82,12 @@ GOLDEN: list[tuple[Event, str]] = [
         '{"type":"usage","usage":{"input":1,"output":2,"reasoning":3,"cache_read":4,'
         '"cache_write":5,"coverage":"complete"},"context_size":9,'
         '"cost":{"usd":0.5,"source":"reported"},%s}',
+    ),
+    (
+        ModelCall("m", Usage(1, 2), Cost(0.5, "metered"), True, True, 200, 3, 4, "e", **_HEAD),
+        '{"type":"model_call","model":"m","usage":{"input":1,"output":2},'
+        '"cost":{"usd":0.5,"source":"metered"},"side":true,"partial":true,"status":200,'
+        '"first_byte_ms":3,"duration_ms":4,"error":"e",%s}',
     ),
     (Log("l", level="warning", **_HEAD), '{"type":"log","text":"l","level":"warning",%s}'),
     (

@@ -82,8 +82,9 @@ class RunKwargs(TypedDict, total=False):
     fork: bool
     """Continue in a new session; the resumed one does not change."""
     max_budget_usd: float | None
-    meter: bool | None
     """The agent's own limit on the cost of a turn."""
+    meter: bool | None
+    """Count the model calls with a proxy that holds the API key; unset, where it is possible."""
     output_schema: Mapping[str, object] | None
     """A JSON Schema, for agents with their own support; output= sets it."""
     env: Mapping[str, str]

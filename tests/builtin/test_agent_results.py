@@ -70,7 +70,7 @@ async def test_usage_and_cost_are_sums_over_the_answers(ours: BuiltinAgent) -> N
     events = await ours.events(script)
     result = result_from_events(events)
     assert (result.usage.input, result.usage.output) == (3000, 300)
-    assert (result.usage.coverage, result.cost.source) == ("complete", "computed")
+    assert (result.usage.coverage, result.cost.source) == ("complete", "metered")
     assert list(result.usage_by_model.values()) == [result.usage]
     assert list(result.usage_by_model) == [result.model]
     assert result.cost.usd == pytest.approx((3000 * 0.30 + 300 * 2.50) / 1e6)

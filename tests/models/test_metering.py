@@ -22,6 +22,7 @@ from corral.models.metering import (
 )
 from corral.models.registry import find_provider
 from corral.protocol.sse import SseDecoder
+from corral.values import Json
 
 VENDORS = sorted(FORMATS)
 
@@ -189,7 +190,7 @@ def test_only_the_additional_event_is_taken_out_of_a_chat_completion(cuts: list[
 
 
 def test_the_bound_of_the_input_counts_media_less_than_text() -> None:
-    text = {"text": "word " * 1000}
-    media = {"data": "A" * 100_000}
+    text: Json = {"text": "word " * 1000}
+    media: Json = {"data": "A" * 100_000}
     assert input_bound(text, 5000) == 2501
     assert input_bound([text, media], 105_000) == 4501

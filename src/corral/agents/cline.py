@@ -9,12 +9,12 @@ turn after six denials in a row.
 """
 
 import json
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
 from corral.agents.shared import report_notes
+from corral.agents.shared.meter_routes import behind_url
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
     AcpTransport,
@@ -23,7 +23,6 @@ from corral.agents.spec import (
     Form,
     Launch,
     LaunchContext,
-    MeterRoute,
     Package,
     PolicyRow,
     Probe,
@@ -137,13 +136,6 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return replace(plain, files=files, service_url=place.env.get(URL))
 
 
-def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    url = env.get(URL)
-    if not url or not env.get(KEY):
-        return f"model calls are counted only with {URL} and {KEY}"
-    return MeterRoute(url_env=URL, url=url, key_env=(KEY,), vendors=("openai-chat",))
-
-
 AGENTS = (
     replace(
         BASE,
@@ -161,7 +153,7 @@ AGENTS = (
         env_names=(KEY, URL),
         compile=compile_policy,
         launch=launch,
-        meter_route=meter_route,
+        meter_route=behind_url(URL, KEY),
         project_files=OWN,
     ),
 )

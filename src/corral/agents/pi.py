@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.shared import exit_errors, hook_script, report_notes
+from corral.agents.shared import exit_errors, hook_script, meter_routes, report_notes
 from corral.agents.shared.launch_checks import (
     find_credentials,
     refuse_project_files,
@@ -35,7 +34,6 @@ from corral.agents.spec import (
     Form,
     Launch,
     LaunchContext,
-    MeterRoute,
     Package,
     Probe,
     StreamTransport,
@@ -280,14 +278,6 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return Launch(argv=argv, env=env, stdin=stdin, files=files, notes=notes, service_url=url)
 
 
-def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    url = env.get("OPENAI_BASE_URL")
-    if not url or not env.get(KEYS[0]):
-        return f"model calls are counted only with OPENAI_BASE_URL and {KEYS[0]}"
-    return MeterRoute(url_env="OPENAI_BASE_URL", url=url, key_env=(KEYS[0],),
-                      vendors=("openai-chat",), unused_env=KEYS[1:])  # fmt: skip
-
-
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("bash", {"command": "{command}"}),),
     "write": (("write", {"path": "{path}", "content": "{text}"}),),
@@ -318,7 +308,7 @@ AGENT = AgentSpec(
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
     compile=compile_policy,
     launch=launch,
-    meter_route=meter_route,
+    meter_route=meter_routes.behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),
     explain=exit_errors.service_error_explainer(
         "pi", "pi", KEY_HINT, lost="No session found matching"
     ),

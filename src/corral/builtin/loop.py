@@ -65,7 +65,7 @@ from corral.errors import (
     StreamBroken,
     TurnLimit,
 )
-from corral.events import Error, Text, Thinking, UsageReport, Vendor
+from corral.events import Error, ModelCall, Text, Thinking, UsageReport, Vendor
 from corral.inference.client import Client
 from corral.inference.retry import retry_delay
 from corral.messages import Message, ToolCall, ToolResult
@@ -354,6 +354,8 @@ class Loop:
         request = replace(self._request, messages=messages)
         self._stream_started = self._text_sent = False
         self._answers += 1
+        clock = asyncio.get_running_loop().time
+        started = clock()
         stream = self._client.stream(
             request, retries=self._limits.retries, on_retry=self._warn_retry
         )
@@ -368,7 +370,7 @@ class Loop:
         response = stream.response
         if response is None:
             raise StreamBroken("the model's answer ended early")
-        self._count_usage(response)
+        self._count_usage(response, clock() - started)
         return response
 
     def _emit_events(self, events: list[StreamEvent]) -> None:
@@ -400,10 +402,20 @@ class Loop:
         elif text:
             self._emit(Thinking(text))
 
-    def _count_usage(self, response: Response) -> None:
+    def _count_usage(self, response: Response, seconds: float) -> None:
         tally, window = self._tally, self._limits.window
         tally.add(response, self._request.model)
         size = response.usage.total
+        cost = response.cost
+        self._emit(
+            ModelCall(
+                model=tally.model or self._request.model,
+                usage=response.usage,
+                cost=replace(cost, source="metered") if cost.usd is not None else cost,
+                partial=response.usage.coverage != "complete",
+                duration_ms=round(seconds * 1000),
+            )
+        )
         self._emit(UsageReport(tally.usage, context_size=size, cost=tally.cost))
         if window and size and size > NEARLY_FULL * window and not self._warned:
             self._warned = True

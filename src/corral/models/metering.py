@@ -41,6 +41,7 @@ BYTES_PER_TOKEN = 2
 """A lower bound for the text of prompts: most text and code has 3 to 4 bytes per token."""
 MEDIA_BYTES_PER_TOKEN = 50
 """The same for media in base64."""
+OUTPUT_BYTES_PER_TOKEN = 3
 _LISTS = "/models"
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
 
@@ -51,6 +52,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     provider: Provider
     model: str
     """As requested."""
+    is_streamed: bool = False
     tools: int = 0
     """How many tools it declares."""
     input_bound: int = 0
@@ -103,6 +105,7 @@ def _read_call(provider: Provider, path: str, body: bytes) -> ModelRequest | Unk
     return ModelRequest(
         provider=provider,
         model=_model(path, request),
+        is_streamed=request.get("stream") is True or ":stream" in path,
         tools=_tools(request),
         input_bound=input_bound(request, len(body)),
         output_limit=_output_limit(request),
@@ -213,6 +216,11 @@ class CallMeter:
         return self._is_success and not is_complete
 
     @property
+    def output(self) -> int:
+        """Tokens of output so far: as reported, or by the length of what came."""
+        return max(self._builder.usage.output or 0, self.streamed_bytes // OUTPUT_BYTES_PER_TOKEN)
+
+    @property
     def usage(self) -> Usage:
         """The usage as far as the vendor has reported it."""
         usage = self._builder.usage.plausible()
@@ -280,6 +288,8 @@ class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP status; None if there was no response."""
     is_partial: bool = False
     """The response was cut, or had no complete usage: more may be billed than ``usage``."""
+    output: int = 0
+    """Tokens of output, as far as they were reported, or by the length of what came."""
     first_byte: float | None = None
     """Seconds from the request to the first byte of the response."""
     duration: float = 0.0

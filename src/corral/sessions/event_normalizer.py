@@ -245,10 +245,9 @@ class EventNormalizer:
         for call in self._metered:
             counted += call.usage
             by_model = add_by_model(by_model, {call.model: call.usage})
-        billed = [call.cost.usd for call in self._metered if call.usage != Usage()]
-        known = [usd for usd in billed if usd is not None]
-        if len(known) == len(billed):
-            cost = Cost(sum(known), "metered") if known else Cost()
+        known = [call.cost.usd for call in self._metered if call.cost.usd is not None]
+        if known and not any(map(_has_unknown_cost, self._metered)):
+            cost = Cost(sum(known), "metered")
         by_model = {name: each for name, each in by_model.items() if each != Usage()}
         return _Spent(counted, by_model, cost, "metered")
 
@@ -470,6 +469,13 @@ class EventNormalizer:
         force_setattr(event, "node", self._node)
         force_setattr(event, "label", self._label)
         out.append(event)
+
+
+def _has_unknown_cost(call: ModelCall) -> bool:
+    """Whether it is billed, by an amount that is not known. Of a call that was cut, what is known
+    counts."""
+    is_billed = call.usage != Usage() or (call.partial and call.error is None)
+    return call.cost.usd is None and is_billed
 
 
 def _json_field(event: Event) -> str | None:

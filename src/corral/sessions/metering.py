@@ -3,12 +3,11 @@
 The agent is started with the URL of the proxy instead of that of the model's service, and with a
 dummy key instead of the real one (``Meter.prepared``). Each call is an event ``model_call``. The
 proxy belongs to one process of the agent. If several prompts are served by that process at the same
-time, their calls cannot be told apart: they are counted, but in no prompt's events.
+time, their calls cannot be assigned to one of them: they are in no prompt's events.
 """
 
 from __future__ import annotations
 
-import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -69,17 +68,16 @@ class Meter:
             raise TypeError("the run is not metered")
         environment = prepared.environment
         names = [name for name in route.key_env if environment.agent_values.get(name)]
-        dummies = {name: f"corral-{secrets.token_hex(20)}" for name in names}
         settings = ProxySettings(
             upstream=route.url,
             providers=lambda: _providers(route),
-            keys={dummies[name]: environment.agent_values[name] for name in names},
+            keys={name: environment.agent_values[name] for name in names},
         )
         log = CallLog()
         proxy = ModelProxy(settings, log.on_call)
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
-        given = {**dummies, route.url_env: url}
+        given = {**proxy.dummy_keys, route.url_env: url}
         changed = replace(prepared, environment=_with_proxy(environment, route, given))
         return cls(proxy, log, changed, url)
 
@@ -110,7 +108,8 @@ def _with_proxy(
     user."""
 
     def changed(values: Mapping[str, str]) -> dict[str, str]:
-        return {k: v for k, v in values.items() if k not in route.unused_env} | given
+        kept = {k: v for k, v in values.items() if k not in route.unused_env}
+        return {**kept, **given}
 
     values = changed(environment.values)
     if any(name.lower() in ("http_proxy", "all_proxy") for name in values):

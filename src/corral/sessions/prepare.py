@@ -287,6 +287,13 @@ def prepare(
     )
 
 
+def _check_folders(run: RunOptions, cwd: str) -> None:
+    for folder in run.include_directories:
+        _existing_folder(os.path.join(cwd, folder), "include_directories")
+    for folder in run.policy.writable:
+        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
+
+
 def for_prompt(
     session: PreparedRun,
     name: str,
@@ -391,7 +398,7 @@ def _meter_route(
     if run.replay is not None:
         route = "a recording makes no model calls"
     elif agent.meter_route is None:
-        route = f"{agent.title} cannot be told to use another URL for its model"
+        route = f"{agent.title} takes no other URL for its model"
     elif chosen.kind != "api_key" or (run.auth == "inherit" and chosen.files):
         route = "model calls are counted only with an API key"
     elif run.sandbox == "agent":

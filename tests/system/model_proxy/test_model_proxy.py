@@ -36,13 +36,17 @@ class Exchange:
         self.server = server
         self.calls = calls
 
+    def with_key(self, request: bytes) -> bytes:
+        """The request with the dummy key that the agent gets."""
+        return request.replace(DUMMY.encode(), self.proxy.dummy_keys["KEY"].encode())
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.proxy.port)
 
     async def send(self, request: bytes) -> bytes:
         """The response, up to the end of the connection."""
         reader, writer = await self.connect()
-        writer.write(request)
+        writer.write(self.with_key(request))
         writer.write_eof()
         async with asyncio.timeout(60):
             answer = await reader.read()
@@ -71,7 +75,7 @@ async def exchange(
     async with raw_server(listen) as server:
         server.requests = received
         calls: list[MeteredCall] = []
-        keys = {DUMMY: REAL}
+        keys = {"KEY": REAL}
         made = ProxySettings(
             upstream=server.url, providers=lambda: [find_provider(vendor)], keys=keys
         )
@@ -232,7 +236,7 @@ async def test_a_stream_in_pieces_arrives_unchanged_over_one_connection(vendor: 
     async with exchange(talk, vendor) as line:
         reader, writer = await line.connect()
         for expected in made:
-            writer.write(request_bytes(FORMATS[vendor], 1, AUTHORIZED))
+            writer.write(line.with_key(request_bytes(FORMATS[vendor], 1, AUTHORIZED)))
             async with asyncio.timeout(60):
                 assert await reader.readexactly(len(expected)) == expected
         writer.close()
@@ -315,13 +319,14 @@ async def test_a_vendor_that_cannot_be_reached_is_an_error_502() -> None:
     made = ProxySettings(
         upstream=f"http://127.0.0.1:{port}",
         providers=lambda: [find_provider("gemini")],
-        keys={DUMMY: REAL},
+        keys={"KEY": REAL},
     )
     calls: list[MeteredCall] = []
     proxy = ModelProxy(made, calls.append)
     await proxy.open()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    writer.write(request_bytes(GEMINI, 1, AUTHORIZED))
+    key = f"x-goog-api-key: {proxy.dummy_keys['KEY']}"
+    writer.write(request_bytes(GEMINI, 1, key))
     writer.write_eof()
     got = await reader.read()
     writer.close()
@@ -392,7 +397,7 @@ async def test_an_agent_that_closes_its_connection_ends_the_call() -> None:
 
     async with exchange(talk, "anthropic") as line:
         reader, writer = await line.connect()
-        writer.write(request_bytes(FORMATS["anthropic"], 1, AUTHORIZED))
+        writer.write(line.with_key(request_bytes(FORMATS["anthropic"], 1, AUTHORIZED)))
         await reader.readuntil(b"message_start")
         writer.transport.abort()
         async with asyncio.timeout(60):
@@ -411,7 +416,7 @@ async def test_a_call_is_reported_when_the_proxy_is_closed() -> None:
 
     async with exchange(talk) as line:
         reader, writer = await line.connect()
-        writer.write(request_bytes(GEMINI, 1, AUTHORIZED))
+        writer.write(line.with_key(request_bytes(GEMINI, 1, AUTHORIZED)))
         await reader.readuntil(b"{")
         line.proxy.close()
         await line.proxy.wait_closed()

@@ -10,6 +10,7 @@ from corral.agents.opencode.errors import KEY_HINT
 from corral.agents.opencode.policy import RIPGREP, offers_shell
 from corral.agents.shared import hook_script, mcp_config
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
+from corral.agents.shared.meter_routes import behind_url
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
@@ -31,6 +32,7 @@ SECRET_ENV = (
     "OPENCODE_API_KEY",
 )
 ENV_NAMES = (*SECRET_ENV, "OPENAI_BASE_URL")
+_BEHIND_URL = behind_url("OPENAI_BASE_URL", SECRET_ENV[0], SECRET_ENV[1:])
 
 SUPPORTS_ACP = ACP_OPTIONS | {"inherit"}
 SUPPORTS_HEADLESS = frozenset({"inherit", "mcp_servers", "resume", "system_prompt", "thinking"})
@@ -151,16 +153,9 @@ def _service_url(run: RunOptions, place: LaunchContext) -> str | None:
 
 
 def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    is_custom = (run.model or "").startswith(f"{CUSTOM}/")
-    if not is_custom or not env.get("OPENAI_BASE_URL") or not env.get("OPENAI_API_KEY"):
-        return f"model calls are counted only of {CUSTOM}/…, with OPENAI_BASE_URL and its key"
-    return MeterRoute(
-        url_env="OPENAI_BASE_URL",
-        url=env["OPENAI_BASE_URL"],
-        key_env=("OPENAI_API_KEY",),
-        vendors=("openai-chat",),
-        unused_env=tuple(name for name in SECRET_ENV if name != "OPENAI_API_KEY"),
-    )
+    if not (run.model or "").startswith(f"{CUSTOM}/"):
+        return f"only the calls of {CUSTOM}/…, behind OPENAI_BASE_URL, are counted"
+    return _BEHIND_URL(run, env)
 
 
 def _rules(place: LaunchContext) -> dict[str, Json]:

@@ -45,8 +45,14 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The value of a header, its name in lower case; empty if it is missing."""
         return next((value for key, value in self.headers if key.lower() == name), b"")
 
+    def with_body(self, body: bytes) -> AgentRequest:
+        """The same request with another body, which is not compressed."""
+        kept = tuple(each for each in self.headers if each[0].lower() != b"content-encoding")
+        return msgspec.structs.replace(self, headers=kept, body=body)
+
     def plain_body(self) -> bytes:
-        """The body without compression. Raises ``BadRequest`` for what cannot be decompressed."""
+        """The body without compression. Raises ``BadRequest`` if it is invalid or the compression
+        is not supported."""
         coding = self.header(b"content-encoding").decode("latin-1")
         try:
             decompressor = decompressor_for(coding)

@@ -35,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -99,7 +100,7 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     providers: Callable[[], Sequence[Provider]]
     """Whose APIs the agent may use there. Called with the first connection."""
     keys: Mapping[str, str]
-    """Dummy key → real key."""
+    """The real keys, by a name for each."""
 
     def __repr__(self) -> str:
         return f"ProxySettings({self.upstream!r})"
@@ -122,6 +123,11 @@ class ModelProxy:
         self._connections: set[_Connection] = set()
         self._providers: Sequence[Provider] | None = None
         self.port = 0
+        self.dummy_keys = {name: f"corral-{secrets.token_hex(20)}" for name in settings.keys}
+        """What the agent gets instead of the real keys, by the same names."""
+        self._keys = {
+            self.dummy_keys[name].encode(): real.encode() for name, real in settings.keys.items()
+        }
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -169,7 +175,7 @@ class ModelProxy:
         self, request: AgentRequest, writer: asyncio.StreamWriter, upstream: Upstream
     ) -> bool:
         """Whether the connection can be used again. Raises ``BadRequest``."""
-        if not any(key.encode() in _credentials(request) for key in self._settings.keys):
+        if not any(key in _credentials(request) for key in self._keys):
             self._answer(writer, 401, "the request does not have the key of this run")
             return True
         kind = read_request(
@@ -179,69 +185,53 @@ class ModelProxy:
             self._answer(writer, 403, kind.reason)
             return True
         if isinstance(kind, FreeRequest):
-            return await self._pass_on(request, writer, upstream, None)
-        ticket: Ticket | None = None
-        if self._gate is not None:
-            admitted = await self._gate.admit(kind)
-            if isinstance(admitted, str):
-                self._answer(writer, 402, admitted)
-                return True
-            ticket = admitted
-        return await self._pass_on(request, writer, upstream, _Call(kind, ticket))
+            return await self._pass_on(request, writer, upstream, _Call())
+        admitted = None if self._gate is None else await self._gate.admit(kind)
+        if isinstance(admitted, str):
+            self._answer(writer, 402, admitted)
+            return True
+        return await self._pass_on(request, writer, upstream, _MeteredCall(kind, admitted))
 
     async def _pass_on(
-        self,
-        request: AgentRequest,
-        writer: asyncio.StreamWriter,
-        upstream: Upstream,
-        call: _Call | None,
+        self, request: AgentRequest, writer: asyncio.StreamWriter, upstream: Upstream, call: _Call
     ) -> bool:
-        body = request.body if call is None else call.request.added_usage or request.body
-        if body is not request.body:  # the body that asks for the usage is not compressed
-            kept = (each for each in request.headers if each[0].lower() != b"content-encoding")
-            request = replace(request, headers=tuple(kept))
-        passed = _PassedOn(call)
-        response = Response(passed)
+        """Send the request to the vendor and the response to the agent. Returns whether the
+        connection can be used again."""
+        response = Response(call)
         try:
-            await upstream.send(self._head(request, len(body)), body)
+            added = call.added_usage
+            if added is not None:
+                request = request.with_body(added)
+            await upstream.send(self._head(request), request.body)
             while not response.is_complete:
                 data = await upstream.read()
-                body_part = response.receive(data) if data else response.end()
-                writer.write(passed.encode(response, body_part))
+                body = response.receive(data) if data else response.end()
+                writer.write(call.encode(response, body))
                 await writer.drain()
-                if call is not None and not call.may_continue() and not response.is_complete:
-                    call.error = "the budget is spent"
-                    upstream.close()
-                    return False
-            if call is not None:
-                call.is_complete = True
+                if not response.is_complete and not call.may_continue():
+                    raise ResponseFailed(402, "the budget is spent")
+            call.is_complete = True
         except ResponseFailed as failed:
-            if call is not None:
-                call.error = failed.text
+            call.error = failed.text
             upstream.close()
-            if passed.has_begun:
-                return False
-            self._answer(writer, failed.status, failed.text)
-            return True
+            if not call.has_begun:
+                self._answer(writer, failed.status, failed.text)
+            return not call.has_begun
         finally:
             response.close()
-            if call is not None:
-                self._report(call)
+            self._report(call)
         if not response.keeps_open:
             upstream.close()
         return response.has_length
 
     def _report(self, call: _Call) -> None:
-        if call.error is None and not call.is_complete:
-            call.error = "the agent closed the connection"
         done = call.finish()
-        if call.ticket is not None:
-            call.ticket.settle(done)
-        self._on_call(done)
+        if done is not None:
+            self._on_call(done)
 
-    def _head(self, request: AgentRequest, length: int) -> bytes:
+    def _head(self, request: AgentRequest) -> bytes:
         """The request as it is sent to the vendor, up to its body."""
-        target = self._target
+        target, length = self._target, len(request.body)
         size = b"%d" % length
         ours = {
             b"host": target.origin.authority.encode("latin-1"),
@@ -266,8 +256,8 @@ class ModelProxy:
         return prefix + self._with_real_keys(request.target.encode("latin-1")).decode("latin-1")
 
     def _with_real_keys(self, value: bytes) -> bytes:
-        for dummy, real in self._settings.keys.items():
-            value = value.replace(dummy.encode(), real.encode())
+        for dummy, real in self._keys.items():
+            value = value.replace(dummy, real)
         return value
 
     def _find_providers(self) -> Sequence[Provider]:
@@ -326,42 +316,104 @@ class _Connection(asyncio.StreamReaderProtocol):
 
 
 class _Call:
-    """One model call while it is made."""
+    """One request while it is made. The agent gets the bytes of the response unchanged."""
 
-    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
-        self.request = request
-        self.ticket = ticket
+    added_usage: bytes | None = None
+    """The body to send, instead of the agent's own."""
+
+    def __init__(self) -> None:
         self.error: str | None = None
         self.is_complete = False
+        self.has_begun = False
+        """Whether the agent got a part of the response."""
+
+    def on_head(self, response: Response) -> None:
+        pass
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+    def may_continue(self) -> bool:
+        return True
+
+    def encode(self, response: Response, body: bytes) -> bytes:
+        """The bytes for the agent. ``body`` is a part of the body as it came."""
+        if self.has_begun:
+            return body
+        self.has_begun = bool(response.head)
+        return response.head + body
+
+    def finish(self) -> MeteredCall | None:
+        return None
+
+
+class _MeteredCall(_Call):
+    """A model call. If the agent did not ask for the usage that ``added_usage`` asks for, the
+    events with it are taken out of the response, and the rest is sent in chunks."""
+
+    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
+        super().__init__()
+        self.added_usage = request.added_usage
+        self._request = request
+        self._ticket = ticket
         self._meter = CallMeter(request)
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
         self._first_byte: float | None = None
         self._status: int | None = None
-        self.receive = self._meter.receive
+        self._filter: UsageEventFilter | None = None
+        self._passed: list[bytes] = []
 
     def on_head(self, response: Response) -> None:
         self._first_byte = self._clock() - self._started
         self._status = response.status
         self._meter.start(response.status, response.media_type)
+        is_stream = response.status == 200 and response.media_type == EVENT_STREAM
+        is_plain = b"content-encoding" not in response.fields
+        if self.added_usage is not None and is_stream and is_plain:
+            self._filter = UsageEventFilter(self._request.provider)
+
+    def on_body(self, data: bytes) -> None:
+        self._meter.receive(data)
+        if self._filter is not None:
+            self._passed.append(self._filter.receive(data))
 
     def may_continue(self) -> bool:
-        return self.ticket is None or self.ticket.may_continue(self._meter)
+        return self._ticket is None or self._ticket.may_continue(self._meter)
+
+    def encode(self, response: Response, body: bytes) -> bytes:
+        if self._filter is None:
+            return super().encode(response, body)
+        out = b"" if self.has_begun else _chunked_head(response.head)
+        self.has_begun = True
+        if response.is_complete:
+            self._passed.append(self._filter.take_rest())
+        data = b"".join(self._passed)
+        self._passed.clear()
+        if data:
+            out += b"%x\r\n%b\r\n" % (len(data), data)
+        return out + b"0\r\n\r\n" if response.is_complete else out
 
     def finish(self) -> MeteredCall:
-        meter, request = self._meter, self.request
+        meter, request = self._meter, self._request
         meter.end(complete=self.is_complete)
-        return MeteredCall(
+        if self.error is None and not self.is_complete:
+            self.error = "the agent closed the connection"
+        done = MeteredCall(
             request=request,
             model=meter.model,
             usage=meter.usage,
             cost=cost_of(request, meter.model, meter.usage),
             status=self._status,
             is_partial=meter.is_partial,
+            output=meter.output,
             first_byte=self._first_byte,
             duration=self._clock() - self._started,
             error=self.error,
         )
+        if self._ticket is not None:
+            self._ticket.settle(done)
+        return done
 
 
 def cost_of(request: ModelRequest, model: str, usage: Usage) -> Cost:
@@ -370,48 +422,6 @@ def cost_of(request: ModelRequest, model: str, usage: Usage) -> Cost:
         return Cost()
     known = replace(usage, input=usage.input or 0, output=usage.output or 0, coverage="complete")
     return catalogue_overrides.catalogue().cost(request.model_id, known, model)
-
-
-class _PassedOn:
-    """A response as the agent gets it: its bytes unchanged. If the agent did not ask for the usage
-    that the request asks for, the events with it are taken out, and the rest is sent in chunks."""
-
-    def __init__(self, call: _Call | None) -> None:
-        self._call = call
-        self._filter: UsageEventFilter | None = None
-        self._chunks: list[bytes] = []
-        self.has_begun = False
-
-    def on_head(self, response: Response) -> None:
-        call = self._call
-        if call is None:
-            return
-        call.on_head(response)
-        is_plain = b"content-encoding" not in response.fields
-        is_stream = response.status == 200 and response.media_type == EVENT_STREAM
-        if call.request.added_usage is not None and is_stream and is_plain:
-            self._filter = UsageEventFilter(call.request.provider)
-
-    def on_body(self, data: bytes) -> None:
-        if self._call is not None:
-            self._call.receive(data)
-        if self._filter is not None:
-            self._chunks.append(self._filter.receive(data))
-
-    def encode(self, response: Response, body: bytes) -> bytes:
-        """The bytes for the agent. ``body`` is the body as it came."""
-        head = b"" if self.has_begun else response.head
-        self.has_begun = self.has_begun or bool(head)
-        if self._filter is None:
-            return head + body
-        if response.is_complete:
-            self._chunks.append(self._filter.take_rest())
-        data = b"".join(self._chunks)
-        self._chunks.clear()
-        out = _chunked_head(head) if head else b""
-        if data:
-            out += b"%x\r\n%b\r\n" % (len(data), data)
-        return out + b"0\r\n\r\n" if response.is_complete else out
 
 
 def _chunked_head(head: bytes) -> bytes:
