@@ -49,7 +49,7 @@ async def test_a_resumed_session_has_the_system_prompt_of_the_new_run(agent: Rea
     assert first.usage == corral.Usage(
         input=1200, output=10, reasoning=3, cache_read=200, cache_write=100, coverage="complete"
     )
-    assert first.cost.source == "reported"
+    assert first.cost.source == "metered"
     assert first.model == "claude-sonnet-5"
 
 

@@ -59,7 +59,7 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
     """Each prompt arrives as text, whatever it looks like; text, thoughts, usage and the session id
     are reported; a session can be resumed more than once."""
     (workspace / "AGENTS.md").write_text("WORDS of the repository")
-    options = agent.options(answer_odd_prompts(), system_prompt="Be KIND.")
+    options = agent.options(answer_odd_prompts(), system_prompt="Be KIND.", meter=False)
     events = list[list[Event]]()
     listed: list[str] = []
     # A persistent agent has one process per session, the others one per prompt.
