@@ -15,14 +15,16 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from corral.agents.spec import Launch, MeterRoute
+from corral.errors import CorralError
 from corral.events import ModelCall
 from corral.models.metering import MeteredCall
 from corral.models.registry import all_providers, find_provider
 from corral.models.spec import Provider
 from corral.protocol.ndjson import RawEvent
+from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepare import PreparedRun
 from corral.system.environment import Environment
-from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
+from corral.system.model_proxy.proxy import ABANDONED, ModelProxy, ProxySettings
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"
@@ -36,6 +38,8 @@ class CallLog:
 
     def __init__(self) -> None:
         self._prompts: list[weakref.WeakMethod[Emit]] = []
+        self.unreachable: str | None = None
+        """Why the last call got no response from the vendor."""
 
     def add(self, emit: Emit) -> None:
         self._prompts.append(weakref.WeakMethod(emit))
@@ -44,6 +48,8 @@ class CallLog:
         self._prompts = [each for each in self._prompts if each() not in (None, emit)]
 
     def on_call(self, call: MeteredCall) -> None:
+        has_response = call.status is not None or call.error == ABANDONED
+        self.unreachable = None if has_response else call.error
         prompts = [emit for each in self._prompts if (emit := each()) is not None]
         if len(prompts) == 1:
             prompts[0](_event(call))
@@ -94,6 +100,12 @@ class Meter:
         url = route.url if route is not None else ""
         notes = tuple(note.replace(self._url, url) for note in launch.notes)
         return replace(launch, notes=notes, service_url=url or launch.service_url)
+
+    def cause_of(self, error: CorralError | None) -> CorralError | None:
+        """The same error, or ``NetworkFailed`` if that is its cause."""
+        if self._log.unreachable is None or not isinstance(error, VAGUE):
+            return error
+        return unreachable(self._log.unreachable)
 
     async def close(self) -> None:
         """End the proxy. Calls that are not complete are reported as partial."""

@@ -47,7 +47,7 @@ INTERVAL = 1.5
 """Seconds between attempts while the service cannot be reached."""
 FEWEST_FAILURES = 2
 HINT = "Check the network, the proxy variables (HTTPS_PROXY, NO_PROXY) and the base URL."
-_VAGUE = (EmptyAnswer, ProcessFailed, ServerFailed, StreamBroken, TimedOut)
+VAGUE = (EmptyAnswer, ProcessFailed, ServerFailed, StreamBroken, TimedOut)
 """Errors that do not exclude the network as their cause."""
 FROM_MODEL = (str, Text, Thinking, ToolUse, ToolResult, UsageReport)
 
@@ -96,7 +96,7 @@ class NetworkWatch:
     def cause_of(self, error: CorralError | None) -> CorralError | None:
         """The same error, or ``NetworkFailed`` if the agent gave up for another reason, as it
         says, in a turn in which the service could not be reached and was not heard."""
-        if self._reason is None or self._received or not isinstance(error, _VAGUE):
+        if self._reason is None or self._received or not isinstance(error, VAGUE):
             return error
         return unreachable(self._reason)
 

@@ -318,6 +318,11 @@ class AcpBackend:
             self._source.session = None
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
+        meter = self._connection.meter if self._connection is not None else None
+        error = self._explain(normalizer)
+        return error if meter is None else meter.cause_of(error)
+
+    def _explain(self, normalizer: EventNormalizer) -> CorralError | None:
         connection, finish = self._connection, normalizer.finish
         if finish is None:
             dead = connection.dead if connection else None

@@ -318,6 +318,8 @@ class StreamBackend:
             run=self._prepared.run,
         )
         found = self._prepared.sandbox_error(ending) or self._prepared.agent.explain(ending)
+        if self._meter is not None:
+            found = self._meter.cause_of(found)
         if found is None and (ending.code or ending.signal):  # a success needs a clean exit
             how = f"exit code {ending.code}" if ending.code else f"signal {ending.signal}"
             return ProcessFailed(

@@ -63,6 +63,7 @@ from corral.system.model_proxy.client_requests import (
 from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
 from corral.values import Cost, Usage
 
+ABANDONED = "the agent closed the connection"
 CLOSE_SECONDS = 5.0
 """Seconds in which connections must end once they are cancelled."""
 _DROPPED = frozenset(
@@ -398,7 +399,7 @@ class _MeteredCall(_Call):
         meter, request = self._meter, self._request
         meter.end(complete=self.is_complete)
         if self.error is None and not self.is_complete:
-            self.error = "the agent closed the connection"
+            self.error = ABANDONED
         done = MeteredCall(
             request=request,
             model=meter.model,

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { compact, money } from "./format.js";
 
-const SOURCES = { reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
+const SOURCES = { metered: "counted by corral", reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
 
 export function usageText(usage) {
   if (!usage || (usage.input == null && usage.output == null)) return "";
