@@ -287,13 +287,6 @@ def prepare(
     )
 
 
-def _check_folders(run: RunOptions, cwd: str) -> None:
-    for folder in run.include_directories:
-        _existing_folder(os.path.join(cwd, folder), "include_directories")
-    for folder in run.policy.writable:
-        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
-
-
 def for_prompt(
     session: PreparedRun,
     name: str,
