@@ -81,9 +81,8 @@ def test_only_the_beginning_of_a_long_text_is_kept() -> None:
 def test_ended_steps_are_not_held() -> None:
     tracker = StepTracker()
     tracker.add(Init())
-    held = 0
     for number in range(500):
-        tracker.add(ToolUse(str(number), "shell"))
+        ended = tracker.add(ToolUse(str(number), "shell"))
+        assert [step.calls[0].use.call_id for step in ended] == [str(number - 1)][: number or 0]
         tracker.add(ToolResult(str(number), "success"))
-        held = max(held, len(tracker._rows[None]), len(tracker._calls))
-    assert held <= 2
+    assert len(tracker.end()) == 1

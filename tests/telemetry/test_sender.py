@@ -94,11 +94,11 @@ def test_a_receiver_that_comes_back_gets_spans_again() -> None:
     sending.put([span()])
     assert sending.flush(60) == 1
     exporter.is_up = True
-    sending.put([span()])
-    with sending._lock:
-        assert sending._lock.wait_for(lambda: not sending._unsent, 60)
-    sending.put([span()])
-    assert sending.flush(60) == 0
+    for _ in range(100):  # some may be dropped: a failing receiver is hardly waited for
+        sending.put([span()])
+        if not sending.flush(60):
+            return
+    pytest.fail("it gets no spans")
 
 
 def test_an_exporter_that_raises_does_not_end_the_thread() -> None:
@@ -122,7 +122,10 @@ def test_an_address_that_is_no_url_is_refused(endpoint: str) -> None:
 
 
 def test_a_missing_sdk_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "find_spec", lambda name: None)
+    def find_nothing(name: str) -> None:
+        del name
+
+    monkeypatch.setattr(sender, "find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"pip install 'corral\[otel\]'"):
         sender.check("env")
 

@@ -164,7 +164,8 @@ class _Answers:
         with target.open("wb") as file:
             self._left_out += copy_log(source, file.write, self._reader, limit)
         if source.exists():  # when the run wrote last
-            os.utime(target, (source.stat().st_mtime,) * 2)
+            modified = source.stat().st_mtime
+            os.utime(target, (modified, modified))
         return target
 
     def _pages(self, path: Path, base: str) -> Iterator[Answer]:

@@ -6,7 +6,7 @@ The SDK is the extra ``otel``. It reads the usual variables: ``OTEL_EXPORTER_OTL
 ``Sender.put`` never waits and never raises. A thread takes the spans from a queue of limited
 length and sends them in batches. If the queue is full, or the endpoint does not answer, spans are
 dropped; ``flush`` waits a limited time, and how many were lost is logged as a warning. An endpoint
-that has failed is not waited for again until it answers.
+that has failed is hardly waited for again until it answers.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ MAX_QUEUE = 4096
 BATCH = 256
 FLUSH_SECONDS = 5.0
 """How long the end of a run waits for its spans to be sent."""
+RETRY_SECONDS = 0.1
+"""The same while the endpoint does not answer."""
 SEND_SECONDS = 10.0
 """For one request, with its repetitions."""
 INSTALL = "pip install 'corral[otel]'"
@@ -208,8 +210,10 @@ class Sender:
         also logged."""
         with self._lock:
             wait = FLUSH_SECONDS if seconds is None else seconds
-            wait = 0.0 if self._is_failing else wait
-            self._lock.wait_for(lambda: not self._unsent or self._is_failing, wait)
+            if self._is_failing:
+                self._lock.wait_for(lambda: not self._unsent, min(wait, RETRY_SECONDS))
+            else:
+                self._lock.wait_for(lambda: not self._unsent or self._is_failing, wait)
             if self._unsent:
                 self._is_failing = True
         self._drop_all()
