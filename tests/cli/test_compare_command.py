@@ -87,8 +87,11 @@ def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> Non
     nothing = corral("compare", "apply", "one", FLASH, cwd=repository)
     assert "has changed nothing" in nothing.stderr
     assert git(repository, "for-each-ref", "refs/corral")
-    assert shown("remove one", repository) == "removed one\n"
+    prune = ("prune", "--only", "comparisons", "--older-than")
+    assert "0 removed" in corral(*prune, "1h", cwd=repository).stdout
+    assert "one\n1 removed" in corral(*prune, "0s", cwd=repository).stdout
     assert not git(repository, "for-each-ref", "refs/corral")
+    assert "there is no comparison" in corral("compare", "remove", "one", cwd=repository).stderr
 
 
 def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
@@ -140,7 +143,7 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
 def test_a_budget_must_be_positive(repository: Path) -> None:
     done = run(*BOTH, "--no-durable", "--max-budget-usd", "0", cwd=repository)
     assert done.returncode == 2
-    assert "max_budget_usd must be > 0" in done.stderr
+    assert "max_budget_usd must be greater than 0" in done.stderr
 
 
 TASKS = {

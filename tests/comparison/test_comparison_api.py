@@ -76,12 +76,12 @@ def test_the_tests_do_not_exist_while_the_agent_or_its_processes_run(
 
 
 @needs_sandbox
-def test_an_agent_in_the_sandbox_does_not_see_the_tests_where_they_are(
+def test_an_agent_in_the_sandbox_and_its_verifier_do_not_see_other_folders(
     repository: Path, tmp_path: Path
 ) -> None:
     tests = tmp_path / "checks"
     tests.mkdir()
-    (tests / "test.sh").write_text("test -e list && ! test -s list\n")
+    (tests / "test.sh").write_text(f"test -e list && ! test -s list && ! ls {tests}\n")
     script = f"init\nsh ls {tests} > list || true\nresult"
     found = compare(script, [FLASH], repository, tests=tests, sandbox="require")
     (row,) = found.attempts

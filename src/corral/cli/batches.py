@@ -95,6 +95,8 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     for each in found.report.failures:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
         echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
+    if one.kind == "compare":
+        echo(f"verdicts   corral compare show {one.name}")
     if one.status in ("interrupted", "budget"):
         if found.command is None:
             echo("continue   run the program that started it again")

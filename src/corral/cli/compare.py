@@ -182,8 +182,9 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         raise ConfigError("--json and --quiet are both given")
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
-    agents = _agents(flags)
-    if prompt is not None and flags["file"] is None and is_path(prompt):
+    has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
+    agents = _agents(flags, has_tasks=has_tasks)
+    if prompt is not None and has_tasks:
         text: str | Path | None = Path(prompt)
     else:
         text = read_prompt_and_stdin(prompt, flags["file"])
@@ -211,10 +212,11 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     return _run(comparison, progress, shown)
 
 
-def _agents(flags: CompareFlags) -> list[str]:
-    """Raises ``ConfigError``."""
+def _agents(flags: CompareFlags, *, has_tasks: bool) -> list[str]:
+    """One agent is enough if its work is verified. Raises ``ConfigError``."""
     named = [*flags["agent"], *(each for each in (flags["agents"] or "").split(",") if each)]
-    if len(named) < 2 and not (named and flags["verify"]):
+    is_verified = has_tasks or flags["verify"] is not None or flags["tests"] is not None
+    if len(named) < 2 and not (named and is_verified):
         raise ConfigError(
             "compare needs two or more different agents",
             hint="Name them: corral compare --agents AGENT,AGENT PROMPT."

@@ -32,7 +32,7 @@ COMMANDS = {
     "sessions": ("corral.cli.sessions", "List, show and delete past sessions."),
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),
     "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
-    "prune": ("corral.cli.prune", "Remove sessions, runs and batches that ended long ago."),
+    "prune": ("corral.cli.prune", "Remove sessions, runs, batches and comparisons of long ago."),
     "record": ("corral.cli.record", "Record the conversation with a program."),
     "replay": ("corral.cli.replay", "Replay a recorded program."),
     "config": ("corral.cli.config", "Show and check the configuration."),

@@ -1,4 +1,4 @@
-"""``corral prune``: remove sessions, runs and batches that ended long ago."""
+"""``corral prune``: remove sessions, runs, batches and comparisons that ended long ago."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENGINE_KINDS = ("runs", "batches")
 @click.option(
     "--only",
     "kinds",
-    type=click.Choice(["sessions", *ENGINE_KINDS]),
+    type=click.Choice(["sessions", "comparisons", *ENGINE_KINDS]),
     multiple=True,
     help="Remove only these (repeatable).  [default: all]",
 )
@@ -36,11 +36,11 @@ ENGINE_KINDS = ("runs", "batches")
 def command(
     older_than: str, kinds: tuple[str, ...], dry_run: bool, db: str | None, as_json: bool
 ) -> None:
-    """Permanently remove sessions, pipeline runs and batches that ended long ago.
+    """Permanently remove sessions, pipeline runs, batches and comparisons that ended long ago.
 
-    Sessions are removed with their transcripts, runs and batches from the database, with their
-    folders in corral's home. What has not ended stays; so do run folders elsewhere, results of
-    batches, and branches.
+    Sessions are removed with their transcripts, comparisons with their commits, runs and batches
+    from the database, with their folders in corral's home. What has not ended stays; so do run
+    folders elsewhere, results of batches, and branches.
     """
     from corral.durations import seconds
 
@@ -51,7 +51,11 @@ def command(
     removed: list[Pruned] = []
     if "sessions" in kinds or not kinds:
         removed += prune_sessions(older_than=age, dry_run=dry_run)
-    if not kinds or not {"sessions"}.issuperset(kinds):
+    if "comparisons" in kinds or not kinds:
+        from corral.comparison.retention import prune as prune_comparisons
+
+        removed += prune_comparisons(older_than=age, dry_run=dry_run)
+    if not kinds or not {"sessions", "comparisons"}.issuperset(kinds):
         removed += _prune_engine(age, kinds, db=db, dry_run=dry_run)
     if as_json:
         echo_json(msgspec.json.encode(removed).decode())

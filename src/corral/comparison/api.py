@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import msgspec
 
 from corral.comparison import store, tasks
-from corral.comparison.plan import CompareOptions, Plan, build
+from corral.comparison.plan import CompareOptions, Plan, build, fingerprint
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
 from corral.durable.batch.api import Batch
@@ -130,28 +130,22 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(task: Tasks, options: CompareOptions) -> Plan:
     """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
-    if options.name is not None and store.exists(options.name):
-        plan = store.load(options.name)
-        _check_same(plan, task, options)
-        return plan
-    cwd = Path(options.run.get("cwd") or ".").absolute()
-    return build(tasks.read(task, cwd), title_of(task), options)
+    found = tasks.read(task, Path(options.run.get("cwd") or ".").absolute())
+    if options.name is None or not store.exists(options.name):
+        return build(found, title_of(task), options)
+    plan = store.load(options.name)
+    if plan.fingerprint != fingerprint(found, options):
+        raise ConfigError(
+            f"{plan.name!r} is another comparison: {plan.title}",
+            hint=f"To continue it: corral compare resume {plan.name}. Else choose another name.",
+        )
+    return plan
 
 
 def title_of(task: Tasks) -> str:
     text = os.fspath(task) if isinstance(task, str | os.PathLike) else "tasks"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= MOST_TITLE else line[: MOST_TITLE - 1] + "…"
-
-
-def _check_same(plan: Plan, task: Tasks, options: CompareOptions) -> None:
-    """Raises ``ConfigError`` if a comparison is continued with other agents or tasks."""
-    given = (title_of(task), options.agents, options.repeat)
-    if given != (plan.title, tuple(each.name for each in plan.agents), plan.repeat):
-        raise ConfigError(
-            f"{plan.name!r} is another comparison: {plan.title}",
-            hint=f"To continue it: corral compare resume {plan.name}. Else choose another name.",
-        )
 
 
 class Comparison:

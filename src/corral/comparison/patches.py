@@ -80,6 +80,8 @@ def remove(name: str) -> str:
     """Remove a comparison: its files, and its commits in the repositories. Returns its name. Raises
     ``ConfigError``."""
     found = store.find(name)
+    if store.is_in_use(found):
+        raise ConfigError(f"{found} is running", hint="Stop it first.")
     plan = store.load(found)
     for root in {Path(task.repository) for task in plan.tasks if task.repository}:
         if root.is_dir() and not root.is_relative_to(store.folder_of(found)):

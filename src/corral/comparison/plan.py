@@ -13,6 +13,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -77,6 +78,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON Schema that answers must fit."""
     concurrency: int = 4
     attempts: int = 3
+    fingerprint: str = ""
+    """Of the call: the same name with another call is a mistake."""
     notes: tuple[str, ...] = ()
     """What a person should know before the results are read."""
 
@@ -173,8 +176,22 @@ def check_numbers(options: CompareOptions) -> None:
         number = getattr(options, key)
         if number < 1:
             raise ConfigError(f"{key} must be at least 1, got: {number}")
-    if options.verify_timeout is not None and not options.verify_timeout > 0:
-        raise ConfigError(f"verify_timeout must be greater than 0, got: {options.verify_timeout}")
+    limits = {
+        "verify_timeout": options.verify_timeout,
+        "max_budget_usd": options.run.get("max_budget_usd"),
+    }
+    for key, limit in limits.items():
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"{key} must be greater than 0, got: {limit}")
+
+
+def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
+    """A digest of what is compared: equal for the same call. Limits on the comparison itself, such
+    as its budget, are not part of it."""
+    run = {key: each for key, each in options.run.items() if key not in ("max_budget_usd", "cwd")}
+    given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
+    data = msgspec.json.encode([tasks, given, run], enc_hook=str, order="sorted")
+    return blake2b(data, digest_size=8).hexdigest()
 
 
 def check_command(command: str, cwd: Path) -> None:
@@ -240,6 +257,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
         schema=None if options.output is None else answer_schema(options.output).json,
         concurrency=options.concurrency,
         attempts=options.attempts,
+        fingerprint=fingerprint(tasks, options),
         notes=tuple(builder.notes),
     )
     if plan.total > MOST:
@@ -357,7 +375,9 @@ class _Builder:
         allowed: set[str] = set()
         for agent in self._agents:
             model = {"model": agent.model} if agent.model else {}
-            prepared = prepare(agent.backend, {**self._options.run, **model})
+            # The budget is that of the comparison.
+            run = {key: each for key, each in self._options.run.items() if key != "max_budget_usd"}
+            prepared = prepare(agent.backend, {**run, **model})
             check_model_key(prepared.agent, prepared.run)
             report = prepared.compiled.report
             allowed |= {row.capability for row in report if row.verdict == "allow"}

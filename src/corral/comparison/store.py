@@ -113,6 +113,21 @@ def results(name: str) -> dict[str, BatchResult]:
     return found
 
 
+def last_change(name: str) -> float:
+    """When the plan or a result was last written, in seconds since the epoch."""
+    moments = [0.0]
+    for path in (folder_of(name) / PLAN, folder_of(name) / RESULTS):
+        with suppress(OSError):
+            moments.append(path.stat().st_mtime)
+    return max(moments)
+
+
+def is_in_use(name: str) -> bool:
+    """Whether a process runs the comparison."""
+    path = folder_of(name) / RESULTS
+    return path.exists() and fs.is_locked(path)
+
+
 def remove(name: str) -> None:
     """Remove the files of a comparison. Its commits stay until git removes them."""
     shutil.rmtree(folder_of(name), ignore_errors=True)

@@ -17,7 +17,7 @@ from corral.sessions.warm import names
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["run", "batch", "session"]
+    kind: Literal["run", "batch", "session", "comparison"]
     name: str
     status: str
     ended: float

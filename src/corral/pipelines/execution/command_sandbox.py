@@ -24,11 +24,15 @@ def command_sandbox(work: NodeContext) -> Sandbox | None:
 
 
 def sandbox_for(
-    work: NodeContext, own: tuple[str, ...], *, mode: SandboxMode | None = None
+    work: NodeContext,
+    own: tuple[str, ...],
+    *,
+    forced: SandboxMode | None = None,
+    default: SandboxMode | None = None,
 ) -> Sandbox | None:
-    """The same for a command that may also write the folders ``own``. ``mode``: instead of the mode
-    of the node and the run."""
-    chosen = mode or _mode(work)
+    """The same for a command that may also write the folders ``own``. ``forced``: instead of the
+    mode of the node and the run; ``default``: if they have none."""
+    chosen = forced or _mode(work) or default
     if chosen not in ("auto", "require"):
         return None
     from corral.sessions import sandbox

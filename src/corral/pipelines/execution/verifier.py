@@ -28,11 +28,13 @@ import msgspec
 
 from corral.errors import SandboxFailed, StorageFailed
 from corral.nesting import decode_json
+from corral.options import SandboxMode
 from corral.pipelines.attempts import Verdict, Verifier
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.command_sandbox import sandbox_for
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.shell import CommandResult, run_command
+from corral.result import Result
 from corral.system.clock import Stopwatch
 from corral.system.sandbox.box import Bind
 from corral.system.sandbox.sandbox import Sandbox
@@ -80,15 +82,17 @@ def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted([*files, *links]))
 
 
-async def verify(work: NodeContext, verifier: Verifier, answer: str, own: Path) -> Verification:
+async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Path) -> Verification:
     """Put the verifier's files into the workspace and run it. ``own`` is an empty folder for its
-    files. Raises ``CorralError`` if that is not possible."""
+    files. It runs in the sandbox if the agent did, or if the options ask for it. Raises
+    ``CorralError`` if that is not possible."""
     stopwatch = Stopwatch()
     if not await in_thread(_is_unchanged, verifier):
         reason = f"{verifier.tests} has changed since the comparison was started"
         return Verification(verdict="missing", reason=reason)
-    await in_thread(_put_files, verifier, work.workspace, answer, own)
-    command, sandbox = verifier.command, sandbox_for(work, (str(own),))
+    await in_thread(_put_files, verifier, work.workspace, result.text, own)
+    mode: SandboxMode | None = "auto" if result.sandbox else None
+    command, sandbox = verifier.command, sandbox_for(work, (str(own),), default=mode)
     if verifier.layout:
         command = "chmod +x /tests/test.sh && /tests/test.sh"
         sandbox = _harbor_sandbox(work, verifier, own)
@@ -185,7 +189,7 @@ def _finite(value: float | None) -> float | None:
 def _harbor_sandbox(work: NodeContext, verifier: Verifier, own: Path) -> Sandbox:
     """The sandbox in which ``/tests``, ``/logs`` and the task's working directory exist. Raises
     ``SandboxFailed``."""
-    sandbox = sandbox_for(work, (str(own),), mode="require")
+    sandbox = sandbox_for(work, (str(own),), forced="require")
     if sandbox is None or sandbox.support.method != "bubblewrap":
         raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
     binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]

@@ -249,7 +249,7 @@ async def _verify(
     if tree is None or not task.verifier.is_given:
         reason = "" if result.ok else _reason(result)
         return Verification(verdict="passed" if result.ok else "failed", reason=reason)
-    found = await verifier.verify(work, task.verifier, result.text, _own_folder(tree))
+    found = await verifier.verify(work, task.verifier, result, _own_folder(tree))
     if found.verdict == "failed" and not result.ok:
         reason = f"{found.reason}; the agent: {_reason(result)}"
         return msgspec.structs.replace(found, reason=reason)
