@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from support.event_samples import session_events, stored_pipeline, stored_session, write_events
 
 from corral.errors import ConfigError
-from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, to_json
+from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor, to_json
 from corral.export import html, run_log
 from corral.system import paths
 
@@ -82,6 +82,21 @@ def test_the_file_has_what_the_page_asks_for() -> None:
     kinds = [item["kind"] for item in found[f"{base}/items?page=0"]["items"]]
     assert kinds.count("tool") == 7
     assert found[f"{base}/events?page=0&q=%22permission_"]["events"]
+
+
+def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
+    row = {"capability": "shell", "verdict": "deny", "enforcement": "agent"}
+    events: list[Event] = [
+        Init(run_id="s.1"),
+        Vendor("prompt", "Hi"),
+        Vendor("prompt_files", {"image": ["x.png"]}),
+        Vendor("run_facts", {"policy": [row, {"capability": "read"}]}),
+    ]
+    found = answers(exported(run_log.at(write_events(tmp_path / "log.ndjson", events))))
+    facts = found["/api/sessions/s"]["facts"]
+    assert facts["policy_report"] == "shell  deny  agent\nread"
+    kinds = [item["kind"] for item in found["/api/sessions/s/items?page=0"]["items"]]
+    assert kinds == ["init", "prompt", "vendor"]
 
 
 def test_only_the_code_of_the_page_may_run_and_nothing_is_loaded() -> None:

@@ -155,6 +155,8 @@ class Facts(msgspec.Struct, kw_only=True):
     auth: str | None = None
     sandbox: str | None = None
     sandbox_reason: str | None = None
+    policy_report: str = ""
+    """How the policy was enforced, one capability per line."""
     capabilities: list[str] = []
     tools: list[str] = []
     stderr_tail: str = ""

@@ -14,9 +14,9 @@ from threading import Lock
 import msgspec
 
 from corral import events
-from corral.values import Cost, Usage
+from corral.values import Cost, Usage, as_object, as_objects, as_text
 from corral.view.items import decode, plan_steps, tokens
-from corral.view.logs import PAGE, LogFile, TurnIndex, TurnMarks
+from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
 from corral.view.safe_text import plain
 
@@ -39,6 +39,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
     info: TurnInfo
     init: events.Init | None = None
+    policy_report: str = ""
     error: events.Error | None = None
     usage: Usage = Usage()
     cost: Cost = Cost()
@@ -160,11 +161,25 @@ def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn |
         prompt = decode(following) if following is not None else None
         if isinstance(prompt, events.Vendor) and isinstance(prompt.data, str):
             turn.info.prompt = plain(prompt.data, MAX_PROMPT)
+        turn.policy_report = _policy_report(log, following)
     last = log.line_at(end) if end is not None else None
     done = decode(last) if last is not None else None
     if last is not None and isinstance(done, events.Done):
         _finish(turn, done, last.offset)
     return turn
+
+
+def _policy_report(log: LogFile, line: Line | None) -> str:
+    """What the first turn recorded of its policy, after the prompt and the names of its files."""
+    for _ in range(2):
+        line = None if line is None else log.line_at(line.end)
+        event = None if line is None else decode(line)
+        if isinstance(event, events.Vendor) and event.name == "run_facts":
+            rows = as_objects(as_object(event.data).get("policy"))
+            columns = ("capability", "verdict", "enforcement", "note")
+            lines = ("  ".join(as_text(row.get(name)) for name in columns) for row in rows)
+            return plain("\n".join(each.rstrip() for each in lines), 20_000)
+    return ""
 
 
 def _finish(turn: Turn, done: events.Done, offset: int) -> None:

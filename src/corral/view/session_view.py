@@ -220,4 +220,6 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         result.sandbox, result.sandbox_reason = init.sandbox, init.sandbox_reason
         result.capabilities = [*init.capabilities]
         result.tools = [plain(name, 200) for name in init.tools[:500]]
+    reports = (turn.policy_report for turn in facts.turns)
+    result.policy_report = next(filter(None, reports), "")
     return result
