@@ -25,6 +25,7 @@ LAYERS = {
     "system": 3,
     "telemetry": 4,
     "sessions": 4,
+    "live": 4,
     "inference": 4,
     "builtin": 5,
     "pipelines": 6,

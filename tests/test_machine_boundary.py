@@ -177,6 +177,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "export/run_log.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
     "inference/retry.py": ("random", "jitter"),
+    # Running processes: the files by which they see each other.
+    "live/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
+    "live/publisher.py": ("clock file", "since when a process is visible; its folder"),
+    "live/questions.py": ("clock random", "when a request was made; its key"),
+    "live/registry.py": ("file", "the folder of running processes"),
+    "live/session_link.py": ("clock", "since when a turn runs"),
+    "live/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "pipelines/execution/agent_call.py": ("file", "reads the schema that a node names"),
     "pipelines/execution/interviewers.py": (

@@ -51,6 +51,7 @@ NAMES = [
     "files_exist",
     "from_json",
     "is_installed",
+    "live",
     "merge",
     "models",
     "pipelines",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral import errors, events, models, pipelines, providers
+    from corral import errors, events, live, models, pipelines, providers
     from corral.comparison.api import Comparison, compare, compare_sync
     from corral.comparison.summary import ComparisonSummary
     from corral.durable.batch.api import Batch, BatchReport, BatchResult, batch, batch_sync
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _HOME = {
     "errors": "corral",
     "events": "corral",
+    "live": "corral",
     "models": "corral",
     "pipelines": "corral",
     "providers": "corral",
@@ -148,6 +149,7 @@ __all__ = [
     "files_exist",
     "from_json",
     "is_installed",
+    "live",
     "merge",
     "models",
     "pipelines",

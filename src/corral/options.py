@@ -26,6 +26,7 @@ Values: TypeAlias = dict[str, object]
 """Options by name, not checked yet."""
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
+NotifyOn = Literal["all", "person", "end"]
 SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
 SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
@@ -102,6 +103,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     permission_mode: PermissionMode = "prompt"
     """How permission requests are answered that the policy leaves open: ``prompt`` asks, ``auto``
     allows and ``deny`` denies without asking."""
+    remote_answers: bool = False
+    """Without an ``ask=`` callback or a terminal, wait until another process answers permission
+    requests: ``corral sessions answer``, ``corral view``, ``corral.live.answer``."""
+    answer_timeout: float = 300.0
+    """Seconds that a permission request waits for an answer before it is denied."""
+    notify: str | None = None
+    """A command, or the URL of a webhook, to notify when a person is needed or the run ends.
+    Implies ``remote_answers``, unless ``notify_on`` is ``end``."""
+    notify_on: NotifyOn = "all"
+    """What ``notify`` reports: that a person is needed, the end, or both."""
     quiet_period: float | None = None
     """Seconds of silence after which loading a session, or a turn that has ended, is complete;
     unset, the agent's known value is used."""
@@ -139,6 +150,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_sandbox: bool = False
     """The agent is started in corral's sandbox, which covers files, network and processes. Set by
     the session, not an option: an agent switches its own sandbox off."""
+
+    @property
+    def is_answered_remotely(self) -> bool:
+        """Whether permission requests wait for other processes if there is no one to ask here."""
+        return self.remote_answers or (self.notify is not None and self.notify_on != "end")
 
     @classmethod
     def build(
@@ -313,7 +329,10 @@ def _convert(values: Values) -> RunOptions:
         ) from error
 
 
-DURATIONS = ("timeout", "idle_timeout", "startup_timeout", "grace", "quiet_period")
+DURATIONS = (
+    *("timeout", "idle_timeout", "startup_timeout", "grace", "quiet_period"),
+    "answer_timeout",
+)
 """Options that are durations: seconds, or a text such as ``5m``."""
 _NUMBERS = (
     *DURATIONS,
@@ -334,7 +353,7 @@ def _check(run: RunOptions) -> None:
 
 
 def _check_numbers(run: RunOptions) -> None:
-    for name in ("timeout", "idle_timeout", "startup_timeout"):
+    for name in ("timeout", "idle_timeout", "startup_timeout", "answer_timeout"):
         if not getattr(run, name) > 0:
             raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
     if not 0 <= run.grace <= 60:
@@ -389,7 +408,7 @@ def _check_texts(run: RunOptions) -> None:
         text: str | None = getattr(run, name)
         if text is not None and ("\0" in text or _is_unsendable(text)):
             raise ConfigError(f"{name} contains a character that cannot be sent")
-    for name in ("model", "label", "resume", "program", "record_to", "replay", "otel"):
+    for name in ("model", "label", "resume", "program", "record_to", "replay", "otel", "notify"):
         value: str | None = getattr(run, name)
         if value is not None and not value.strip():
             raise ConfigError(f"{name} is empty")

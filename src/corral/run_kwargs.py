@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
-from corral.options import ApprovalMode, Inherit, PermissionMode, SandboxMode, Via
+from corral.options import ApprovalMode, Inherit, NotifyOn, PermissionMode, SandboxMode, Via
 from corral.policy import Policy, Preset
 from corral.values import Effort, McpServer
 
@@ -111,6 +111,14 @@ class RunKwargs(TypedDict, total=False):
     """Pass on the agent's thoughts."""
     permission_mode: PermissionMode
     """How open permission requests are answered: prompt asks, auto allows, deny denies."""
+    remote_answers: bool
+    """Wait until another process answers permission requests, if there is no one to ask here."""
+    answer_timeout: float | str
+    """Time until a permission request without an answer is denied."""
+    notify: str | None
+    """A command or URL to notify when a person is needed, or the run has ended."""
+    notify_on: NotifyOn
+    """What is notified: that a person is needed, the end, or both (all)."""
     quiet_period: float | str | None
     """Silence that ends the loading of a session, and a turn after its end was reported."""
     session_mode: str | None

@@ -30,7 +30,7 @@ from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker, PermissionBroker
+from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepare import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
@@ -88,7 +88,12 @@ class Driver:
         self._family = family_of(provider.name, name)
         self._policy = _with_builtin_defaults(run.policy)
         self._broker = PermissionBroker(
-            self._policy, self._ask, mode=run.permission_mode, hook=prepared.hook
+            self._policy,
+            self._ask,
+            timeout=run.answer_timeout,
+            mode=run.permission_mode,
+            hook=prepared.hook,
+            session=AskingSession(prepared, self.record),
         )
         self._workspace = Workspace(
             prepared.cwd,

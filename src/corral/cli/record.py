@@ -1,4 +1,4 @@
-"""``corral record``: run a program and record its input and output."""
+"""``corral record``: run a program and record its input and output; play such a recording."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 
 import click
 
-from corral.system.cassette.record import record
+
+@click.group("record")
+def command() -> None:
+    """Record the conversation with a program, and play it back."""
 
 
-@click.command("record", context_settings={"ignore_unknown_options": True})
+@command.command("run", context_settings={"ignore_unknown_options": True})
 @click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
 @click.option("--agent", metavar="NAME", help="The agent that COMMAND is, for `run --replay`.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
+def run(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
     """Run COMMAND and record the conversation with it.
 
     Input and output pass through unchanged, and so do signals and the exit code. The file has
@@ -24,7 +27,27 @@ def command(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
 
     To record the agent of a run, use `corral run --record-to FILE`.
     """
+    from corral.system.cassette.record import record
+
     gc.enable()  # it may take long
     code = record(output, argv, agent=agent)
     # Not sys.exit: a thread still waits for our input, and nothing is left to flush.
     os._exit(code)
+
+
+@command.command("play", context_settings={"ignore_unknown_options": True})
+@click.argument("file")
+@click.argument("args", metavar="[-- ARGUMENT…]", nargs=-1, type=click.UNPROCESSED)
+def play(file: str, args: tuple[str, ...]) -> None:
+    """Act as the program that FILE is a recording of.
+
+    Reads stdin and answers as recorded, with the current ids and folders. If something else is
+    sent than was recorded, it prints the difference on stderr and exits with 90. ARGUMENTs must
+    be those of the recorded program.
+
+    To run an agent from a recording, use `corral run --replay FILE`.
+    """
+    from corral.system.cassette.replay import replay
+
+    gc.enable()
+    os._exit(replay(file, args))

@@ -185,8 +185,11 @@ async def _run(
     asker = terminal_asker(progress, options.get("cwd"))
     async with Session(agent, {**options}, asker) as session:
         check_model_key(session.prepared.agent, session.prepared.run)
-        can_ask = session.prepared.agent.asks and asker is not None
+        remote = session.prepared.run.is_answered_remotely
+        can_ask = session.prepared.agent.asks and (asker is not None or remote)
         progress.begin(session.prepared, asks=can_ask)
+        if asker is None and can_ask:
+            progress.answer_with = f"corral sessions answer {session.id} --allow"
         enable_gc()
         if typed is None:
             return report_end(await print_turn(session.prompt(text), printer, progress), progress)

@@ -9,12 +9,14 @@ import time
 import click
 import msgspec
 
-from corral.cli.options import JSON, completing, read_prompt
+from corral import live
+from corral.cli.answer import answer
+from corral.cli.options import JSON, completing
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
-from corral.sessions import index, question_files, store, transcript
+from corral.sessions import index, store, transcript
 from corral.sessions.warm import names as warm_names
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
@@ -54,10 +56,15 @@ def list_sessions(
         limit=limit,
     )
     found = index.search(query)
+    running = {run.id: run.state for run in live.runs() if run.state != "idle"}
     names = {each.session: each.name for _, each in warm_names.all_names()}
     if as_json:
         rows = [
-            {**msgspec.to_builtins(each.meta), "name": names.get(each.meta.id)}
+            {
+                **msgspec.to_builtins(each.meta),
+                "name": names.get(each.meta.id),
+                "live": running.get(each.meta.id),
+            }
             | ({"snippet": each.snippet} if grep else {})
             for each in found
         ]
@@ -67,13 +74,19 @@ def list_sessions(
         (
             each.meta.id,
             each.meta.agent,
-            each.meta.status or "–",
+            _state(each.meta, running.get(each.meta.id)),
             format_time(each.meta.updated),
             _description(each, names.get(each.meta.id)),
         )
         for each in found
     ]
     echo(table(("session", "agent", "status", "last", "prompt"), cells))
+
+
+def _state(meta: store.Meta, running: str | None) -> str:
+    if running is not None:
+        return running.replace("_", " ")
+    return meta.status or "interrupted"  # no turn of it has ended, and no process has it
 
 
 def _description(found: index.Match, name: str | None) -> str:
@@ -196,25 +209,7 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
         echo(f"{stored.name} ({stored.cwd}) {state}{' and is forgotten' if forget else ''}")
 
 
-@command.command("answer")
-@click.argument("name", shell_complete=completing("sessions"))
-@click.argument("file", default="-")
-def answer(name: str, file: str) -> None:
-    """Answer a session that waits for a person.
-
-    The answer is read from FILE or stdin; 'last' is the newest session."""
-    record = store.find(name)
-    question = question_files.open_question(record)
-    if question is None:
-        raise ConfigError(f"session {record.meta.id} is not waiting for an answer")
-    text = read_prompt(None, file) or ""
-    if not text.strip():
-        raise ConfigError("the answer is empty", hint="Give it as a file or on stdin.")
-    question.write_answer(text)
-    if store.is_in_use(record):
-        echo(f"{record.meta.id} received the answer")
-    else:
-        echo(f"stored; to continue: corral run --resume {record.meta.id}")
+command.add_command(answer)
 
 
 def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:

@@ -55,6 +55,8 @@ from corral.system.blocking import sync_twin
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
+    from corral.events import Decision
+    from corral.live import tokens
     from corral.sessions.permissions import Asker
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
@@ -159,6 +161,7 @@ async def run(  # noqa: PLR0913
         if on_start is not None:
             on_start(name, request.folder)
         result = await _run_in_memory(graph, request, resources, interviewer, on_event)
+    await _notify(options, result, str(place), db)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
@@ -191,18 +194,41 @@ async def _run_in_memory(
     interviewer: Interviewer | None,
     on_event: OnEvent | None,
 ) -> PipelineResult:
+    settings = memory_runner.RunSettings(
+        resources=resources,
+        interviewer=interviewer,
+        folder=request.folder,
+        workspace=request.workspace,
+        on_event=on_event,
+    )
+    title, cwd = graph.goal or graph.name, str(request.workspace)
     async with resources:
-        output = await memory_runner.run(
-            graph,
-            resources=resources,
-            interviewer=interviewer,
-            folder=request.folder,
-            workspace=request.workspace,
-            values=request.values,
-            run_id=request.run_id,
-            on_event=on_event,
+        started = memory_runner.MemoryRun(
+            graph, settings, run_id=request.run_id, values=request.values
         )
+        with executor.published(
+            "pipeline",
+            started.run_id,
+            title=title,
+            cwd=cwd,
+            folder=str(request.folder),
+            cancel=started.cancel,
+        ):
+            output = await started.drive()
     return result_from_output(request.run_id, output, request.folder)
+
+
+async def _notify(
+    options: Mapping[str, object] | None, result: PipelineResult, cwd: str, db: str | None
+) -> None:
+    """Send the message of ``notify``, if it is wanted."""
+    target, on = (options or {}).get("notify"), (options or {}).get("notify_on")
+    if isinstance(target, str):
+        from corral.durable import notifications
+
+        shown = None if db is None else database.find(db).shown
+        messages = notifications.run_messages(result, cwd, shown)
+        await notifications.send(target, on, messages)
 
 
 def _check_workspace_options(cwd: object, repository: object, commit: object) -> None:
@@ -275,7 +301,10 @@ async def resume(
         watched = service.RunFollower(
             name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
         )
-        return await _follow_to_end(watched, folder, on_start)
+        result = await _follow_to_end(watched, folder, on_start)
+    config = shown.run_input.config
+    await _notify(config.options, result, config.workspace, db)
+    return result
 
 
 @short_traceback_async
@@ -334,6 +363,36 @@ async def answer(
     if found.output is not None:
         raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.output.status}")
     await open_questions.answer(run, reply, gate=gate, by=by, db=db)
+
+
+@short_traceback_async
+async def answer_with_token(
+    token: str,
+    *,
+    decision: Decision | None = None,
+    answer: str = "",
+    by: str = "a token",
+) -> tokens.Token:
+    """Answer what a message of ``notify`` asked: a permission request with a ``decision``, a
+    question with an ``answer``. A token works once. Raises ``LiveError`` if it is not valid, and
+    ``ConfigError`` if the answer is not one of the choices; then the token can be used again.
+
+    ::
+
+        await pipelines.answer_with_token(token, answer="approve")
+    """
+    from corral.live import tokens
+
+    with tokens.using(token) as says:
+        if says.kind == "pipeline":
+            db = None if says.db is None or "***" in says.db else says.db
+            reply = Answer(value=answer, text=answer)
+            await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
+        else:
+            await asyncio.to_thread(
+                tokens.answer_session, says, decision=decision, answer=answer, by=by
+            )
+    return says
 
 
 @short_traceback_async
@@ -411,6 +470,16 @@ answer_sync.__doc__ = """
     ::
 
         pipelines.answer_sync("review-20260131-142501-3f9a", "approve", gate="approval")
+    """
+
+
+answer_with_token_sync = sync_twin(answer_with_token)
+answer_with_token_sync.__doc__ = """
+    ``answer_with_token`` for code that is not async, with the same arguments.
+
+    ::
+
+        pipelines.answer_with_token_sync(token, decision="allow_once")
     """
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         PipelineResult,
         answer,
         answer_sync,
+        answer_with_token,
+        answer_with_token_sync,
         cancel,
         cancel_sync,
         fork,
@@ -54,8 +56,9 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.durable.api": "PipelineResult answer answer_sync cancel cancel_sync fork fork_sync"
-    " resume resume_sync run run_sync runs runs_sync show show_sync",
+    "corral.durable.api": "PipelineResult answer answer_sync answer_with_token"
+    " answer_with_token_sync cancel cancel_sync fork fork_sync resume resume_sync run run_sync"
+    " runs runs_sync show show_sync",
     "corral.pipelines": "events",
     "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.dot.writer": "as_dot",
@@ -95,6 +98,8 @@ __all__ = [
     "Recording",
     "answer",
     "answer_sync",
+    "answer_with_token",
+    "answer_with_token_sync",
     "as_dot",
     "as_svg",
     "as_text",

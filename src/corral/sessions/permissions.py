@@ -14,8 +14,10 @@ of the answer:
 - A read outside follows the policy for commands: an agent that may run commands can read anything.
 - An unlimited policy has no workspace. In ``native`` mode a person may allow what is outside.
 
-A person is asked one question at a time, so that one answer cannot approve two things. The protocol
-modules choose the agent's option for a decision.
+A person is asked one question at a time, so that one answer cannot approve two things. The question
+is open at all places at once: where the caller's ``ask`` shows it, and for other processes
+(``corral.live``). The first answer counts. The protocol modules choose the agent's option for a
+decision.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from corral.options import PermissionMode
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.prepare import PreparedRun
+from corral.sessions.store import SessionRecord
 from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject, as_object
 
@@ -43,6 +46,10 @@ Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that questions get to end once they are cancelled."""
+
+LOCAL_FIRST = 0.2
+"""Seconds that only the caller's own ``ask`` has: if it answers at once, no other process is
+asked."""
 
 NOT_EDITABLE = "on_tool_call edited the call, which this agent does not support"
 EDITED = "on_tool_call edited the call"
@@ -70,16 +77,21 @@ class PermissionBroker:
         *,
         guard: PathGuard | None = None,
         hook: ToolCallHook | None = None,
+        session: AskingSession | None = None,
     ) -> None:
         """``timeout``: seconds a question may stay unanswered before it is denied. ``guard``
         judges the paths of requests; None where the caller does so itself. ``hook`` decides about
-        what the policy does not deny."""
+        what the policy does not deny. ``session``: whose questions they are, for other
+        processes."""
         self.hook = hook
         self._guard = None if policy.is_unlimited else guard
         self._mode = mode
         self._policy = policy
         self._ask = ask
         self._timeout = timeout
+        self._session = session
+        remote = session is not None and session.prepared.run.is_answered_remotely
+        self._can_ask = ask is not None or remote
         self._turn = asyncio.Lock()
 
     @property
@@ -102,7 +114,7 @@ class PermissionBroker:
             return PermissionAnswer(
                 answer_given, "policy", f"{ruling.rule}, permission_mode={self._mode}"
             )
-        if ruling.verdict == "deny" or self._ask is None:
+        if ruling.verdict == "deny" or not self._can_ask:
             suffix = "" if ruling.verdict == "deny" else ", and no one to ask"
             return PermissionAnswer("deny", "policy", ruling.rule + suffix)
         return None
@@ -137,29 +149,63 @@ class PermissionBroker:
 
     async def ask_person(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
-        if self._ask is None:
+        if not self._can_ask:
             return PermissionAnswer("deny", "policy", "no one to ask")
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout):
-                    answer_given = self._ask(request)
-                    decision = (
-                        await answer_given if isinstance(answer_given, Awaitable) else answer_given
-                    )
+                    decision, rule = await self._first_answer(request)
             except TimeoutError:
                 return PermissionAnswer("deny", "timeout", f"no answer in {self._timeout:g} s")
             except Exception as error:
                 return PermissionAnswer("deny", "person", f"the question failed: {error}")
         if decision not in _VALID_DECISIONS:
             return PermissionAnswer("deny", "person", f"not an answer: {decision!r}")
-        return PermissionAnswer(decision, "person", "asked")
+        return PermissionAnswer(decision, "person", rule)
+
+    async def _first_answer(self, request: PermissionRequest) -> tuple[Decision, str]:
+        """The decision, and how it was made: by the caller's ``ask``, or from elsewhere."""
+        given = self._ask(request) if self._ask is not None else None
+        if given is not None and not isinstance(given, Awaitable):
+            return given, "asked"
+        if self._session is None:
+            return ("deny" if given is None else await given), "asked"
+        local = None if given is None else asyncio.ensure_future(given)
+        try:
+            if local is not None:
+                await asyncio.wait([local], timeout=LOCAL_FIRST)
+                if local.done():
+                    return local.result(), "asked"
+            from corral.live.questions import ask_everyone
+
+            prepared, record = self._session.prepared, self._session.record
+            return await ask_everyone(prepared, record, request, local, self._timeout)
+        finally:
+            if local is not None and not local.done():  # this question was cancelled
+                local.cancel()
+                await asyncio.wait([local], timeout=CANCEL_TIMEOUT)
 
 
-def broker_of(prepared: PreparedRun, ask: Asker | None) -> PermissionBroker:
-    """Answers by the policy of a run."""
+class AskingSession(msgspec.Struct, frozen=True):
+    """The session whose agent asks."""
+
+    prepared: PreparedRun
+    record: SessionRecord
+
+
+def broker_of(
+    prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
+) -> PermissionBroker:
+    """Answers by the policy of a run. Without ``record``, only ``ask`` is asked."""
     run = prepared.run
     return PermissionBroker(
-        run.policy, ask, mode=run.permission_mode, guard=prepared.guard, hook=prepared.hook
+        run.policy,
+        ask,
+        timeout=run.answer_timeout,
+        mode=run.permission_mode,
+        guard=prepared.guard,
+        hook=prepared.hook,
+        session=None if record is None else AskingSession(prepared, record),
     )
 
 

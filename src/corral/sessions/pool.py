@@ -75,6 +75,7 @@ from corral.system import platform
 from corral.system.environment import SecretRedactor
 
 if TYPE_CHECKING:
+    from corral.live.session_link import SessionLink
     from corral.policy import Policy, Preset
     from corral.sessions.tools.hooks import Before
     from corral.values import Json
@@ -166,6 +167,8 @@ class Pool:
         self._prepared: PreparedRun | None = None
         self._ending: set[asyncio.Task[None]] = set()
         """Idle processes that are being ended."""
+        self._links: list[SessionLink] = []
+        """Of prompts that have ended: their last messages may be on their way."""
         self.started = 0
         """Processes started so far."""
 
@@ -187,7 +190,9 @@ class Pool:
     async def __aexit__(self, *_: object) -> None:
         self._open = False
         workers, self._workers = self._workers, []
-        await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
+        links, self._links = self._links, []
+        finishing = (link.finish() for link in links)
+        await asyncio.gather(*(worker.end() for worker in workers), *self._ending, *finishing)
 
     @overload
     async def run(
@@ -307,6 +312,8 @@ class Pool:
             return await run_typed(run_turn, given.text, typed)
         finally:
             source.release()
+            if record.link is not None and record.link.is_sending:
+                self._links.append(record.link)
             is_recorded = prepared.run.record
             if is_recorded and not record.meta.turns:
                 is_recorded = record.save_unfinished()

@@ -84,6 +84,10 @@ COMMON = frozenset(
         "otel",
         "sandbox",
         "meter",
+        "remote_answers",
+        "answer_timeout",
+        "notify",
+        "notify_on",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
@@ -358,7 +362,8 @@ def _own_tools(policy: Policy, session: Policy) -> Policy:
 
 
 def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
-    return run.permission_mode == "auto" or (run.permission_mode == "prompt" and has_asker)
+    can_ask = has_asker or run.is_answered_remotely
+    return run.permission_mode == "auto" or (run.permission_mode == "prompt" and can_ask)
 
 
 def _program(
@@ -463,6 +468,14 @@ def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
             f"{agent.name} has no sandbox of its own that corral can switch on",
             hint="Use corral's: sandbox='require'.",
         )
+    if run.notify is not None:
+        from corral.live import notify
+
+        notify.check(run.notify)
+    _check_media(agent, run)
+
+
+def _check_media(agent: AgentSpec, run: RunOptions) -> None:
     drops_media = isinstance(transport := agent.transport, AcpTransport) and (
         transport.drops_media_beside_files
     )

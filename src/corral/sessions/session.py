@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
+from weakref import WeakMethod
 
 from msgspec.structs import replace
 
@@ -213,6 +214,8 @@ class Session:
         try:
             # All of them are closed, also if the task is cancelled again meanwhile.
             async with AsyncExitStack() as ending:
+                if self._record is not None and self._record.link is not None:
+                    ending.push_async_callback(self._record.link.finish)
                 ending.push_async_callback(self._stop_tool_server)
                 for each in (self._driver, self._connection, turn):
                     if each is not None:
@@ -332,6 +335,7 @@ class Session:
             redactor=redactor,
             before=self._turn,
             checks=TurnChecks(self._tools_error, self._answers, typed),
+            steer=WeakMethod(self.steer),
         )
         return self._turn
 

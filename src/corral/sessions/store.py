@@ -30,7 +30,11 @@ from corral.system.fs import lock_file
 from corral.values import Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from weakref import WeakMethod
+
     from corral.agents.spec import AgentSpec, Launch
+    from corral.live.session_link import SessionLink
     from corral.sessions.prepare import PreparedRun
     from corral.system.environment import SecretRedactor
 
@@ -82,6 +86,10 @@ class SessionRecord:
         self.is_temporary = is_temporary
         self.is_pooled = False
         """A prompt of a pool: its conversation is not kept."""
+        self.link: SessionLink | None = None
+        """The connection with people elsewhere, once it is needed."""
+        self.publish: WeakMethod[Callable[[], SessionLink]] | None = None
+        """Makes the current turn visible to other processes."""
         self._transcript: int | None = None
         self._lock: int | None = None
 
@@ -178,6 +186,8 @@ class SessionRecord:
         """Remove temporary files; without ``keep``, the complete folder."""
         import shutil
 
+        if self.link is not None:
+            self.link.close()
         if self._transcript is not None:
             os.close(self._transcript)
             self._transcript = None

@@ -56,6 +56,7 @@ from corral.system.threads import NoThread, in_thread
 from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
 
 if TYPE_CHECKING:
+    from corral.live.session_link import SessionLink
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
     from corral.telemetry.live import LiveSpans
@@ -71,6 +72,9 @@ EXIT_TIMEOUT = 10.0
 MAX_TEXT = 1_000_000
 """Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
 stream while its events are not collected."""
+
+PUBLISH_AFTER = 1.0
+"""Seconds after which a turn becomes visible to other processes: a short one costs nothing."""
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns in progress in this process, to detect that two share a folder."""
@@ -108,8 +112,10 @@ class Turn(Generic[T_co]):
         redactor: SecretRedactor,
         before: Turn | None = None,
         checks: TurnChecks | None = None,
+        steer: weakref.WeakMethod[Callable[[str], None]] | None = None,
     ) -> None:
-        """``before`` is the previous turn; it is ended when this one starts."""
+        """``before`` is the previous turn; it is ended when this one starts. ``steer`` sends the
+        agent a text while it works."""
         self._checks = checks or TurnChecks()
         self._typed = self._checks.typed
         self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
@@ -130,6 +136,8 @@ class Turn(Generic[T_co]):
         self._network: NetworkWatch | None = None
         self._spans: LiveSpans | None = None
         self._before: Snapshot | None = None
+        self._steer = steer
+        self._publishing: asyncio.TimerHandle | None = None
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
         self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
@@ -225,11 +233,70 @@ class Turn(Generic[T_co]):
                 ending.push_async_callback(self._previous.close)
             self._state = "closed"
             _running.discard(self)
+            self._stop_publishing()
             if self._deadlines is not None:
                 self._deadlines.stop()
 
+    def publish(self) -> SessionLink:
+        """Make the turn visible to other processes, now."""
+        from corral.live.session_link import live_run
+
+        link, title = self._get_link(), self._title()
+        meta = self._record.meta
+        meta.title = meta.title or title
+        if self._is_kept and not self._record.is_temporary:
+            with contextlib.suppress(OSError):  # reported at the turn's end
+                self._record.save()
+        about = live_run(self._prepared, self._record, title, recorded=self._recording)
+        link.publish(about, weakref.WeakMethod(self.cancel), self._steer)
+        return link
+
+    def _publish_later(self) -> None:
+        weak = self._record.publish = weakref.WeakMethod(self.publish)
+
+        def publish() -> None:
+            function = weak()
+            if function is not None:
+                function()
+
+        is_visible = self._record.link is not None and self._record.link.entry is not None
+        delay = 0.0 if is_visible else PUBLISH_AFTER
+        self._publishing = asyncio.get_running_loop().call_later(delay, publish)
+
+    def _stop_publishing(self) -> None:
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
+            if self._record.link is not None:
+                self._record.link.turn_ended()
+
+    def _get_link(self) -> SessionLink:
+        from corral.live.session_link import SessionLink
+
+        if self._record.link is None:
+            self._record.link = SessionLink()
+        return self._record.link
+
+    def _title(self) -> str:
+        return title_of(self._prompt, self._redactor)
+
+    def _notify_question(self) -> None:
+        """The agent is a person: tell somebody that it is asked."""
+        from corral.live.session_link import question_message, run_facts
+
+        facts = run_facts(self._prepared, self._record, self._title())
+        text = self._redactor.clean_text(self._prompt)
+        self._get_link().notify(self._prepared, question_message(facts, text))
+
+    def _notify_end(self, done: Done) -> None:
+        from corral.live.session_link import end_message, run_facts
+
+        facts = run_facts(self._prepared, self._record, self._title())
+        self._get_link().notify(self._prepared, end_message(facts, done))
+
     async def _start(self) -> None:
         self._state = "starting"
+        self._publish_later()
         self._answers_before = self._checks.answers()
         if self._previous is not None:
             await self._previous.close()
@@ -256,6 +323,8 @@ class Turn(Generic[T_co]):
         self._deadlines = Deadlines(self._prepared.run, self._on_deadline)
         self._watch_network()
         self._mark_shared_folders()
+        if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
+            self._notify_question()
 
     def _log_start(self) -> None:
         if _log.isEnabledFor(logging.INFO):
@@ -373,6 +442,9 @@ class Turn(Generic[T_co]):
             resume_token=self._record.meta.id if resumable and self._is_kept else None,
         )
         batch += normalizer.close(time.time(), error, ending)
+        self._stop_publishing()
+        if self._prepared.run.notify is not None and isinstance(done := batch[-1], Done):
+            self._notify_end(done)
         return batch
 
     async def _find_error(self, normalizer: EventNormalizer) -> CorralError | None:
@@ -494,7 +566,7 @@ class Turn(Generic[T_co]):
         meta.updated = time.time()
         meta.status = error.status if error else "success"
         meta.model = (normalizer.finish.model if normalizer.finish else None) or meta.model
-        meta.title = meta.title or title_of(self._prompt, self._redactor)
+        meta.title = meta.title or self._title()
         meta.session_id = normalizer.session_id if resumable else self._previous_session_id
         if self._record.is_pooled:
             meta.lost = POOLED
@@ -556,6 +628,9 @@ class Turn(Generic[T_co]):
 
     def _final_warnings(self, normalizer: EventNormalizer) -> list[RawEvent]:
         items, self._pending_warnings = self._pending_warnings, []
+        if self._record.link is not None:
+            problems, self._record.link.problems = self._record.link.problems, []
+            items += [_warning("notify_failed", f"not notified: {each}") for each in problems]
         requested = self._prepared.run.model
         used = normalizer.finish.model if normalizer.finish else None
         if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import sys
@@ -12,7 +13,19 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui import terminal
 from corral.cli.ui.live_progress import LiveProgress, spinner
 from corral.cli.ui.spans import Line, Span, shorten
-from corral.events import Done, Error, Event, Init, Log, Text, ToolResult, ToolUse, UsageReport
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    Init,
+    Log,
+    PermissionDecision,
+    PermissionRequest,
+    Text,
+    ToolResult,
+    ToolUse,
+    UsageReport,
+)
 from corral.terminal_text import clean
 from corral.values import is_object
 
@@ -25,6 +38,10 @@ _TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt",
 LONGEST_TITLE = 100
 SLOW_CALL = 1_000
 """Milliseconds from which the duration of a tool call is printed."""
+
+
+WAITS_FOR_A_PERSON = 0.5
+"""Seconds after which a permission request was not decided by the policy."""
 
 
 class Progress(LiveProgress):
@@ -42,6 +59,9 @@ class Progress(LiveProgress):
         self._repeated = ""
         """The last warning, to print it once."""
         self._hides_status = False
+        self.answer_with = ""
+        """The command that answers permission requests, if no one is asked here."""
+        self._waiting: asyncio.TimerHandle | None = None
 
     def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
         """Print what is denied because no one can be asked. ``asks``: a person can be asked."""
@@ -112,8 +132,26 @@ class Progress(LiveProgress):
                 self._show_warning(event)
             case Log():
                 self.print_line(f"  {shorten(event.text, 200)}")
+            case PermissionRequest() | PermissionDecision() if self.answer_with:
+                self._show_permission(event)
             case _:
                 pass
+
+    def _show_permission(self, event: PermissionRequest | PermissionDecision) -> None:
+        """Say how to answer a request, unless the policy has decided at once."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting, self._activity = None, "thinking"
+        if isinstance(event, PermissionDecision):
+            return
+        title = shorten(event.title or "a tool call", LONGEST_TITLE)
+
+        def show() -> None:
+            self._activity = f"waiting for permission: {title}"
+            self.print_line(f"? {title}")
+            self.print_line(f"  answer with: {self.answer_with} (or --deny)")
+
+        self._waiting = asyncio.get_running_loop().call_later(WAITS_FOR_A_PERSON, show)
 
     def _show_result(self, event: ToolResult) -> None:
         title = self._titles.pop(event.call_id, event.name or "tool")

@@ -56,6 +56,14 @@ class TerminalAsker:
         self._cwd = os.fspath(cwd or ".")
 
     async def __call__(self, request: PermissionRequest) -> Decision:
+        try:
+            return await self._ask(request)
+        except asyncio.CancelledError as end:
+            if end.args:  # somebody else was first: the message says who
+                _write(f"{end.args[0]}\n")
+            raise
+
+    async def _ask(self, request: PermissionRequest) -> Decision:
         with self._paused(), _single_keys():
             columns, rows = terminal.size(sys.stderr)
             pages = Pages(lines_of(request, columns, self._cwd), rows)

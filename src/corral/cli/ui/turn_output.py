@@ -15,6 +15,7 @@ from corral.system.terminal import is_interactive
 if TYPE_CHECKING:
     import os
 
+    from corral.cli.ui.playback import Playback
     from corral.cli.ui.questions import TerminalAsker
     from corral.sessions.turn import Turn
     from corral.sessions.warm.client import WarmTurn
@@ -35,7 +36,9 @@ def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> Te
     return TerminalAsker(progress.paused, cwd)
 
 
-async def print_turn(turn: Turn | WarmTurn, printer: Printer, progress: Progress) -> Done | None:
+async def print_turn(
+    turn: Turn | WarmTurn | Playback, printer: Printer, progress: Progress
+) -> Done | None:
     """Print the events of a turn to its end; return the last. Ctrl-C ends the turn."""
     last: Done | None = None
     progress.tail = printer.tail

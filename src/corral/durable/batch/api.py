@@ -42,7 +42,9 @@ from corral.durable.batch.resume import ResumeState, durable_state, memory_state
 from corral.durable.batch.runner import MemoryRunner, Runner
 from corral.durable.batch.spec import BatchOptions, BatchSpec, build_spec
 from corral.durable.batch.tasks import BatchTask, TaskInput
+from corral.durable.dbos import database
 from corral.durable.dbos.database import require
+from corral.durable.worker import executor
 from corral.errors import ConfigError, short_traceback, short_traceback_async
 from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
@@ -341,7 +343,20 @@ class Batch(Generic[T_co]):
                 )
                 state = memory_state(options, spec, out, runner)
                 await stack.enter_async_context(runner)
-            await self._run(spec, state, out)
+            db = database.find(options.db).shown if options.durable else None
+            cwd = str(spec.workspace)
+            with executor.published("batch", spec.name, title=self._prompt, cwd=cwd, db=db):
+                await self._run(spec, state, out)
+        await self._notify(cwd, db)
+
+    async def _notify(self, cwd: str, db: str | None) -> None:
+        """Send the message of ``notify``, if it is wanted."""
+        target = self._options.run.get("notify")
+        if target is not None:
+            from corral.durable import notifications
+
+            message = notifications.batch_message(self.name, self.report, cwd, db)
+            await notifications.send(target, self._options.run.get("notify_on"), [message])
 
     async def _run(self, spec: BatchSpec, state: ResumeState, out: OutputFile | None) -> None:
         ordered = _ResultOrder(spec, out, state, in_order=self._options.in_order)

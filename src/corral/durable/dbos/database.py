@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from corral.errors import ConfigError, StorageFailed
 from corral.system import clock, fs, paths
 
@@ -141,6 +143,31 @@ def prepare(database: Database) -> None:
             _prepare_file(database, database.path)
         else:
             _prepare_server(database)
+    _remember(database)
+
+
+MOST_REMEMBERED = 50
+
+
+def remembered() -> list[str]:
+    """Databases outside corral's home that were used lately, the newest first; a server without
+    its password (``***``)."""
+    found = fs.read_small(paths.home() / "databases.json", 1 << 20)
+    try:
+        return msgspec.json.decode(found or b"[]", type=list[str])
+    except msgspec.MsgspecError:
+        return []
+
+
+def _remember(database: Database) -> None:
+    """For those who look for runs, such as ``corral view``."""
+    if database.path == paths.home() / "engine.db":
+        return
+    known = remembered()
+    if database.shown not in known:
+        with suppress(OSError):  # a list for convenience: nothing depends on it
+            newest = [database.shown, *known][:MOST_REMEMBERED]
+            paths.write_private(paths.home() / "databases.json", msgspec.json.encode(newest))
 
 
 def is_there(database: Database) -> bool:

@@ -23,11 +23,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.display import shorten
 from corral.durable.dbos import adapter, leases
 from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
 from corral.durable.dbos.database import Database, is_full, prepare, storage_errors
@@ -36,9 +38,13 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
+from corral.sessions.turn import PUBLISH_AFTER
 from corral.system import paths, threads
 from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject, is_object, slug
+
+if TYPE_CHECKING:
+    from corral.live.publisher import Entry
 
 SWEEP = 1.0
 """Seconds between two checks for dead executors."""
@@ -66,6 +72,42 @@ def watched(on_failure: Callable[[CorralError], None]) -> Generator[None]:
         yield
     finally:
         _watchers.remove(on_failure)
+
+
+@contextlib.contextmanager
+def published(
+    kind: Literal["pipeline", "batch"],
+    name: str,
+    *,
+    title: str = "",
+    cwd: str = "",
+    db: str | None = None,
+    folder: str = "",
+    cancel: Callable[[], None] | None = None,
+) -> Generator[None]:
+    """Within the block other processes can see the run, from ``PUBLISH_AFTER`` seconds on: a short
+    one costs nothing. ``cancel`` is called in this event loop; without it, the run is cancelled
+    through its database."""
+    loop = asyncio.get_running_loop()
+    entries: list[Entry] = []
+
+    def publish() -> None:
+        from corral.live.publisher import Controls, current
+        from corral.live.records import LiveRun
+
+        command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
+        hint = f"corral {command} {name}" if db is not None else "End its process."
+        controls = Controls(loop=loop, cancel=cancel, cancel_hint=hint)
+        run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
+        entries.append(current().add(replace(run, since=time.time()), controls))
+
+    timer = loop.call_later(PUBLISH_AFTER, publish)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for entry in entries:
+            entry.close()
 
 
 def current() -> Executor:

@@ -120,7 +120,13 @@ IDLE = 7 * 86400.0
 async def run(payload: dict[str, Json]) -> Json:
     run_input = unpack(payload, RunInput)
     node_workflow.remember_run(run_input)
-    return await _Run(run_input).run_to_end()
+    run = _Run(run_input)
+    if "/" in run.id:  # its outermost run is shown
+        return await run.run_to_end()
+    title, cwd = run_input.graph.goal or run_input.graph.name, run.config.workspace
+    db = executor.current().database.shown
+    with executor.published("pipeline", run.id, title=title, cwd=cwd, db=db):
+        return await run.run_to_end()
 
 
 class _Run:

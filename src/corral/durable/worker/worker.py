@@ -21,6 +21,7 @@ from corral.durable.dbos import database
 from corral.durable.dbos.client import ANY_NODE, DEFAULT_QUEUE, Limit
 from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import GRACE, Executor
+from corral.live import publisher
 
 AT_ONCE = 16
 """Nodes that run at once in one worker; the rest waits, or other workers take it."""
@@ -77,9 +78,14 @@ def serve(
         worker.stop(left)
         threading.Thread(target=_exit_if_stuck, args=(worker, left), daemon=True).start()
 
+    def ready(executor: Executor) -> None:
+        publisher.current().stay()
+        if on_ready is not None:
+            on_ready(executor)
+
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        worker.run_here(on_ready)
+        worker.run_here(ready)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -368,13 +368,17 @@ class MemoryRun:
         return result
 
     async def _next_message(self) -> Message:
-        """The next message. While it waits, delayed checkpoints are written."""
+        """The next message. While it waits, delayed checkpoints and events are written."""
         checkpoints = self._checkpoints
-        while checkpoints is not None and checkpoints.is_behind and self._inbox.empty():
+        while checkpoints is not None and checkpoints.has_work and self._inbox.empty():
             try:
                 async with asyncio.timeout(checkpoints.due):
                     return await self._inbox.get()
             except TimeoutError:
+                if not checkpoints.is_behind:
+                    if not checkpoints.write_events():
+                        break
+                    continue
                 if not checkpoints.save_now(self.scheduler.state):
                     break  # the disk cannot be written: it is tried again after the next node
                 self._emit(events.CheckpointSaved())

@@ -230,6 +230,10 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
 
 
+EVENTS_AFTER = 0.2
+"""Seconds after which an event is on the disk, for those who watch the run."""
+
+
 class CheckpointWriter:
     """Writes the run directory while a run goes on. A directory that cannot be written does not
     end the run, because its nodes may have cost money. A write that failed is tried again with the
@@ -283,17 +287,30 @@ class CheckpointWriter:
         return self._is_behind
 
     @property
+    def has_work(self) -> bool:
+        """Whether a checkpoint or events are not written yet."""
+        return self._is_behind or bool(self._unwritten)
+
+    @property
     def due(self) -> float:
-        """Seconds until a checkpoint may be written."""
+        """Seconds until a checkpoint may be written; without one, until the events must be."""
+        if not self._is_behind:
+            return EVENTS_AFTER
         return max(0.0, self._next - time.monotonic())
 
     def add_event(self, event: PipelineEvent) -> None:
         self._unwritten.append(event)
         if len(self._unwritten) >= 100:
-            try:
-                self.flush()
-            except StorageFailed as error:
-                self.failed = error
+            self.write_events()
+
+    def write_events(self) -> bool:
+        """Write the events that wait. Returns whether they were written."""
+        try:
+            self.flush()
+        except StorageFailed as error:
+            self.failed = error
+            return False
+        return True
 
     def flush(self) -> None:
         """Raises ``StorageFailed``."""

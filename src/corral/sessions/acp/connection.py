@@ -139,9 +139,11 @@ CarryOut: TypeAlias = Callable[[list[Command]], None]
 class SessionRules:
     """How the requests of a session are answered: by the policy of a run, below its folders."""
 
-    def __init__(self, prepared: PreparedRun, ask: Asker | None) -> None:
+    def __init__(
+        self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
+    ) -> None:
         self._guard = prepared.guard
-        self.broker = broker_of(prepared, ask)
+        self.broker = broker_of(prepared, ask, record)
 
     @cached_property
     def files(self) -> ClientFiles:

@@ -120,7 +120,7 @@ class AcpBackend:
             self._source.session = session
         else:
             await self._switch_model(connection, session)
-        session.use_policy(SessionRules(self._prepared, self._ask))
+        session.use_policy(SessionRules(self._prepared, self._ask, self._record))
         self._session = session
         if run.model is not None and session.models and run.model not in session.models:
             self.notes += (f"the agent does not list the model {run.model}",)

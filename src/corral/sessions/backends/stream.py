@@ -83,7 +83,7 @@ class StreamBackend:
 
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
-            broker = broker_of(prepared, ask)
+            broker = broker_of(prepared, ask, record)
             # The questions hold the list of decisions and not this object: see ``Question.reply``.
             self._questions = PermissionQuestions(broker, self._decisions.append, granted)
         self._hook_socket: HookSocket | None = None

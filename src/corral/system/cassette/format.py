@@ -120,7 +120,7 @@ def read(path: str | Path) -> list[Take]:
     except OSError as error:
         raise ConfigError(
             f"the recording cannot be read: {path}: {error.strerror}",
-            hint="Record one with `corral run --record-to FILE` or `corral record -o FILE`.",
+            hint="Record one with `corral run --record-to FILE` or `corral record run -o FILE`.",
         ) from error
     takes: dict[str, Take] = {}
     for number, line in enumerate(lines):

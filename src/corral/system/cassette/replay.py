@@ -28,7 +28,7 @@ from corral.values import Json
 
 DIFFERS = 90
 """The exit code of a replay that differs from the recording. No known agent uses it."""
-SIGN = "corral replay: "
+SIGN = "corral record play: "
 """The start of the reason on stderr."""
 PATIENCE = 10.0
 """Seconds to wait for the next recorded input if the other side waits for our output."""

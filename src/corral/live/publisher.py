@@ -1,0 +1,445 @@
+"""This process among the running ones: its file, its socket, and what others ask of it.
+
+Theory of operation
+-------------------
+Who calls: the code that runs something (``sessions.turn``, pipelines, batches, the worker) adds an
+``Entry`` for it, a second after it has started, or at once if it needs a person. So a short run
+never loads this module. Entries may be added from any thread and event loop.
+
+States of a process: *unpublished* (no file) -> *published* (file and socket, while it has an entry)
+-> *unpublished*. The file is written again, atomically, at each change.
+
+Guarantees:
+
+- A request is answered once. The first answer wins, whether it comes through the socket or from
+  the process itself (``OpenQuestion.claim``), and the error of a later answer says who was first.
+- Nothing here fails or delays a run: a folder that cannot be written, a path that is too long, and
+  a thread that cannot be started only make the process less visible.
+- An entry holds its run weakly, through its callers' controls: a session that is dropped is ended
+  as if no one could see it.
+
+Crashes: the file and the socket stay. Readers remove them (``registry``). A fork of this process
+has nothing to do with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.display import shorten
+from corral.errors import CorralError
+from corral.events import Decision
+from corral.live import registry
+from corral.live.records import (
+    Code,
+    LiveError,
+    LiveProcess,
+    LiveRun,
+    Pending,
+    Problem,
+    Program,
+    Reply,
+    Request,
+)
+from corral.system import environment, local_socket, paths, platform
+
+_log = logging.getLogger("corral.live")
+
+REACTION_TIMEOUT = 5.0
+"""Seconds for an event loop to carry out what was asked."""
+REMEMBERED = 100
+"""Answered requests of a run, to tell who was first."""
+LONGEST_ARGUMENT = 200
+
+_PROGRAMS: dict[str, Program] = {
+    "run": "run",
+    "chat": "session",
+    "batch": "batch",
+    "batches": "batch",
+    "compare": "batch",
+    "pipeline": "pipeline",
+    "worker": "worker",
+}
+_DAEMONS: dict[str, Program] = {
+    "sessions.warm.server": "warm",
+    "durable.agent_host.server": "agent_host",
+}
+
+
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is controlled. The functions are called in its event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    cancel: Callable[[], None] | None = None
+    steer: Callable[[str], None] | None = None
+    cancel_hint: str | None = None
+    """What to do instead if it cannot be cancelled here."""
+
+
+class OpenQuestion:
+    """A request that waits for its first answer."""
+
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[tuple[Decision, str]] = self._loop.create_future()
+        """The decision from outside, and who gave it."""
+        self._lock = threading.Lock()
+        self.winner: str | None = None
+        """Who answered."""
+
+    def claim(self, by: str) -> bool:
+        """Whether this is the first answer."""
+        with self._lock:
+            if self.winner is not None:
+                return False
+            self.winner = by
+            return True
+
+    def answer_from_outside(self, decision: Decision, by: str) -> bool:
+        """Whether this is the first answer. Called in any thread. Raises ``RuntimeError`` if the
+        run's event loop is closed."""
+        if not self.claim(by):
+            return False
+
+        def deliver() -> None:
+            if not self.answer.done():
+                self.answer.set_result((decision, by))
+
+        self._loop.call_soon_threadsafe(deliver)
+        return True
+
+
+class Entry:
+    """One run of this process, as others see it."""
+
+    def __init__(self, publisher: Publisher, run: LiveRun, controls: Controls) -> None:
+        self._publisher = publisher
+        self.run = run
+        self.controls = controls
+        self.questions: dict[str, OpenQuestion] = {}
+        self.winners: dict[str, str] = {}
+        """Who answered a request, by its id."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether answers can come from outside."""
+        return self._publisher.is_reachable
+
+    def update(self, run: LiveRun, controls: Controls | None = None) -> None:
+        """Show this from now on."""
+        with self._publisher.lock:
+            self.run, self.controls = run, controls or self.controls
+            self._publisher.write()
+
+    def set_idle(self) -> None:
+        """The turn has ended, and the session is still open."""
+        self.update(replace(self.run, state="idle", since=time.time(), pending=()))
+
+    def open_question(self, question: OpenQuestion) -> None:
+        with self._publisher.lock:
+            self.questions[question.pending.request_id] = question
+            self._publisher.write()
+
+    def close_question(self, question: OpenQuestion, by: str) -> None:
+        """``by``: who answered, if no one else did before."""
+        question.claim(by)
+        with self._publisher.lock:
+            self.questions.pop(question.pending.request_id, None)
+            self.winners[question.pending.request_id] = question.winner or by
+            while len(self.winners) > REMEMBERED:
+                del self.winners[next(iter(self.winners))]
+            self._publisher.write()
+
+    def close(self) -> None:
+        """The run is over."""
+        self._publisher.remove(self)
+
+    def shown(self, *, inputs: bool) -> LiveRun:
+        """``inputs``: with the arguments of pending requests."""
+        pending = tuple(
+            each.pending if inputs else replace(each.pending, input=None)
+            for each in self.questions.values()
+        )
+        state = "waiting_permission" if pending else self.run.state
+        return replace(self.run, pending=(*self.run.pending, *pending), state=state)
+
+
+class Publisher:
+    """The file and the socket of one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self._entries: list[Entry] = []
+        self._stays = False
+        self._server: local_socket.LocalServer | None = None
+        us = platform.get_process(self.pid)
+        self._facts = LiveProcess(
+            pid=self.pid,
+            start_time=us.start_time if us else "",
+            boot=platform.boot_id(),
+            pid_space=platform.pid_namespace(),
+            program=_program(),
+            argv=_argv(),
+            cwd=_cwd(),
+            since=time.time(),
+        )
+        self._file: Path | None = None
+        self._problem = ""
+        atexit.register(self.close)
+
+    @property
+    def is_reachable(self) -> bool:
+        return self._server is not None
+
+    def add(self, run: LiveRun, controls: Controls) -> Entry:
+        """Publish a run until its entry is closed."""
+        entry = Entry(self, run, controls)
+        with self.lock:
+            self._entries.append(entry)
+            self._serve()
+            self.write()
+        return entry
+
+    def stay(self) -> None:
+        """Be visible also without a run, until the process ends: it waits for work."""
+        with self.lock:
+            self._stays = True
+            self._serve()
+            self.write()
+
+    def remove(self, entry: Entry) -> None:
+        with self.lock:
+            if entry not in self._entries:
+                return
+            self._entries.remove(entry)
+            if self._entries or self._stays:
+                self.write()
+            else:
+                self.close()
+
+    def close(self) -> None:
+        """Be invisible again."""
+        if self.pid != os.getpid():  # a fork: the files are the parent's
+            return
+        with self.lock:
+            server, self._server = self._server, None
+            if server is not None:
+                server.close()
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.unlink(missing_ok=True)
+                self._file = None
+
+    def write(self) -> None:
+        """Write the file again, if there is something to show."""
+        if not self._entries and not self._stays:
+            return
+        try:
+            file = registry.file_of(self._facts)
+            paths.write_private(file, msgspec.json.encode(self.describe(inputs=False)))
+            self._file = file
+        except (OSError, CorralError) as error:
+            self._report(f"this process is not visible to others: {error}")
+
+    def describe(self, *, inputs: bool) -> LiveProcess:
+        return replace(
+            self._facts,
+            socket=self._server.path if self._server is not None else None,
+            runs=tuple(entry.shown(inputs=inputs) for entry in self._entries),
+        )
+
+    def _serve(self) -> None:
+        """Open the socket, if it is not open."""
+        if self._server is not None or not local_socket.is_supported():
+            return
+        try:
+            path = registry.socket_of(registry.file_of(self._facts))
+            if local_socket.fits(str(path)):
+                paths.make_dir(path.parent)
+            else:
+                path = paths.temporary() / path.name
+            self._server = local_socket.LocalServer(str(path), self.handle)
+        except (OSError, CorralError) as error:
+            self._report(f"this process cannot be controlled by others: {error}")
+
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.info("%s", problem)
+
+    # Requests, in the thread of the socket.
+
+    def handle(self, line: bytes) -> bytes:
+        """The answer to a request."""
+        try:
+            return msgspec.json.encode(self._reply(msgspec.json.decode(line, type=Request)))
+        except LiveError as error:
+            return msgspec.json.encode(Reply(problem=error.problem))
+        except msgspec.MsgspecError as error:
+            problem = Problem("refused", f"not a request of this version: {error}")
+            return msgspec.json.encode(Reply(problem=problem))
+        except Exception as error:
+            _log.warning("a request failed: %r", error)
+            problem = Problem("refused", f"{type(error).__name__}: {error}")
+            return msgspec.json.encode(Reply(problem=problem))
+
+    def _reply(self, request: Request) -> Reply:
+        if request.do == "status":
+            with self.lock:
+                return Reply(process=self.describe(inputs=True))
+        if request.do == "pending":
+            with self.lock:
+                runs = [entry.shown(inputs=True) for entry in self._entries]
+            return Reply(pending=tuple(with_run(run, each) for run in runs for each in run.pending))
+        entry = self._find(request.run)
+        if request.do == "answer":
+            _answer(entry, request)
+        elif request.do == "cancel":
+            _cancel(entry)
+        elif request.do == "steer":
+            _steer(entry, request.text)
+        else:
+            raise _error("refused", f"{entry.run.id} has no budget that can be raised")
+        return Reply()
+
+    def _find(self, run: str) -> Entry:
+        with self.lock:
+            for entry in self._entries:
+                if entry.run.id == run:
+                    return entry
+        raise _error("not_live", f"{run} is not running any more")
+
+
+def with_run(run: LiveRun, pending: Pending) -> Pending:
+    """The request with the id of its run."""
+    return replace(pending, run=run.id)
+
+
+def _answer(entry: Entry, request: Request) -> None:
+    question = _question(entry, request.request_id)
+    if request.key and request.key != question.pending.key:
+        raise _error("answered", "the request was answered, and this is another one")
+    if request.decision is None:
+        raise _error("refused", "a permission request is answered with a decision")
+    try:
+        first = question.answer_from_outside(request.decision, request.by or "another process")
+    except RuntimeError as error:
+        raise _error("not_live", f"{entry.run.id} has ended") from error
+    if not first:
+        raise _error("answered", f"the request was already answered: {question.winner}")
+
+
+def _question(entry: Entry, request_id: str) -> OpenQuestion:
+    """The question that is meant: without an id, the only one."""
+    with entry._publisher.lock:
+        if request_id in entry.questions:
+            return entry.questions[request_id]
+        if request_id in entry.winners:
+            raise _error(
+                "answered", f"the request was already answered: {entry.winners[request_id]}"
+            )
+        if not request_id and len(entry.questions) == 1:
+            return next(iter(entry.questions.values()))
+        if not entry.questions:
+            raise _error("unknown_request", f"{entry.run.id} is not waiting for an answer")
+        ids = ", ".join(entry.questions)
+        if request_id:
+            raise _error("unknown_request", f"no request {request_id!r} is open", f"Open: {ids}.")
+        raise _error("several", f"several requests are open: {ids}", "Name one with --request ID.")
+
+
+def _cancel(entry: Entry) -> None:
+    cancel = entry.controls.cancel
+    if cancel is None:
+        hint = entry.controls.cancel_hint
+        raise _error("refused", f"{entry.run.id} cannot be cancelled from here", hint)
+    _on_loop(entry, cancel)
+
+
+def _steer(entry: Entry, text: str) -> None:
+    steer = entry.controls.steer
+    if steer is None:
+        raise _error("refused", f"{entry.run.id} takes no text while it works")
+    _on_loop(entry, lambda: steer(text))
+
+
+def _on_loop(entry: Entry, action: Callable[[], None]) -> None:
+    """Carry out an action in the run's event loop, and wait for it."""
+    done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def act() -> None:
+        try:
+            action()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    try:
+        entry.controls.loop.call_soon_threadsafe(act)
+    except RuntimeError as error:
+        raise _error("not_live", f"{entry.run.id} has ended") from error
+    try:
+        done.result(REACTION_TIMEOUT)
+    except TimeoutError as error:
+        raise _error("busy", f"{entry.run.id} did not react in {REACTION_TIMEOUT:g} s") from error
+    except CorralError as error:
+        raise _error("refused", error.message, error.hint) from error
+
+
+def _error(code: Code, message: str, hint: str | None = None) -> LiveError:
+    return LiveError(Problem(code, message, hint))
+
+
+_publisher: Publisher | None = None
+_making = threading.Lock()
+
+
+def current() -> Publisher:
+    """The publisher of this process."""
+    global _publisher  # noqa: PLW0603
+    with _making:
+        if _publisher is None or _publisher.pid != os.getpid():
+            _publisher = Publisher()
+        return _publisher
+
+
+def _program() -> Program:
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name == "-c":
+        return _DAEMONS.get(first.removeprefix("corral."), "python")
+    folder = os.path.basename(os.path.dirname(sys.argv[0] if sys.argv else ""))
+    if name == "corral" or (name == "__main__.py" and folder == "corral"):
+        return _PROGRAMS.get(first, "run")
+    return "python"
+
+
+def _argv() -> tuple[str, ...]:
+    """The command line, with secrets of the environment redacted, and shortened."""
+    given = [each.encode("utf-8", "replace").decode() for each in sys.argv[:REMEMBERED]]
+    passwords = {f"argument {number}": each for number, each in enumerate(given)}
+    secrets = environment.named_secrets({**environment.variables(), **passwords})
+    redactor = environment.SecretRedactor(secrets)
+    return tuple(shorten(redactor.clean_text(each), LONGEST_ARGUMENT) for each in given)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

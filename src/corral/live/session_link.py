@@ -1,0 +1,168 @@
+"""What connects one session with people elsewhere: its entry among the running ones, and the
+messages that it sends (``notify``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakMethod
+
+from corral.events import Done, Error
+from corral.live import notify
+from corral.live.publisher import Controls, Entry, current
+from corral.live.records import LiveRun, Pending
+
+if TYPE_CHECKING:
+    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.store import SessionRecord
+
+_log = logging.getLogger("corral.live")
+
+LONGEST_TEXT = 4000
+"""Characters of an answer in a message."""
+PERSON = "person"
+"""The capability of an agent that is a person."""
+
+
+class SessionLink:
+    """Made when it is first needed. The session's record holds it, and closes it."""
+
+    def __init__(self) -> None:
+        self.entry: Entry | None = None
+        self.problems: list[str] = []
+        """Messages that could not be sent, and why."""
+        self._notifier: notify.Notifier | None = None
+
+    def publish(
+        self,
+        run: LiveRun,
+        cancel: WeakMethod[Callable[[], None]],
+        steer: WeakMethod[Callable[[str], None]] | None,
+    ) -> Entry:
+        """Show the current turn to others. Its functions are held weakly."""
+
+        def cancel_turn() -> None:
+            function = cancel()
+            if function is not None:
+                function()
+
+        def steer_turn(text: str) -> None:
+            function = steer() if steer is not None else None
+            if function is not None:
+                function(text)
+
+        controls = Controls(
+            loop=asyncio.get_running_loop(),
+            cancel=cancel_turn,
+            steer=None if steer is None else steer_turn,
+        )
+        if self.entry is None:
+            self.entry = current().add(run, controls)
+        else:
+            self.entry.update(run, controls)
+        return self.entry
+
+    def turn_ended(self) -> None:
+        if self.entry is not None:
+            self.entry.set_idle()
+
+    def close(self) -> None:
+        """The session is closed."""
+        if self.entry is not None:
+            self.entry.close()
+            self.entry = None
+        problems, self.problems = self.problems, []
+        for problem in problems:
+            warnings.warn(f"not notified: {problem}", stacklevel=3)
+
+    def notify(self, prepared: PreparedRun, message: notify.Message) -> None:
+        """Send a message, if the run's options want it."""
+        run = prepared.run
+        if run.notify is None or not notify.wants(run.notify_on, message.event):
+            return
+        if self._notifier is None:
+            self._notifier = notify.Notifier(run.notify, self._on_failure)
+        self._notifier.send(message)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether messages are on their way."""
+        return self._notifier is not None and self._notifier.is_sending
+
+    async def finish(self) -> None:
+        """Wait for messages on their way, for a bounded time."""
+        if self._notifier is not None:
+            await self._notifier.finish()
+
+    def _on_failure(self, problem: str) -> None:
+        _log.warning("a notification was not sent: %s", problem)
+        self.problems.append(problem)
+
+
+def live_run(
+    prepared: PreparedRun, record: SessionRecord, title: str, *, recorded: bool
+) -> LiveRun:
+    """A turn as others see it."""
+    run, now = prepared.run, time.time()
+    asks_person = PERSON in prepared.agent.capabilities
+    question = Pending(request_id="", kind="question", title=title, since=now)
+    return LiveRun(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        model=run.model,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+        recorded=recorded,
+        state="waiting_person" if asks_person else "running",
+        since=now,
+        pending=(question,) if asks_person else (),
+    )
+
+
+def run_facts(prepared: PreparedRun, record: SessionRecord, title: str) -> notify.RunFacts:
+    return notify.RunFacts(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+    )
+
+
+def permission_message(facts: notify.RunFacts, pending: Pending) -> notify.Message:
+    asked = notify.Asked(
+        request_id=pending.request_id,
+        key=pending.key,
+        text=pending.title,
+        input=pending.input,
+        choices=("allow_once", "allow_session", "deny", "cancel"),
+        deadline=pending.deadline,
+    )
+    return notify.asked_message(facts, "permission", asked)
+
+
+def question_message(facts: notify.RunFacts, text: str) -> notify.Message:
+    return notify.asked_message(facts, "question", notify.Asked(text=text[:LONGEST_TEXT]))
+
+
+def end_message(facts: notify.RunFacts, done: Done) -> notify.Message:
+    ended = notify.Ended(
+        status=done.status,
+        text=(done.text or "")[:LONGEST_TEXT],
+        error=_error_text(done.error),
+        seconds=done.duration_ms / 1000,
+        cost_usd=done.cost.usd,
+        tokens=done.usage.total,
+    )
+    return notify.end_message(facts, ended)
+
+
+def _error_text(error: Error | None) -> str:
+    return "" if error is None else error.message

@@ -1,0 +1,150 @@
+"""A Unix socket on which one process answers short requests of the same user.
+
+A request is one line, and so is its answer. The server has its own thread, because a process
+may have several event loops, or one that is busy. The thread serves one connection at a time, and
+waits at most ``TIMEOUT`` seconds for it. Only the user who started the process is answered: the
+socket is readable by its owner alone, and the kernel says who has connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import stat
+import struct
+import sys
+import threading
+from collections.abc import Callable
+
+from corral.system import threads
+
+TIMEOUT = 2.0
+"""Seconds that a connection may take to send its request, or to read the answer."""
+LONGEST_REQUEST = 1 << 20
+"""Bytes of one request."""
+LONGEST_PATH = 100
+"""Bytes of a socket's path: systems allow 104 or 108."""
+WAITING = 128
+"""Connections that may wait to be served."""
+
+
+def is_supported() -> bool:
+    """Whether the system has Unix sockets."""
+    return hasattr(socket, "AF_UNIX")
+
+
+def fits(path: str) -> bool:
+    """Whether a path is short enough for a socket."""
+    return len(os.fsencode(path)) <= LONGEST_PATH
+
+
+class LocalServer:
+    """Answers from when it is made until ``close``."""
+
+    def __init__(self, path: str, answer: Callable[[bytes], bytes]) -> None:
+        """``answer`` gets each request without its line end, in the server's thread. It must not
+        raise. A file at ``path`` is replaced. Raises ``OSError`` and ``NoThread``."""
+        self.path = path
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            self._listener.bind(path)
+            os.chmod(path, 0o600)
+            self._listener.listen(WAITING)
+            self._listener.setblocking(False)
+            self._wake, self._woken = socket.socketpair()
+        except BaseException:
+            self._listener.close()
+            raise
+        try:
+            threads.start(threading.Thread(target=self._serve, name="corral-live", daemon=True))
+        except BaseException:
+            self._close_sockets()
+            raise
+
+    def close(self) -> None:
+        """Remove the socket and end the thread. Requests that are not answered yet are not."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
+
+    def _close_sockets(self) -> None:
+        for each in (self._listener, self._wake, self._woken):
+            each.close()
+
+    def _serve(self) -> None:
+        with contextlib.closing(selectors.DefaultSelector()) as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not any(key.fileobj is self._woken for key, _ in selector.select()):
+                with contextlib.suppress(OSError):
+                    self._serve_one()
+        self._close_sockets()
+
+    def _serve_one(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(TIMEOUT)
+            if peer_user(connection) not in (None, os.getuid()):
+                return
+            line = _read_line(connection, LONGEST_REQUEST)
+            if line is not None:
+                connection.sendall(self._answer(line) + b"\n")
+
+
+def request(path: str, line: bytes, timeout: float) -> bytes:
+    """Send a request and return its answer. Blocks. Raises ``OSError``; ``PermissionError`` if the
+    socket is not the user's own."""
+    if not is_own_socket(path):
+        raise PermissionError(f"{path} is not a socket of this user")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        if peer_user(connection) not in (None, os.getuid()):
+            raise PermissionError(f"{path} is served by another user")
+        connection.sendall(line + b"\n")
+        answer = _read_line(connection, None)
+        if answer is None:
+            raise ConnectionResetError(f"{path} closed the connection without an answer")
+        return answer
+
+
+def is_own_socket(path: str) -> bool:
+    """Whether this is a socket of the user who runs this process. Links are not followed."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid()
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """The user id of the process at the other end; None if the system does not tell."""
+    if sys.platform == "linux":
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", found)[1])
+    if sys.platform == "darwin":
+        local, credentials = 0, 1  # SOL_LOCAL, LOCAL_PEERCRED: the version and the user come first
+        found = connection.getsockopt(local, credentials, struct.calcsize("2i"))
+        return int(struct.unpack("2i", found[:8])[1])
+    return None
+
+
+def _read_line(connection: socket.socket, limit: int | None) -> bytes | None:
+    """The bytes before the first line end; None if there is no complete line."""
+    data = bytearray()
+    while b"\n" not in data:
+        if limit is not None and len(data) > limit:
+            return None
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            return None
+        data += chunk
+    return bytes(data.partition(b"\n")[0])
