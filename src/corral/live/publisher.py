@@ -204,7 +204,7 @@ class Publisher:
 
     @property
     def is_reachable(self) -> bool:
-        return self._server is not None
+        return self._server is not None and self._file is not None
 
     def add(self, run: LiveRun, controls: Controls) -> Entry:
         """Publish a run until its entry is closed."""

@@ -165,17 +165,21 @@ class PermissionBroker:
 
     async def _first_answer(self, request: PermissionRequest) -> tuple[Decision, str]:
         """The decision, and how it was made: by the caller's ``ask``, or from elsewhere."""
-        given = self._ask(request) if self._ask is not None else None
-        if given is not None and not isinstance(given, Awaitable):
-            return given, "asked"
-        if self._session is None:
-            return ("deny" if given is None else await given), "asked"
-        local = None if given is None else asyncio.ensure_future(given)
+        local: asyncio.Future[Decision] | None = None
+        if self._ask is not None:
+            given = self._ask(request)
+            if not isinstance(given, Awaitable):
+                return given, "asked"
+            if self._session is None:
+                return await given, "asked"
+            local = asyncio.ensure_future(given)
         try:
             if local is not None:
                 await asyncio.wait([local], timeout=LOCAL_FIRST)
                 if local.done():
                     return local.result(), "asked"
+            if self._session is None:
+                return "deny", "no one to ask"
             from corral.live.questions import ask_everyone
 
             prepared, record = self._session.prepared, self._session.record

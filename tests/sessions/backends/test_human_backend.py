@@ -300,7 +300,7 @@ def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: P
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=30)
     given = subprocess.run(
-        [CORRAL, "sessions", "answer", "last", "-"],
+        [CORRAL, "sessions", "answer", "last"],
         input="I am back.\n",
         capture_output=True,
         text=True,
@@ -313,7 +313,7 @@ def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: P
     out, err = second.communicate(timeout=60)
     assert (second.returncode, out) == (0, "I am back.\n"), err
     third = subprocess.run(
-        [CORRAL, "sessions", "answer", name, "-"], input="no", capture_output=True, text=True
+        [CORRAL, "sessions", "answer", name], input="no", capture_output=True, text=True
     )
     assert (third.returncode, "is not waiting for an answer" in third.stderr) == (2, True)
 
@@ -323,7 +323,7 @@ def test_an_answer_from_the_command_line_reaches_the_run_that_waits(workspace: P
     answer = reported(run)
     (workspace / "mine.md").write_text("Here.\n")
     given = subprocess.run(
-        [CORRAL, "sessions", "answer", answer.parent.parent.name, str(workspace / "mine.md")],
+        [CORRAL, "sessions", "answer", answer.parent.parent.name, "-f", str(workspace / "mine.md")],
         capture_output=True,
         text=True,
         timeout=60,
