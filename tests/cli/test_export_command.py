@@ -16,6 +16,7 @@ from atif import Trajectory
 from support.event_samples import SESSION, session_events, stored_pipeline, stored_session
 from support.otlp_receiver import OtlpReceiver
 from support.pipeline_command import corral
+from support.scripted_agent import PROGRAM as SCRIPTED
 
 from corral.events import Init, Text, ToolResult, ToolUse, to_json
 from corral.system import paths
@@ -125,6 +126,41 @@ def test_what_was_left_out_is_said(workspace: Path) -> None:
     assert Trajectory.model_validate(empty).steps == []
 
 
+PIPELINE = """digraph ship {
+    start [shape=Mdiamond]
+    command [shape=parallelogram, tool_command="echo $TRACEPARENT > command.txt"]
+    build [prompt="init\\ntext Done.\\nresult"]
+    done [shape=Msquare]
+    start -> command -> build -> done
+}"""
+
+
+def test_a_durable_run_sends_its_spans_and_becomes_a_page(workspace: Path) -> None:
+    (workspace / "ship.dot").write_text(PIPELINE)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with OtlpReceiver() as receiver:
+        done = corral(
+            *("pipeline", "run", "ship.dot", "--otel", receiver.url, "--yolo"),
+            *("--agent", "gemini-cli", "--program", str(SCRIPTED)),
+            cwd=workspace,
+            env={"GEMINI_API_KEY": "scripted-key-0123456789", "TRACEPARENT": parent},
+        )
+    assert done.returncode == 0, done.stderr
+    found = receiver.tree()
+    assert found[""] == ["invoke_workflow ship"]
+    assert found["invoke_workflow ship"] == [f"node {each}" for each in NODES]
+    assert found["node build"] == ["invoke_agent gemini-cli"]
+    assert {span.trace_id.hex() for span in receiver.spans} == {parent.split("-")[1]}
+    (command,) = [span for span in receiver.spans if span.name == "node command"]
+    assert (workspace / "command.txt").read_text().split("-")[2] == command.span_id.hex()
+    written = corral("export", "last", "-o", "run.html", cwd=workspace)
+    assert (written.returncode, written.stderr) == (0, "wrote run.html\n")
+    page = (workspace / "run.html").read_text()
+    assert "/visits/build.1/items?page=last" in page
+    assert '"start":"#/pipelines/ship-' in page
+
+
+NODES = ("build", "command", "done", "start")
 LIMIT = 200 * 1024 * 1024
 """Bytes of address space for the data of the child: less than the log."""
 

@@ -42,7 +42,7 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> str:
     config = paths.user_config()
     config.parent.mkdir(parents=True)
     config.write_text(
-        '[agents.codex-cli]\nmodel = "gpt-5"\nenv = { CODEX_TOKEN = "canary-of-the-file" }\n'
+        '[agents.codex-cli]\nmodel = "gpt-5"\nenv = { MODE = "canary-of-the-file" }\n'
     )
     return str(paths.user_home())
 
@@ -84,7 +84,7 @@ def test_a_bundle_explains_the_run(canaries: str) -> None:
     assert json.loads(found["versions.json"])["msgspec"]
     (config,) = json.loads(found["config.json"]).values()
     assert config["content"]["agents"]["codex-cli"] == {
-        "model": "gpt-5", "env": {"CODEX_TOKEN": "[value left out]"}
+        "model": "gpt-5", "env": {"MODE": "[value left out]"}
     }  # fmt: skip
     assert "events.ndjson: the events of the run" in found["README.txt"]
 

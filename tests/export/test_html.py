@@ -18,6 +18,7 @@ from corral.errors import ConfigError
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor, to_json
 from corral.export import html, run_log
 from corral.system import paths
+from corral.values import JsonObject
 
 
 class Page(HTMLParser):
@@ -85,7 +86,7 @@ def test_the_file_has_what_the_page_asks_for() -> None:
 
 
 def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
-    row = {"capability": "shell", "verdict": "deny", "enforcement": "agent"}
+    row: JsonObject = {"capability": "shell", "verdict": "deny", "enforcement": "agent"}
     events: list[Event] = [
         Init(run_id="s.1"),
         Vendor("prompt", "Hi"),
