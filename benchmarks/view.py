@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import environment
+from benchmarks import environment, view_server
 from benchmarks.environment import BenchEnvironment
 from benchmarks.measure import Bar, Candidate, Row, at_most, measure_rounds, ms, progress
 
@@ -35,15 +35,19 @@ STATIC = Path(__file__).parents[1] / "src" / "corral" / "view" / "static"
 
 def view(bench: BenchEnvironment) -> list[Row]:
     """The page of a session of 100,000 events against one of 100."""
+    home = _sessions()
     rows = [_size()]
+    with _server(home) as (address, pid):
+        client = view_server.ViewClient(address, pid)
+        rows.append(view_server.items(client, FEW, MANY, bench.rounds(ROUNDS)))
+        rows.append(view_server.live(client, home))
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
     if program is None:
         progress("there is no Chromium: the page is not measured\n")
         return rows
     from playwright.sync_api import sync_playwright
 
-    home = _sessions()
-    with _server(home) as address, sync_playwright() as driver:
+    with _server(home) as (address, _), sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(address)
@@ -116,7 +120,8 @@ def _memory(page: Page, root: str) -> Row:
 
 
 @contextmanager
-def _server(home: Path) -> Generator[str]:
+def _server(home: Path) -> Generator[tuple[str, int]]:
+    """The address and the process id of a server."""
     with subprocess.Popen(
         [sys.executable, "-m", "corral", "view", "--no-open"],
         env={**os.environ, "CORRAL_HOME": str(home)},
@@ -127,7 +132,7 @@ def _server(home: Path) -> Generator[str]:
         try:
             assert process.stdout is not None
             words = (word for line in process.stdout for word in line.split())
-            yield next(word for word in words if word.startswith("http://"))
+            yield next(word for word in words if word.startswith("http://")), process.pid
         finally:
             process.terminate()
 

@@ -17,6 +17,7 @@ import msgspec
 
 from corral.errors import ConfigError, StorageFailed
 from corral.sessions import index, store
+from corral.sessions.question_files import WAITING
 from corral.system import clock, paths
 from corral.view import live_runs
 from corral.view.databases import Databases, StoredRuns, other_databases
@@ -121,19 +122,15 @@ class Catalog:
     async def pending(self) -> list[Pending]:
         """What waits for a person, the oldest first."""
         live, stored = await self.live(), await self.stored()
-        waiting = await asyncio.to_thread(self._waiting_sessions, live)
+        sessions = await self._all_sessions()
+        waiting = await asyncio.to_thread(_waiting_sessions, sessions, live)
         found = [*live.pending, *waiting, *stored.pending]
         return sorted(found, key=lambda each: each.since or 0.0)
 
-    def _waiting_sessions(self, live: LiveRuns) -> list[Pending]:
-        """Questions to people whose process is gone."""
-        found: list[Pending] = []
-        known = {each.run_id for each in live.pending}
-        for match in search_sessions(index.Query()):
-            if match.meta.status == "waiting" and match.meta.id not in known:
-                record = store.SessionRecord(paths.sessions() / match.meta.id, match.meta)
-                found += pending_of(record, live)
-        return found
+    async def _all_sessions(self) -> list[index.Match]:
+        return await self._keep(
+            "sessions", lambda: asyncio.to_thread(search_sessions, index.Query())
+        )
 
     async def runs(self, query: RunQuery) -> RunPage:
         """One page of the list, the newest first."""
@@ -141,7 +138,8 @@ class Catalog:
         found: list[_Entry] = []
         warnings: list[str] = []
         if query.kind in (None, "session"):
-            found += await asyncio.to_thread(self._session_entries, query)
+            listed = await self._all_sessions()
+            found += await asyncio.to_thread(_session_entries, query, listed)
         if query.kind in (None, "pipeline", "batch"):
             stored = await self.stored()
             warnings = stored.warnings
@@ -153,26 +151,6 @@ class Catalog:
         page = await asyncio.to_thread(self._page, query, found, live)
         page.warnings = warnings
         return page
-
-    def _session_entries(self, query: RunQuery) -> list[_Entry]:
-        found = [
-            _Entry(
-                updated=max(match.meta.updated, _modified(match.meta.id)),
-                id=match.meta.id,
-                record=store.SessionRecord(paths.sessions() / match.meta.id, match.meta),
-                snippet=match.snippet,
-            )
-            for match in search_sessions(index.Query(agent=query.agent, grep=query.text or None))
-        ]
-        if not query.text:
-            known = {each.id for each in found}
-            if query.agent:
-                known |= {match.meta.id for match in search_sessions(index.Query())}
-            found += [
-                _Entry(updated=_modified(record.meta.id), id=record.meta.id, record=record)
-                for record in _unsaved_sessions(known)
-            ]
-        return found
 
     def _page(self, query: RunQuery, found: list[_Entry], live: LiveRuns) -> RunPage:
         after = _parse_cursor(query.cursor)
@@ -202,6 +180,41 @@ class _Entry(msgspec.Struct, kw_only=True):
     @property
     def position(self) -> tuple[float, str]:
         return self.updated, self.id
+
+
+def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]:
+    """The sessions that may fit a query; ``listed`` are all that have metadata."""
+    matches = listed
+    if query.text:
+        matches = search_sessions(index.Query(grep=query.text))
+    found = [
+        _Entry(
+            updated=max(match.meta.updated, _modified(match.meta.id)),
+            id=match.meta.id,
+            record=store.SessionRecord(paths.sessions() / match.meta.id, match.meta),
+            snippet=match.snippet,
+        )
+        for match in matches
+        if query.agent in (None, match.meta.agent)
+    ]
+    if not query.text:
+        known = {match.meta.id for match in listed}
+        found += [
+            _Entry(updated=_modified(record.meta.id), id=record.meta.id, record=record)
+            for record in _unsaved_sessions(known)
+        ]
+    return found
+
+
+def _waiting_sessions(listed: list[index.Match], live: LiveRuns) -> list[Pending]:
+    """Questions to people whose process is gone."""
+    found: list[Pending] = []
+    known = {each.run_id for each in live.pending}
+    for match in listed:
+        if match.meta.status == WAITING and match.meta.id not in known:
+            record = store.SessionRecord(paths.sessions() / match.meta.id, match.meta)
+            found += pending_of(record, live)
+    return found
 
 
 def search_sessions(query: index.Query) -> list[index.Match]:

@@ -19,6 +19,7 @@ import msgspec
 
 from corral.errors import ResumeLost
 from corral.sessions.store import EVENTS
+from corral.system import clock
 from corral.view import state
 from corral.view.catalog import Catalog, RunQuery
 from corral.view.items import ItemBuilder, decode
@@ -35,8 +36,12 @@ from corral.view.records import (
 from corral.view.session_view import open_session
 
 HEARTBEAT = 15.0
-BUSY, IDLE = 0.2, 1.0
+BUSY, IDLE = 0.25, 1.0
 """Seconds between two looks at a log: while it grows, and at most."""
+STATE_PAUSE = 1.0
+"""Seconds between two looks at the state of a session, unless an item says that it changed."""
+NOTABLE = ("init", "permission", "done")
+"""Items that change the state of a session."""
 STATE_SECONDS = 2.0
 """Seconds between two reports of the time of the last event."""
 LIST_PAUSE = 1.0
@@ -145,22 +150,24 @@ async def follow_session(
     follower = LogFollower(record.folder / EVENTS, after)
     yield b"retry: 1000\n\n"
     shown: StateUpdate | None = None
-    pause = BUSY
+    pause, checked = BUSY, clock.Stopwatch()
     try:
         await asyncio.to_thread(follower.start)
         while not pauses.is_over:
-            now = await catalog.session_state(id)
             items = await asyncio.to_thread(follower.read)
             if items:
                 pauses.sent()
                 yield message("items", ItemsUpdate(items=items), follower.position)
-            if shown is None or _differs(shown, now):
-                shown = now
-                pauses.sent()
-                yield message("state", now)
-            if now.summary.state not in state.ACTIVE and not items:
-                yield message("end", EndUpdate(reason="the session is not running"))
-                return
+            is_notable = any(item.kind in NOTABLE for item in items)
+            if shown is None or is_notable or checked.seconds >= STATE_PAUSE:
+                now, checked = await catalog.session_state(id), clock.Stopwatch()
+                if shown is None or _differs(shown, now):
+                    shown = now
+                    pauses.sent()
+                    yield message("state", now)
+                if now.summary.state not in state.ACTIVE and not items:
+                    yield message("end", EndUpdate(reason="the session is not running"))
+                    return
             pause = BUSY if items else min(pause * 1.3, IDLE)
             yield await pauses.wait(pause)
     except (OSError, ValueError, ResumeLost):
