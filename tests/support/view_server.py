@@ -107,6 +107,10 @@ class Transcript:
         self.add(
             events.Init(model="gemini-3-pro", cwd="/work/project", agent_version="1.0"),
             events.Vendor("prompt", prompt),
+            events.Vendor(
+                "run_facts",
+                {"policy": [{"capability": "write", "verdict": "deny", "enforcement": "native"}]},
+            ),
         )
 
     def end(self, status: events.Status = "success") -> None:
@@ -125,6 +129,7 @@ class Transcript:
         """The metadata."""
         meta = store.Meta(self.id, "gemini-cli", "/work/project", time.time(), time.time())
         meta.title, meta.status, meta.turns = title, status, self._turn
+        meta.session_id = "theirs"
         store.SessionRecord(self.folder, meta).save()
 
     def write(self, found: Sequence[Event], prompt: str = "Fix the bug") -> None:

@@ -63,8 +63,8 @@ async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_agai
         assert [each["seq"] for each in found] == sorted({each["seq"] for each in found})
         later = await view.get(f"{path}/events", after=found[-2]["seq"])
         assert later["events"] == found[-1:]
-        status, again = await view.post(f"{path}/cancel", {})
-        assert (status, "ended" in again["error"]["message"]) == (400, True)
+        status, late = await view.post(f"{path}/cancel", {})
+        assert (status, "ended" in late["error"]["message"]) == (400, True)
         status, started = await view.post(f"{path}/retry", {"node": "ship"})
         assert status == 200, started
         forked = await until(

@@ -173,6 +173,11 @@ async def test_a_session_with_its_conversation(view: ViewServer) -> None:
         True,
     )
     assert detail["facts"]["version"] == "1.0"
+    assert detail["facts"]["policy_report"] == "write  deny  native"
+    assert detail["facts"]["native_resume_command"] == (
+        f"cd /work/project && env GEMINI_CLI_HOME={view.home}/sessions/{SESSION}/home gemini"
+        " --resume theirs"
+    )
     assert [step["content"] for step in detail["plan"]] == ["first", "second"]
     page = await view.get(f"/api/sessions/{SESSION}/items", page=0)
     kinds = [item["kind"] for item in page["items"]]

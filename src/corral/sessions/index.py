@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.events import Error, FileChange, Text, ToolUse, Vendor
+from corral.events import Error, Event, FileChange, Text, ToolUse, Vendor, from_json
 from corral.sessions import store
 from corral.system import paths
 
@@ -27,11 +27,17 @@ VERSION = 1
 """The layout of the tables. Another version is built again."""
 MAX_TEXT = 1_000_000
 """Characters of one session that can be searched."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of one transcript that are read: a list must not wait for the longest one."""
 BUSY_SECONDS = 5.0
 """How long to wait for another process that writes the index."""
 SNIPPET_BEFORE, SNIPPET_LENGTH = 30, 120
 """Characters of a snippet before the hit, and in all."""
 
+_SEARCHED = tuple(
+    b'{"type":"%s"' % kind.type.encode() for kind in (Error, FileChange, Text, ToolUse, Vendor)
+)
+"""How the events begin that have text to search."""
 _TABLES = """
 create table sessions (
     id text primary key, stamp integer, agent text, cwd text, updated real, meta blob
@@ -183,7 +189,7 @@ def _text(record: store.SessionRecord) -> str:
     parts = [record.meta.title, record.meta.label or ""]
     size = 0
     in_answer = False
-    for event in record.events():
+    for event in _searched_events(record):
         is_delta = isinstance(event, Text)
         match event:
             case Text():
@@ -207,6 +213,20 @@ def _text(record: store.SessionRecord) -> str:
         if size > MAX_TEXT:
             break
     return "\n".join(part for part in parts if part)[:MAX_TEXT]
+
+
+def _searched_events(record: store.SessionRecord) -> Iterator[Event]:
+    """The events that have text to search. The others, which may be long, are not decoded."""
+    left = MAX_BYTES
+    try:
+        with (record.folder / store.EVENTS).open("rb") as file:
+            while left > 0 and (line := file.readline(left)):
+                left -= len(line)
+                if line.startswith(_SEARCHED):
+                    with contextlib.suppress(msgspec.MsgspecError):  # cut when it was written
+                        yield from_json(line)
+    except FileNotFoundError:
+        return
 
 
 def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:

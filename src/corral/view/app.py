@@ -14,7 +14,16 @@ from starlette.types import ASGIApp
 from corral.view import openapi
 from corral.view.auth import API, Guard, error_response
 from corral.view.calls import Call, Endpoint, Services, respond
-from corral.view.routes import batches, bundles, comparisons, pipelines, runs, sessions, usage
+from corral.view.routes import (
+    batches,
+    bundles,
+    comparisons,
+    control,
+    pipelines,
+    runs,
+    sessions,
+    usage,
+)
 
 STATIC = Path(str(files("corral.view"))) / "static"
 _MEDIA = {
@@ -26,6 +35,7 @@ _MEDIA = {
 ENDPOINTS: tuple[Endpoint, ...] = (
     *runs.ENDPOINTS,
     *sessions.ENDPOINTS,
+    *control.ENDPOINTS,
     *pipelines.ENDPOINTS,
     *batches.ENDPOINTS,
     *comparisons.ENDPOINTS,

@@ -92,11 +92,21 @@ class Databases:
 
 
 def other_databases(live: LiveRuns) -> set[str]:
-    """The databases besides the default one."""
-    from corral.durable.dbos.database import find
+    """The databases besides the default one: those of running processes, and those used before."""
+    from corral.durable.dbos.database import find, remembered
 
     default = find(None).shown
-    return {db for db in live.databases if find(db).shown != default}
+    found: set[str] = set()
+    for db in (*live.databases, *remembered()):
+        try:
+            place = find(db)
+        except CorralError:
+            continue
+        # A server whose password is not known cannot be asked; a file may be gone.
+        is_known = "***" not in db and (place.path is None or place.path.exists())
+        if place.shown != default and is_known:
+            found.add(place.shown)
+    return found
 
 
 def _shown(db: str | None) -> str:

@@ -1,37 +1,20 @@
-"""What running processes say of their runs, as the view uses it. Blocking."""
+"""What running processes say of their runs (``corral.live``), as the view uses it. Blocking."""
 
 from __future__ import annotations
 
 import msgspec
 
+from corral import live
+from corral.view.items import MAX_INPUT, as_json
 from corral.view.records import Kind, Pending
-
-
-class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in progress."""
-
-    id: str
-    title: str = ""
-    agent: str = ""
-    model: str | None = None
-    label: str | None = None
-    db: str | None = None
-    state: str = "running"
-    until: float | None = None
-
-
-class LiveProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that has runs."""
-
-    pid: int
-    argv: tuple[str, ...] = ()
+from corral.view.safe_text import plain
 
 
 class LiveRuns(msgspec.Struct, kw_only=True):
     """The runs of all processes at one moment."""
 
-    runs: dict[tuple[Kind, str], LiveRun] = {}
-    processes: dict[tuple[Kind, str], LiveProcess] = {}
+    runs: dict[tuple[Kind, str], live.LiveRun] = {}
+    processes: dict[tuple[Kind, str], live.LiveProcess] = {}
     pending: list[Pending] = []
 
     def pending_of(self, kind: Kind, id: str) -> list[Pending]:
@@ -45,4 +28,25 @@ class LiveRuns(msgspec.Struct, kw_only=True):
 
 def read() -> LiveRuns:
     """Ask all processes."""
-    return LiveRuns()
+    found = LiveRuns(runs={}, processes={}, pending=[])
+    for process in live.processes():
+        for run in process.runs:
+            found.runs[run.kind, run.id] = run
+            found.processes[run.kind, run.id] = process
+    if any(run.pending for run in found.runs.values()):
+        kinds = {run.id: run.kind for run in found.runs.values()}
+        found.pending = [_pending(each, kinds.get(each.run, "session")) for each in live.pending()]
+    return found
+
+
+def _pending(request: live.Pending, kind: Kind) -> Pending:
+    return Pending(
+        kind=request.kind,
+        run_kind=kind,
+        run_id=request.run,
+        request_id=request.request_id,
+        title=plain(request.title, 500),
+        text=plain(as_json(request.input), MAX_INPUT),
+        since=request.since or None,
+        deadline=request.deadline,
+    )

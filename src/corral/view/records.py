@@ -164,7 +164,9 @@ class Facts(msgspec.Struct, kw_only=True):
     session_id: str | None = None
     """The agent's own id of the session."""
     resume_command: str | None = None
-    """Continues the session in the agent's own program, or with corral."""
+    """Continues the session with corral."""
+    native_resume_command: str | None = None
+    """Continues the session in the agent's own program."""
 
 
 class LogInfo(msgspec.Struct, kw_only=True):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.errors import ResumeLost
+from corral.agents import registry
+from corral.errors import CorralError, ResumeLost
 from corral.sessions import question_files, store
 from corral.system import clock, fs, paths
 from corral.values import as_text, as_texts
@@ -213,6 +215,7 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         pid=process.pid if process else None,
         session_id=meta.session_id,
         resume_command=None if meta.lost else f"corral run --resume {meta.id}",
+        native_resume_command=_native_resume(record, meta),
     )
     init = next((turn.init for turn in reversed(facts.turns) if turn.init is not None), None)
     if init is not None:
@@ -223,3 +226,16 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
     reports = (turn.policy_report for turn in facts.turns)
     result.policy_report = next(filter(None, reports), "")
     return result
+
+
+def _native_resume(record: store.SessionRecord, meta: store.Meta) -> str | None:
+    """The command line that continues a session in the agent's own program."""
+    try:
+        words = registry.find(meta.agent).native_resume
+    except CorralError:  # an agent that is not known here
+        return None
+    if not words or meta.session_id is None or meta.lost:
+        return None
+    given = {"session": meta.session_id, "home": str(record.home)}
+    folder = f"cd {shlex.quote(meta.cwd)} && " if meta.cwd else ""
+    return plain(folder + shlex.join(word.format_map(given) for word in words))

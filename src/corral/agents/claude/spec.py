@@ -79,6 +79,7 @@ _HEADLESS = AgentSpec(
     asks=True,
     tool_call_hook="edit",
     resumes=True,
+    native_resume=("env", "CLAUDE_CONFIG_DIR={home}/.claude", "claude", "--resume", "{session}"),
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
     model_aliases=launch.MODEL_ALIASES,

@@ -82,6 +82,7 @@ HEADLESS = AgentSpec(
     cumulative_usage=True,
     reports_all_denials=False,
     resumes=True,
+    native_resume=("env", "CODEX_HOME={home}/.codex", "codex", "resume", "{session}"),
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
     hosts=("api.openai.com", "auth.openai.com", "chatgpt.com"),

@@ -102,6 +102,7 @@ _HEADLESS = AgentSpec(
     supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     resumes=True,
+    native_resume=("env", "COPILOT_HOME={home}/.copilot", "copilot", "--resume={session}"),
     keeps_unfinished="always",
     hosts=(
         "api.github.com",

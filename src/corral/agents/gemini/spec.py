@@ -109,6 +109,7 @@ _HEADLESS = AgentSpec(
     asks=False,
     tool_call_hook="edit",
     resumes=True,
+    native_resume=("env", "GEMINI_CLI_HOME={home}", "gemini", "--resume", "{session}"),
     keeps_unfinished="always",
     needs_links=True,
     prompt_limit=launch.PROMPT_LIMIT,

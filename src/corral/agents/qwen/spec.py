@@ -104,6 +104,7 @@ _HEADLESS = AgentSpec(
     asks=True,
     tool_call_hook="decide",
     resumes=True,
+    native_resume=("env", "QWEN_HOME={home}/.qwen", "qwen", "--resume={session}"),
     keeps_unfinished="always",
     runs_git=True,
     cumulative_usage=True,
