@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from corral import live
 
 
 @contextmanager
-def started(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+def started(*words: str, cwd: Path) -> Generator[subprocess.Popen[str]]:
     """A process of ``corral`` without a terminal, which is killed at the end."""
     with subprocess.Popen(
         [CORRAL, *words],

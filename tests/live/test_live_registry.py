@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def start_time(pid: int) -> str:
 
 
 @contextmanager
-def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+def sleeping() -> Generator[subprocess.Popen[bytes]]:
     program = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
     with subprocess.Popen(program) as child:
         try:

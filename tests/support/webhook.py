@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
@@ -34,7 +34,7 @@ class Webhook:
 
 
 @contextmanager
-def webhook() -> Iterator[Webhook]:
+def webhook() -> Generator[Webhook]:
     hook = Webhook()
 
     class Handler(BaseHTTPRequestHandler):

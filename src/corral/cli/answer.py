@@ -92,11 +92,12 @@ def _answer_token(token: str, decision: Decision | None, text: str | None) -> No
 def _answer_question(name: str, text: str | None) -> None:
     """Answer a session whose agent is a person; it need not be running."""
     from corral import live
+    from corral.live.client import pipeline_gate
     from corral.sessions import question_files, store
 
     running = live.find(name)
     if running is not None and running[1].kind == "pipeline":
-        raise live.client.pipeline_gate(running[1].id)
+        raise pipeline_gate(running[1].id)
     if running is not None and any(each.kind == "permission" for each in running[1].pending):
         raise ConfigError(
             f"{running[1].id} waits for a permission, not for a text",

@@ -135,6 +135,11 @@ class Entry:
         """Who answered a request, by its id."""
 
     @property
+    def lock(self) -> threading.RLock:
+        """Held while its questions are read or changed."""
+        return self._publisher.lock
+
+    @property
     def is_reachable(self) -> bool:
         """Whether answers can come from outside."""
         return self._publisher.is_reachable
@@ -346,7 +351,7 @@ def _answer(entry: Entry, request: Request) -> None:
 
 def _question(entry: Entry, request_id: str) -> OpenQuestion:
     """The question that is meant: without an id, the only one."""
-    with entry._publisher.lock:
+    with entry.lock:
         if request_id in entry.questions:
             return entry.questions[request_id]
         if request_id in entry.winners:
