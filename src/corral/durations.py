@@ -6,8 +6,9 @@ import itertools
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+# Kept as text: re compiles them when first needed.
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def seconds(value: str | float) -> float:
@@ -17,9 +18,9 @@ def seconds(value: str | float) -> float:
     if isinstance(value, int | float):
         return float(value)
     text = value.strip()
-    if _NUMBER.fullmatch(text):
+    if re.fullmatch(_NUMBER, text):
         return float(text)
-    parts = _PART.findall(text)
+    parts = re.findall(_PART, text)
     # The largest unit first, each at most once, and nothing between the parts.
     sizes = [_UNITS[unit] for _, unit in parts]
     is_ordered = all(left > right for left, right in itertools.pairwise(sizes))

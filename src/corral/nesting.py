@@ -63,7 +63,7 @@ def is_too_deep(value: object) -> bool:
         below: list[Json] = []
         for each in level:
             inner = each.values() if isinstance(each, dict) else as_list(each)
-            below += [item for item in inner if isinstance(item, dict | list)]
+            below += [item for item in inner if isinstance(item, (dict, list))]
         if not below:
             return False
         level = below

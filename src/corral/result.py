@@ -241,12 +241,7 @@ class ResultBuilder:
 
 
 def _join_messages(messages: list[str]) -> str:
-    text = ""
-    for number, message in enumerate(messages):
-        if number:
-            text += "\n\n"
-        text += message.strip("\n")
-    return text
+    return "\n\n".join(message.strip("\n") for message in messages)
 
 
 def result_from_events(events: Iterable[Event]) -> Result[Json]:

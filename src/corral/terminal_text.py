@@ -28,7 +28,7 @@ _JOINERS = "\u200c\u200d"
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Printable by their category, but nothing is to be seen."""
 _SAFE = re.compile(r"[\n\t\x20-\x7e]*")
-_UNSAFE_JSON = re.compile(r"[^\n\x20-\x7e]")
+_UNSAFE_JSON = r"[^\n\x20-\x7e]"
 
 
 def clean(text: str) -> str:
@@ -49,7 +49,7 @@ def one_line(text: str) -> str:
 
 def json_line(text: str) -> str:
     """JSON with the same value, of which a terminal obeys nothing."""
-    return _UNSAFE_JSON.sub(lambda found: _json_escape(found[0]), text)
+    return re.sub(_UNSAFE_JSON, lambda found: _json_escape(found[0]), text)
 
 
 class Cleaner:

@@ -17,9 +17,11 @@ def build_tool_use(
     call_id: str, name: str, given: Json, *, kind: ToolKind, parent: str | None = None
 ) -> ToolUse:
     arguments = as_object(given)
-    subject = next(
-        (arguments[key] for key in _SUBJECTS if isinstance(arguments.get(key), str)), None
-    )
+    subject = None
+    for key in _SUBJECTS:
+        if isinstance(value := arguments.get(key), str):
+            subject = value
+            break
     return ToolUse(
         call_id,
         name,
@@ -38,8 +40,8 @@ def unavailable_message(name: str) -> str:
 
 def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
     """The path arguments, each once: some models give one twice."""
-    found = (given.get(name) for name in PATHS)
-    return tuple(dict.fromkeys(path for path in found if isinstance(path, str)))
+    found = [path for name in PATHS if isinstance(path := given.get(name), str)]
+    return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 def joined_text(listed: object) -> str | None:

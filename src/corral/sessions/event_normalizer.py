@@ -457,9 +457,9 @@ class EventNormalizer:
 
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
         self._seq += 1
-        queued = _json_field(event)
-        if queued is not None and is_too_deep(getattr(event, queued)):
-            event = replace(event, **{queued: f"(left out: {TOO_DEEP})"})
+        field = _JSON_FIELDS.get(type(event))
+        if field is not None and is_too_deep(getattr(event, field)):
+            event = replace(event, **{field: f"(left out: {TOO_DEEP})"})
         # The event was just created by the backend, and nothing else refers to it yet.
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)
@@ -478,14 +478,10 @@ def _has_unknown_cost(call: ModelCall) -> bool:
     return call.cost.usd is None and is_billed
 
 
-def _json_field(event: Event) -> str | None:
-    """The field with arbitrary JSON of the agent."""
-    match event:
-        case ToolUse() | PermissionRequest():
-            return "input"
-        case Vendor():
-            return "data"
-        case Unknown():
-            return "frame"
-        case _:
-            return None
+_JSON_FIELDS: dict[type[Event], str] = {
+    ToolUse: "input",
+    PermissionRequest: "input",
+    Vendor: "data",
+    Unknown: "frame",
+}
+"""The fields with arbitrary JSON of the agent."""

@@ -209,9 +209,9 @@ def apply_stamp(pid: int, number: int | None) -> None:
 def can_drop_limits_right() -> bool:
     """Whether we could raise a hard limit (CAP_SYS_RESOURCE) and can take that capability from a
     child permanently (CAP_SETPCAP). Root can, unless its container forbids it."""
-    status = re.search(rb"^CapEff:\s+([0-9a-f]+)", _read("/proc/self/status"), re.M)
+    _, _, rights = _read("/proc/self/status").partition(b"\nCapEff:")
     needed = 1 << 8 | 1 << 24
-    return status is not None and int(status[1], 16) & needed == needed
+    return bool(rights) and int(rights.split(maxsplit=1)[0], 16) & needed == needed
 
 
 def has_mark(pid: int, mark: str, number: int | None) -> bool:

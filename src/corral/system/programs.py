@@ -24,10 +24,11 @@ from corral.version import __version__
 
 VERSION_SECONDS = 30
 _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
-_SHIM = re.compile(rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"')
-_MACHINE = re.compile(r"-(linux|darwin|win32)-\w+$")
+# Kept as text: re compiles them when first needed.
+_SHIM = rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"'
+_MACHINE = r"-(linux|darwin|win32)-\w+$"
 """Suffix of the version in npm packages for one platform."""
-_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
+_NUMBERS = r"\d+(?:\.\d+)+"
 
 Source = Literal["option", "PATH", "managed", "built in"]
 
@@ -151,7 +152,7 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         raise BrokenInstall(
             f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_command(agent)}"
         ) from error
-    shim = _SHIM.search(head)
+    shim = re.search(_SHIM, head)
     if shim:
         real = os.path.normpath(os.path.join(os.path.dirname(real), os.fsdecode(shim[1])))
     elif not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
@@ -174,7 +175,7 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
         if package.name in names and package.version is not None:
-            return _MACHINE.sub("", package.version)
+            return re.sub(_MACHINE, "", package.version)
     return None
 
 
@@ -203,7 +204,7 @@ def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str
         raise BrokenInstall(
             f"{path} --version failed: {error}", hint=f"Run: {install_command(agent)}"
         ) from error
-    found = _NUMBERS.search(completed.stdout.decode("utf-8", "replace"))
+    found = re.search(_NUMBERS, completed.stdout.decode("utf-8", "replace"))
     if completed.returncode != 0 or not found:
         raise BrokenInstall(
             f"{path} --version failed (exit {completed.returncode})",
@@ -215,5 +216,5 @@ def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    found = _NUMBERS.search(version)
+    found = re.search(_NUMBERS, version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -8,6 +8,8 @@ the secrets, not on the length of the text before it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 
 from corral.system.environment import SecretRedactor
 
@@ -17,9 +19,8 @@ class StreamRedactor:
 
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
-        self._values = [value for value in redactor.values if value]
-        first = "".join(sorted({re.escape(value[0]) for value in self._values}))
-        self._find_first_char = re.compile(f"[{first}]").search if first else None
+        self._values = redactor.values
+        self._find_first_char = _find_first_char(redactor.values)
         self._pending = ""
 
     @property
@@ -65,6 +66,14 @@ class StreamRedactor:
                 if 0 <= at < cut:
                     cut, moved = at, True
         return cut
+
+
+@lru_cache(maxsize=16)
+def _find_first_char(values: tuple[str, ...]) -> Callable[[str], re.Match[str] | None] | None:
+    """A search for the first character of any of these values. A stream of an agent has many
+    messages, each with a redactor of its own."""
+    first = "".join(sorted({re.escape(value[0]) for value in values}))
+    return re.compile(f"[{first}]").search if first else None
 
 
 def _without_end(pieces: list[str], length: int) -> list[str]:

@@ -15,13 +15,13 @@ from corral.quoting import toml_string
 COMMAND = "corral-prompt"
 """The session's name is appended: if the repository had a command of the same name, possibly
 neither would run."""
-_LIVE = re.compile(r"(?<!\\)@(?=\S)")
+_LIVE = r"(?<!\\)@(?=\S)"
 _TEMPLATE = ("{{args}}", "!{", "@{")
 
 
 def has_special_syntax(prompt: str) -> bool:
     """Whether the program would not take all of it for text."""
-    return prompt.startswith("/") or _LIVE.search(prompt) is not None
+    return prompt.startswith("/") or ("@" in prompt and re.search(_LIVE, prompt) is not None)
 
 
 def has_template_syntax(prompt: str) -> bool:
@@ -31,7 +31,7 @@ def has_template_syntax(prompt: str) -> bool:
 
 def escape_prompt(prompt: str) -> tuple[str, bytes]:
     """For a prompt that cannot be a command: a note, and the escaped prompt for stdin."""
-    text = _LIVE.sub(lambda found: "\\" + found[0], prompt)
+    text = re.sub(_LIVE, lambda found: "\\" + found[0], prompt)
     note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
     return note, (f"\n{text}" if text.startswith("/") else text).encode()
 

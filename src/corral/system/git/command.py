@@ -110,8 +110,9 @@ _NO_USER = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_SYSTEM": "/dev/null",
 }
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
-_SCP_LOGIN = re.compile(r"(?<![^\s'\"])[^\s/'\"@:]*:[^\s/'\"]*@")
+# Kept as text: re compiles them when first needed.
+_URL_LOGIN = r"(?<=://)[^/\s]+@"
+_SCP_LOGIN = r"(?<![^\s'\"])[^\s/'\"@:]*:[^\s/'\"]*@"
 
 _locks: ContextVar[tuple[int, ...]] = ContextVar("_locks", default=())
 
@@ -174,7 +175,7 @@ def require(what: str) -> None:
 
 def redact(text: str) -> str:
     """Remove names and passwords from URLs and from ``user:password@host:path``."""
-    return _SCP_LOGIN.sub("…@", _URL_LOGIN.sub("…@", text))
+    return re.sub(_SCP_LOGIN, "…@", re.sub(_URL_LOGIN, "…@", text))
 
 
 def call(

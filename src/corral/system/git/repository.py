@@ -17,8 +17,9 @@ from corral.system.git.command import LOCAL, Access, GitOutput, Limits
 from corral.system.git.scan import Layout
 from corral.values import printable_path
 
-_HEAD = re.compile(r"(HEAD|@)(?=$|[~^:])")
-_SHARED = re.compile(r"group|all|world|everybody|true|umask|false|0[0-7]{3}")
+# Kept as text: re compiles them when first needed.
+_HEAD = r"(HEAD|@)(?=$|[~^:])"
+_SHARED = r"group|all|world|everybody|true|umask|false|0[0-7]{3}"
 
 INDEX_SECONDS = 30.0
 
@@ -75,7 +76,8 @@ def stub_of(folder: Path) -> Path:
     if version not in ("0", "1"):
         raise StorageFailed(f"{folder}: this repository format is not supported")
     core: dict[str, str] = {}
-    if _SHARED.fullmatch(shared := found.get("core.sharedrepository", "")):
+    shared = found.get("core.sharedrepository", "")
+    if shared and re.fullmatch(_SHARED, shared):
         core["sharedRepository"] = shared
     return stub.of(common, kind, core)
 
@@ -121,9 +123,9 @@ def check(folder: Path, *words: str) -> bool:
 
 def commit_of(folder: Path, name: str) -> str:
     """The commit of a branch, a tag or a part of an id. Raises ``StorageFailed``."""
-    if _HEAD.match(name):
+    if re.match(_HEAD, name):
         found = locate(folder)
-        name = _HEAD.sub(found.head or "HEAD", name, count=1)
+        name = re.sub(_HEAD, found.head or "HEAD", name, count=1)
     return run(folder, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
 
 
