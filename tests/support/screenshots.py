@@ -8,22 +8,37 @@ them to FOLDER: every page in dark and light, and narrow. Look at them.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 from support.browser import environment_of, running_browser
-from support.sample_runs import MAIN, write_sample_runs
+from support.sample_runs import DAY, MAIN, write_sample_runs
 from support.scripted_agent import PROGRAM
 from support.view_server import running_view
+
+from corral.sessions.store import EVENTS
 
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 WIDE = {"width": 1320, "height": 820}
 NARROW = {"width": 390, "height": 780}
+CONTENT = "main :is(.item, .run, .table, .chart, .bars, .graph svg, .raw-line, .file-diff)"
+"""What each page shows once its data is there."""
+TO_WEBP = """async url => {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.width, image.height];
+    canvas.getContext("2d").drawImage(image, 0, 0);
+    return canvas.toDataURL("image/webp", 0.92);
+}"""
 IN_DOCS = {"runs-light", "session-dark", "changes-light", "pipeline-dark", "session-narrow-dark"}
 
 PIPELINE = """\
@@ -108,6 +123,12 @@ def make_comparison(folder: Path, home: Path) -> None:
         work, home, "compare", "tasks.jsonl", "--agents", agents, "--repeat", "2", "--yolo",
         "--verify", "test -e answer.txt", tools=folder / "bin",
     )  # fmt: skip
+    for meta in (home / "sessions").glob("*/meta.json"):  # below the others in the list
+        found = json.loads(meta.read_text())
+        if "/gemini-cli@" in (found.get("label") or ""):
+            found["created"] = found["updated"] = time.time() - 40 * DAY
+            meta.write_text(json.dumps(found))
+            os.utime(meta.with_name(EVENTS), (found["updated"],) * 2)
 
 
 def pages(page: Page) -> dict[str, str]:
@@ -150,11 +171,23 @@ def shoot(browser: Browser, address: str, folder: Path, only: set[str] | None) -
                 if only is not None and title not in only:
                     continue
                 page.goto(f"{root}{route}")
-                page.wait_for_load_state("domcontentloaded")
+                page.wait_for_selector(CONTENT)
                 page.wait_for_timeout(700)
-                page.screenshot(path=folder / f"{title}.png")
-                print(folder / f"{title}.png")
+                target = folder / f"{title}.{'png' if only is None else 'webp'}"
+                save(browser, page.screenshot(), target)
+                print(target)
             context.close()
+
+
+def save(browser: Browser, picture: bytes, target: Path) -> None:
+    """Write a picture; as WebP, which is smaller, if the name says so."""
+    if target.suffix == ".webp":
+        page = browser.new_page()
+        encoded = base64.b64encode(picture).decode()
+        found = page.evaluate(TO_WEBP, f"data:image/png;base64,{encoded}")
+        page.close()
+        picture = base64.b64decode(str(found).partition(",")[2])
+    target.write_bytes(picture)
 
 
 def main() -> None:

@@ -29,7 +29,8 @@ from support.stored_sessions import (
 from support.view_server import running_view
 
 from corral import events
-from corral.comparison.plan import AgentChoice, Plan, PlannedTask
+from corral.comparison.plan import Plan, PlannedTask
+from corral.durable.batch.spec import AgentChoice
 from corral.sessions.store import Meta
 from corral.values import Usage
 

@@ -61,7 +61,7 @@ function fileDiff(file, isOpen) {
   }
   const node = h(
     "details",
-    { class: "file", open: isOpen },
+    { class: "file-diff", open: isOpen },
     h("summary", null, h("span", { class: `badge ${file.kind}` }, file.kind), h("code", null, visible(file.path)), changeCounts(file.added, file.removed)),
     content,
   );

@@ -100,6 +100,10 @@ export class Conversation {
 
   async expand(node, item) {
     mark(node, true);
+    if (item.tool?.status && !item.tool.has_more) {
+      node.append(h("div", { class: "body" }, bodyOf(item, { output: item.tool.preview })));
+      return;
+    }
     const place = h("div", { class: "body" }, h("p", { class: "dim" }, "Loading…"));
     node.append(place);
     try {

@@ -52,7 +52,7 @@ export function pendingCard(pending, decide, answer) {
       h("div", { class: "word" }, "Permission needed"),
       h("div", { class: "title" }, shorten(pending.title, 400)),
       pending.text ? h("pre", { class: "preview" }, visible(pending.text)) : null,
-      pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : decisionButtons(pending.request_id, decide),
+      pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : isOffline ? null : decisionButtons(pending.request_id, decide),
     );
   }
   return questionCard(pending, answer);
@@ -67,7 +67,9 @@ export function questionCard(pending, answer) {
     h("div", { class: "spread" }, h("div", { class: "word" }, "A person is asked"), pending.deadline ? h("span", { class: "dim small" }, `until ${moment(pending.deadline)}`) : null),
     h("div", { class: "title" }, visible(pending.text || pending.title)),
     pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : null,
-    choices.length
+    isOffline
+      ? null
+      : choices.length
       ? h("div", { class: "choices" }, choices.map((choice, index) => button(choice, () => answer(pending, choice), { class: index ? "" : "primary" })))
       : h("form", { class: "choices", on: { submit: (event) => { event.preventDefault(); answer(pending, input.value); } } }, input, h("button", { class: "primary" }, "Answer")),
   );
@@ -77,7 +79,7 @@ export function pageHead({ summary, back, lines, actions }) {
   return h(
     "div",
     { class: "head" },
-    h("div", { class: "head-line" }, h("a", { class: "back", href: back, "aria-label": "Back" }, "←"), h("h1", null, shorten(summary.title, 240) || summary.id), statePill(summary)),
+    h("div", { class: "head-line" }, isOffline ? null : h("a", { class: "back", href: back, "aria-label": "Back" }, "←"), h("h1", null, shorten(summary.title, 240) || summary.id), statePill(summary)),
     h("div", { class: "head-line sub dim" }, lines, h("span", { class: "grow" }), h("span", { class: "actions" }, actions)),
   );
 }
