@@ -42,7 +42,7 @@ function runRow(run, search) {
     h(
       "span",
       { class: "what" },
-      h("span", { class: "title" }, run.kind === "session" ? null : h("span", { class: "badge" }, run.comparison ? "comparison" : run.kind), shorten(run.title, 200) || "(no prompt)"),
+      h("span", { class: "title" }, run.kind === "session" ? null : h("span", { class: "badge" }, run.comparison ? "comparison" : run.kind), shorten(run.kind === "batch" ? `${run.id}: ${run.title}` : run.title, 200) || "(no prompt)"),
       run.snippet ? h("span", { class: "snippet" }, marked(run.snippet, search)) : null,
     ),
     h("span", { class: "who" }, run.agent, run.model ? h("span", { class: "dim" }, ` ${run.model}`) : null),
