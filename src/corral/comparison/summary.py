@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Literal, TypeAlias, TypeVar
@@ -258,6 +259,7 @@ def _verdicts(rows: Iterable[AttemptRow]) -> dict[str, list[bool]]:
 
 def _agent(name: str, rows: Sequence[AttemptRow]) -> AgentRow:
     judged = [row for row in rows if row.verdict in ("passed", "failed")]
+    counts = Counter(row.verdict for row in rows)
     costs = _reported(row.cost_usd for row in judged)
     tokens = _reported(row.tokens for row in judged)
     seconds = _reported(row.seconds for row in judged)
@@ -265,22 +267,26 @@ def _agent(name: str, rows: Sequence[AttemptRow]) -> AgentRow:
     return AgentRow(
         agent=name,
         rate=statistics.pass_rate(_verdicts(rows)),
-        missing=sum(row.verdict == "missing" for row in rows),
-        pending=sum(row.verdict == "pending" for row in rows),
+        missing=counts["missing"],
+        pending=counts["pending"],
         models=_distinct(row.model for row in judged),
         versions=_distinct(row.agent_version for row in judged),
-        reward=fmean(rewards) if rewards else None,
+        reward=_mean(rewards),
         cost_usd=round(sum(costs), 6) if costs else None,
         unpriced=len(judged) - len(costs),
         tokens=sum(tokens) if tokens else None,
-        mean_cost_usd=fmean(costs) if costs else None,
-        mean_tokens=fmean(tokens) if tokens else None,
+        mean_cost_usd=_mean(costs),
+        mean_tokens=_mean(tokens),
         median_seconds=median(seconds) if seconds else None,
     )
 
 
 def _reported(values: Iterable[Number | None]) -> list[Number]:
     return [value for value in values if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def test_what_was_written_is_undone_if_writing_fails(
     assert not git(repository, "status", "--short")
 
 
-def test_a_folder_becomes_a_repository_of_its_own(workspace: Path, tmp_path: Path) -> None:
+def test_a_folder_is_copied_into_a_new_repository(workspace: Path, tmp_path: Path) -> None:
     (workspace / "sub").mkdir()
     (workspace / "sub" / "file").write_text("x\n")
     commit = merge.folder_repository(tmp_path / "own", workspace)
