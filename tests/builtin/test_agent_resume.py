@@ -192,7 +192,7 @@ async def test_one_session_cannot_run_two_prompts_at_once(ours: BuiltinAgent) ->
 async def test_a_transcript_is_written_if_requested(ours: BuiltinAgent) -> None:
     events = await ours.events([call("list_dir"), say("ok")], record=True)
     stored = store.find(result_from_events(events).resume_token or "")
-    begin, _prompt, *rest = stored.events()
+    begin, _prompt, _facts, *rest = stored.events()
     assert [begin, *rest] == events
     for name in (NAME, "events.ndjson", "meta.json"):
         assert (stored.folder / name).stat().st_mode & 0o777 == 0o600

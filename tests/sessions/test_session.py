@@ -23,6 +23,7 @@ from corral import errors
 from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
+from corral.values import as_object, as_objects
 
 
 async def events_of(
@@ -288,10 +289,15 @@ async def test_without_keep_nothing_stays_on_disk(workspace: Path) -> None:
 async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> None:
     events = await events_of(workspace, GOOD, record=True)
     stored = store.find("last")
-    begin, prompt, *rest = stored.events()
+    begin, prompt, facts, *rest = stored.events()
     assert [begin, *rest] == events
     assert isinstance(prompt, Vendor)
     assert (prompt.name, prompt.data) == ("prompt", GOOD)
+    assert isinstance(facts, Vendor)
+    assert as_object(facts.data)["program"] == str(PROGRAM)
+    assert {"capability": "read", "verdict": "allow", "enforcement": "native"} in as_objects(
+        as_object(facts.data)["policy"]
+    )
     assert (stored.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600
     assert stored.folder.stat().st_mode & 0o777 == 0o700
 
@@ -413,7 +419,7 @@ async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path)
             if isinstance(event, Text):
                 break
     assert store.find("last").meta.status == "interrupted"
-    assert [type(event) for event in store.find("last").events()] == [Init, Vendor, Text]
+    assert [type(event) for event in store.find("last").events()] == [Init, Vendor, Vendor, Text]
 
 
 async def test_a_failed_turn_has_no_resume_token(workspace: Path) -> None:

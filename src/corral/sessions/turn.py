@@ -603,7 +603,7 @@ class Turn(Generic[T_co]):
         }
         found: list[Event] = [prompt]
         if any(files.values()):
-            found.append(self._vendor_event(init, "prompt_files", files))
+            found.append(self._vendor_event(init, "prompt_files", self._redacted(files)))
         if self._record.meta.turns == 0:
             found.append(self._vendor_event(init, "run_facts", self._run_facts()))
         return found
@@ -611,7 +611,7 @@ class Turn(Generic[T_co]):
     def _run_facts(self) -> Json:
         """What the session was started with, for those who look at it later."""
         report: Json = msgspec.to_builtins(self._prepared.compiled.report)
-        return {"program": self._prepared.program.path, "policy": report}
+        return self._redacted({"program": self._prepared.program.path, "policy": report})
 
     def _vendor_event(self, init: Init, name: str, data: Json) -> Vendor:
         return Vendor(
