@@ -113,6 +113,11 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("markers", marked)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    expression: str = config.getoption("markexpr")
+    return fast_selection.leaves_out(collection_path, expression) or None
+
+
 def pytest_collection_finish() -> None:
     """The collected tests stay until the end: keep them out of garbage collection."""
     gc.freeze()

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pipeline_command import corral
 
 from corral.models import registry
 
-CORRAL = str(Path(sys.executable).with_name("corral"))
 SECRET = "canary-key-0123456789abcdef"
 
 
 def models(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [CORRAL, "models", *words], capture_output=True, text=True, timeout=60, input=""
-    )
+    return corral("models", *words, cwd=Path.cwd())
 
 
 def models_json(*words: str) -> Any:

@@ -11,32 +11,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.pipeline_command import CORRAL, corral
 from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD, PROGRAM
 
 from corral import from_json
 from corral.events import Done
 
-CORRAL = str(Path(sys.executable).with_name("corral"))
-
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
-
-
-def corral(
-    *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [CORRAL, *words],
-        cwd=cwd,
-        input=stdin,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 AGENT = ("--agent", "gemini-cli", "--program", str(PROGRAM))

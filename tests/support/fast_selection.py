@@ -24,8 +24,8 @@ FIXTURES = {
 }
 """Fixture → mark of every test that uses it."""
 
-WHOLE_PROGRAMS = ("cli", "examples")
-"""Folders of ``tests/`` whose tests start the command line as a program."""
+WHOLE_PROGRAMS = ("cli", "examples", "real_agents")
+"""Folders of ``tests/`` whose tests start the command line or a real agent."""
 TESTS = Path(__file__).parents[1]
 
 _running: list[pytest.Item] = []
@@ -40,6 +40,13 @@ def add_marks(item: pytest.Item) -> None:
         found.add("whole_program")
     for mark in found:
         item.add_marker(mark)
+
+
+def leaves_out(path: Path, expression: str) -> bool:
+    """Whether ``-m expression`` deselects all tests in this folder: then they are not collected,
+    which takes time in every worker."""
+    is_whole = path.parent == TESTS and path.name in WHOLE_PROGRAMS
+    return is_whole and "not whole_program" in expression
 
 
 def begin(item: pytest.Item) -> None:

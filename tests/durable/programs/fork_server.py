@@ -7,10 +7,12 @@ half a second, and the tests that kill a run at every moment need hundreds of pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import traceback
@@ -22,8 +24,7 @@ import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImport]
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-import corral.cli.batch  # pyright: ignore[reportUnusedImport]
-import corral.cli.pipeline.group  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import corral
 from corral.cli.main import main as corral_main
 from corral.durable import service
 from corral.durable.dbos import adapter
@@ -34,6 +35,9 @@ from corral.pipelines import loader
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import Outcome
+
+LEFT_OUT = ("corral.__main__", "corral.testing", "corral.providers", "corral.view")
+"""Modules that the commands of these tests do not need."""
 
 
 @handlers.handler("t.step")
@@ -72,7 +76,7 @@ async def wait_for_file(work: NodeContext) -> Outcome:
 def main() -> None:
     if os.fork():
         os._exit(0)  # not a child of the tests: some count their children
-    gc.collect()
+    preload()
     gc.freeze()  # what was imported stays out of the garbage collections of the children
     for line in sys.stdin:
         request = json.loads(line)
@@ -85,6 +89,16 @@ def main() -> None:
                     command(request)
                 child(request)
         print(json.dumps(answer), flush=True)
+
+
+def preload() -> None:
+    """Import what a command would import when it needs it."""
+    gc.disable()
+    for found in pkgutil.walk_packages(corral.__path__, "corral."):
+        if not found.name.startswith(LEFT_OUT):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+    gc.enable()
 
 
 def command(request: dict[str, Any]) -> None:
