@@ -9,9 +9,13 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from benchmarks.measure import Bar, Candidate, Row, at_most, measure_rounds, ms
+
+if TYPE_CHECKING:
+    from corral.events import Event
 
 LIVE_SECONDS = 15.0
 EVENTS_PER_SECOND = 20
@@ -101,7 +105,7 @@ def live(client: ViewClient, home: Path) -> Row:
     )
 
 
-def _event(number: int) -> object:
+def _event(number: int) -> Event:
     from corral import events
 
     if number % 40 == 0:

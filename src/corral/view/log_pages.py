@@ -156,10 +156,14 @@ def _collect_after(log: LogFile, number: int, builder: ItemBuilder) -> None:
 
 def _close(builder: ItemBuilder, offset: int, event: Event | Unreadable) -> None:
     """Add an event to the call or request that it belongs to, if that is there."""
-    is_call = isinstance(event, events.ToolOutput | events.ToolResult)
-    if (is_call and event.call_id in builder.open_calls) or (
-        isinstance(event, events.PermissionDecision) and event.request_id in builder.open_requests
-    ):
+    match event:
+        case events.ToolOutput() | events.ToolResult():
+            is_wanted = event.call_id in builder.open_calls
+        case events.PermissionDecision():
+            is_wanted = event.request_id in builder.open_requests
+        case _:
+            is_wanted = False
+    if is_wanted:
         builder.add(offset, event)
 
 
