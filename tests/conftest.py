@@ -114,8 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    expression: str = config.getoption("markexpr")
-    return fast_selection.leaves_out(collection_path, expression) or None
+    return fast_selection.leaves_out(collection_path, str(config.getoption("markexpr"))) or None
 
 
 def pytest_collection_finish() -> None:
