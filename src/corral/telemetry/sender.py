@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BY_ENVIRONMENT = "env"
 """An endpoint: the one that the variables of OpenTelemetry name."""
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TIMEOUTS = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 TRACES_PATH = "/v1/traces"
 MAX_QUEUE = 4096
 """Spans that wait to be sent."""
@@ -90,13 +91,16 @@ def traces_url(endpoint: str) -> str:
 class OtlpExporter:
     """Sends batches, one at a time, and waits for each."""
 
-    def __init__(self, endpoint: str, timeout: float = SEND_SECONDS) -> None:
-        """Raises ``ConfigError``."""
+    def __init__(self, endpoint: str, timeout: float | None = None) -> None:
+        """``timeout``: seconds for a request; else what the variables say, else ``SEND_SECONDS``.
+        Raises ``ConfigError``."""
         check(endpoint)
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+        if timeout is None and not any(map(variable, TIMEOUTS)):
+            timeout = SEND_SECONDS
         url = None if endpoint == BY_ENVIRONMENT else traces_url(endpoint)
         self._exporter = OTLPSpanExporter(endpoint=url, timeout=timeout)
         self.url = without_login(url or variable(ENDPOINT) or "http://localhost:4318")
