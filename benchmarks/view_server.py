@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -33,10 +34,11 @@ class ViewClient:
         self._token = parts.query.removeprefix("token=")
         self._pid = pid
 
-    def open(self, path: str) -> urllib.request._UrlopenRet:
+    def open(self, path: str) -> HTTPResponse:
         request = urllib.request.Request(self.base + path)
         request.add_header("Authorization", f"Bearer {self._token}")
-        return urllib.request.urlopen(request, timeout=60)
+        response: HTTPResponse = urllib.request.urlopen(request, timeout=60)
+        return response
 
     def seconds(self, path: str) -> float:
         """How long a request takes."""

@@ -84,6 +84,18 @@ async def test_a_permission_is_answered_once_and_a_session_is_cancelled(
         assert (status, late["error"]["code"]) == (409, "not_live")
 
 
+async def test_a_run_without_a_transcript_is_listed_while_it_runs(
+    tmp_path: Path, workspace: Path
+) -> None:
+    with running_view(tmp_path / "corral-home") as view:
+        task = asyncio.create_task(run(workspace, f"until {workspace}/go", record=False))
+        about = await running()
+        (listed,) = (await view.get("/api/runs", state="live"))["runs"]
+        assert (listed["id"], listed["state"]) == (about.id, "running")
+        (workspace / "go").touch()
+        await task
+
+
 async def test_a_one_time_token_answers_without_the_cookie(tmp_path: Path, workspace: Path) -> None:
     with webhook() as hook, running_view(tmp_path / "corral-home") as view:
         task = asyncio.create_task(run(workspace, ASK, notify=hook.url))

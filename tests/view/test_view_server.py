@@ -365,3 +365,28 @@ def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert f"port {port} is in use" in ended.stderr
     assert "token" not in ended.stdout
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+sys.modules["uvicorn"] = None
+sys.argv[1:] = ["view", "--no-open"]
+from corral.cli.main import main
+main()
+"""
+
+
+def test_without_the_extra_the_command_says_what_to_install() -> None:
+    words = [sys.executable, "-c", WITHOUT_THE_EXTRA]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert ended.returncode != 0
+    assert "pip install 'corral[view]'" in ended.stderr
+
+
+def test_beyond_loopback_there_is_a_warning(tmp_path: Path) -> None:
+    with running_view(tmp_path, "--listen", "0.0.0.0") as server:
+        assert server.host == socket.gethostname()
+        server.process.send_signal(signal.SIGTERM)
+        _, err = server.process.communicate(timeout=WAIT)
+    assert "can be reached by other machines" in err
+    assert server.token not in err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import socket
 import subprocess
@@ -82,10 +82,13 @@ def _start_command(words: Sequence[str]) -> None:
 
 def require() -> None:
     """Raises ``ConfigError`` if the extra is not installed."""
-    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+    try:
+        for name in _PACKAGES:
+            importlib.import_module(name)
+    except ImportError as error:
         raise ConfigError(
             "the view is not installed", hint="Install it: pip install 'corral[view]'"
-        )
+        ) from error
 
 
 def _place(run: str) -> str:

@@ -148,6 +148,7 @@ class Catalog:
                 for each in stored.summaries
                 if query.kind in (None, each.kind) and _contains(each, query.text)
             ]
+        found += _live_only(query, live, {each.id for each in found})
         page = await asyncio.to_thread(self._page, query, found, live)
         page.warnings = warnings
         return page
@@ -204,6 +205,21 @@ def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]
             for record in _unsaved_sessions(known)
         ]
     return found
+
+
+def _live_only(query: RunQuery, live: LiveRuns, known: set[str]) -> list[_Entry]:
+    """Runs that are stored nowhere, or not yet."""
+    if query.text:
+        return []
+    return [
+        _Entry(
+            updated=run.since,
+            id=id,
+            summary=live_runs.summary_of(run, len(live.pending_of(kind, id))),
+        )
+        for (kind, id), run in live.runs.items()
+        if id not in known and query.kind in (None, kind) and run.state != "idle"
+    ]
 
 
 def _waiting_sessions(listed: list[index.Match], live: LiveRuns) -> list[Pending]:

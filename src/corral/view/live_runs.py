@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from corral import live
+from corral.system import clock
+from corral.view import state
 from corral.view.items import MAX_INPUT, as_json
-from corral.view.records import Kind, Pending
+from corral.view.records import Kind, Pending, Summary
 from corral.view.safe_text import plain
 
 
@@ -34,7 +36,7 @@ def read() -> LiveRuns:
             found.runs[run.kind, run.id] = run
             found.processes[run.kind, run.id] = process
     if any(run.pending for run in found.runs.values()):
-        kinds = {run.id: run.kind for run in found.runs.values()}
+        kinds: dict[str, Kind] = {run.id: run.kind for run in found.runs.values()}
         found.pending = [_pending(each, kinds.get(each.run, "session")) for each in live.pending()]
     return found
 
@@ -49,4 +51,32 @@ def _pending(request: live.Pending, kind: Kind) -> Pending:
         text=plain(as_json(request.input), MAX_INPUT),
         since=request.since or None,
         deadline=request.deadline,
+    )
+
+
+def summary_of(run: live.LiveRun, pending: int) -> Summary:
+    """A run that is stored nowhere: a pipeline in memory, a session without a transcript."""
+    known = state.Facts(
+        status=None,
+        live=True,
+        live_state=run.state,
+        until=run.until,
+        permissions=pending if run.state == "waiting_permission" else 0,
+    )
+    in_words = state.state_of(known, clock.now())
+    return Summary(
+        kind=run.kind,
+        id=run.id,
+        db=run.db,
+        title=plain(run.title, 200),
+        agent=run.agent,
+        model=run.model,
+        cwd=run.cwd,
+        label=run.label,
+        state=in_words.state,
+        state_text=in_words.text,
+        created=run.since,
+        updated=run.since,
+        live=True,
+        pending=pending,
     )

@@ -55,9 +55,17 @@ def bind(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Ends streams when the server stops: they would keep it from ending."""
 
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+    def __init__(
+        self, config: uvicorn.Config, services: Services, on_ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._services = services
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The address is printed when requests and signals are handled, not before."""
+        await super().startup(sockets)
+        self._on_ready()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -108,8 +116,7 @@ async def _serve(listener: socket.socket, services: Services, on_ready: Callable
         ws="none",
         timeout_graceful_shutdown=END_SECONDS,
     )
-    server = _Server(config, services)
-    on_ready()
+    server = _Server(config, services, on_ready)
     try:
         await server.serve(sockets=[listener])
     finally:
