@@ -1,8 +1,9 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files, removal of trees, search for programs."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -68,3 +69,39 @@ def test_large_data_is_written_completely(tmp_path: Path) -> None:
     with os.fdopen(reader, "rb") as file:
         assert file.read() == data
     os.wait()
+
+
+def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "stays.txt").write_text("x")
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "b" / "file").write_text("x")
+    (tree / "a" / "folder-link").symlink_to(outside)
+    (tree / "file-link").symlink_to(outside / "stays.txt")
+    (tree / "broken").symlink_to("nowhere")
+    link = tmp_path / "link"
+    link.symlink_to(outside)
+    fs.remove_tree(tree)
+    fs.remove_tree(link)
+    fs.remove_tree(tmp_path / "missing")
+    assert not tree.exists()
+    assert link.is_symlink()
+    assert (outside / "stays.txt").read_text() == "x"
+
+
+def test_programs_are_found_as_the_standard_library_finds_them(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "one" / "tool").mkdir()
+    (tmp_path / "one" / "plain").write_text("")
+    tool = tmp_path / "two" / "tool"
+    tool.write_text("")
+    tool.chmod(0o755)
+    path = f"{tmp_path / 'one'}:{tmp_path / 'two'}"
+    for name in ("tool", "plain", "missing", str(tool), str(tmp_path / "one" / "tool")):
+        assert fs.find_program(name, path) == shutil.which(name, path=path)
+    assert fs.find_program("tool", path) == str(tool)
+    assert fs.find_program("tool", "") is None
+    assert fs.find_program("sh") == shutil.which("sh")

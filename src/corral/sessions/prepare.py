@@ -249,14 +249,7 @@ def prepare(
     decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
-    if run.otel is not None:
-        from corral.telemetry import sender
-
-        sender.check(run.otel)
-    for path in (*run.images, *run.audio, *run.attachments):
-        _check_attachment(os.path.join(cwd, path))
-    if agent.runs_git and run.inherit == "nothing":
-        _refuse_git_programs(agent, Path(cwd))
+    _check_files_and_services(agent, run, cwd)
     agent, program, env = _program(agent, run)
     inherits = run.inherit == "user"
     # The credentials were chosen when it was recorded; this machine may not have them.
@@ -289,6 +282,17 @@ def prepare(
         ),
         hook=_hook(on_tool_call, agent, cwd),
     )
+
+
+def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> None:
+    if run.otel is not None:
+        from corral.telemetry import sender
+
+        sender.check(run.otel)
+    for path in (*run.images, *run.audio, *run.attachments):
+        _check_attachment(os.path.join(cwd, path))
+    if agent.runs_git and run.inherit == "nothing":
+        _refuse_git_programs(agent, Path(cwd))
 
 
 def for_prompt(

@@ -26,7 +26,7 @@ from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.id_lookup import LAST, find_id
 from corral.system import paths
-from corral.system.fs import lock_file
+from corral.system.fs import lock_file, remove_tree
 from corral.values import Usage
 
 if TYPE_CHECKING:
@@ -184,8 +184,6 @@ class SessionRecord:
 
     def close(self, *, keep: bool) -> None:
         """Remove temporary files; without ``keep``, the complete folder."""
-        import shutil
-
         if self.link is not None:
             self.link.close()
         if self._transcript is not None:
@@ -193,7 +191,7 @@ class SessionRecord:
             self._transcript = None
         keep = keep and not self.is_temporary
         for folder in (self.tmp, self.images) if keep else (self.folder,):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -201,8 +199,6 @@ class SessionRecord:
 
 def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRecord) -> None:
     """Write the private home. The real home's credentials are linked, never copied."""
-    import shutil
-
     from corral.agents.spec import image_name
 
     record.make_folders()
@@ -220,6 +216,8 @@ def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRec
                 link.unlink(missing_ok=True)
                 link.symlink_to(paths.user_home() / name)
         for number, image in enumerate(prepared.run.images):
+            import shutil
+
             record.images.mkdir(mode=0o700, exist_ok=True)
             copy = record.images / image_name(number, image)
             shutil.copy(os.path.join(prepared.cwd, image), copy)

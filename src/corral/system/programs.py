@@ -19,7 +19,7 @@ import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
-from corral.system import paths, version_cache
+from corral.system import fs, paths, version_cache
 from corral.version import __version__
 
 VERSION_SECONDS = 30
@@ -77,13 +77,11 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
     """Programs that the agent starts itself and that are on PATH or in the package of a managed
     agent: name → absolute path."""
-    import shutil
-
     found: dict[str, str] = {}
     for name, patterns in agent.helpers.items():
         places = (place for each in patterns for place in sorted(paths.managed().glob(each)))
         managed = (str(place) for place in places if os.access(place, os.X_OK))
-        program = shutil.which(name, path=path) or next(managed, None)
+        program = fs.find_program(name, path) or next(managed, None)
         if program is not None:
             found[name] = os.path.abspath(program)
     return found
@@ -111,10 +109,8 @@ def managed_program(agent: AgentSpec) -> Path:
 
 
 def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
-    import shutil
-
     if program is not None:
-        found = shutil.which(os.path.expanduser(program))
+        found = fs.find_program(os.path.expanduser(program))
         if found:
             return os.path.abspath(found), "option"
         there = os.path.exists(os.path.expanduser(program))
@@ -123,7 +119,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
             hint="Give the path of the program, or omit program to search for it.",
         )
     for name in agent.programs:
-        if found := shutil.which(name):
+        if found := fs.find_program(name):
             return os.path.abspath(found), "PATH"
     managed = managed_program(agent)
     if managed.exists():
@@ -142,8 +138,6 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
 
 
 def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
-    import shutil
-
     real = os.path.realpath(path)
     try:
         with open(real, "rb") as file:
@@ -157,7 +151,7 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         real = os.path.normpath(os.path.join(os.path.dirname(real), os.fsdecode(shim[1])))
     elif not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
         return (path,)
-    node = shutil.which("node")
+    node = fs.find_program("node")
     if node is None:
         raise NotInstalled(
             f"{agent.title} needs Node.js 20 or newer, and no node is on PATH",

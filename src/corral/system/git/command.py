@@ -344,9 +344,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def program() -> str | None:
     """The path of git, from absolute folders of PATH only: a workspace may hold a ``git``."""
-    import shutil
-
-    return shutil.which("git", path=_path())
+    return fs.find_program("git", _path())
 
 
 def _path() -> str:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from corral.errors import StorageFailed
-from corral.system import paths
+from corral.system import fs, paths
 
 _CONFIG = """\
 [core]
@@ -60,7 +60,6 @@ def folder() -> Path:
 @contextmanager
 def temporary() -> Generator[Path]:
     """A private temporary folder, outside every folder that an agent may write."""
-    import shutil
     import tempfile
 
     try:
@@ -70,7 +69,7 @@ def temporary() -> Generator[Path]:
     try:
         yield place
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        fs.remove_tree(place)
 
 
 def blank(object_format: str = "sha1") -> Path:
@@ -117,7 +116,6 @@ def _config_of(object_format: str, core: Mapping[str, str]) -> str:
 def _made(place: Path, common: Path | None, config: str) -> Path:
     if (place / "HEAD").exists():
         return place
-    import shutil
     import tempfile
 
     _tidy()
@@ -140,14 +138,12 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
     except OSError as error:
         raise StorageFailed(f"corral's folder cannot be written: {error}") from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        fs.remove_tree(draft)
     return place
 
 
 def _tidy() -> None:
     """Remove stubs of repositories that are gone, and what killed processes left."""
-    import shutil
-
     with contextlib.suppress(OSError):
         for each in folder().iterdir():
             if each.name.startswith("tmp-"):
@@ -155,4 +151,4 @@ def _tidy() -> None:
             else:
                 is_old = (each / "objects").is_symlink() and not (each / "objects").exists()
             if is_old:
-                shutil.rmtree(each, ignore_errors=True)
+                fs.remove_tree(each)

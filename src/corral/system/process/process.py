@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from corral import errors
-from corral.system import platform, version_cache
+from corral.system import fs, platform, version_cache
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
 from corral.system.process.tree import ProcessRegistry, ProcessTree, reap_leftovers
 
@@ -573,10 +573,7 @@ def _launcher(number: int | None, *, contained: bool) -> list[str]:
 
 @functools.cache
 def _tool(name: str) -> str | None:
-
-    import shutil
-
-    return shutil.which(name) if platform.LINUX and not name.startswith("-") else None
+    return fs.find_program(name) if platform.LINUX and not name.startswith("-") else None
 
 
 @functools.cache
