@@ -14,6 +14,7 @@ from support.view_server import running_view
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 
+ACP_AGENT = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 GATE = """\
 digraph gate {
     start  [shape=Mdiamond]
@@ -44,6 +45,38 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def corral(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "corral", *map(str, words)]
+
+
+def test_a_permission_is_answered_and_the_agent_goes_on(
+    page: Page, tmp_path: Path, workspace: Path
+) -> None:
+    home = tmp_path / "home"
+    agent = f"{sys.executable} {ACP_AGENT} --acp"
+    orders = "text before\nask execute make release\ntext after"
+    with (
+        running_view(home) as server,
+        subprocess.Popen(
+            corral("run", "--agent", agent, "--remote-answers", "--cwd", workspace, orders),
+            env=environment_of(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as run,
+    ):
+        try:
+            page.goto(server.address)
+            page.locator("a.run.is-pending").click()
+            card = page.locator(".asks .ask")
+            expect(card).to_contain_text("make release")
+            expect(page.locator(".head .state")).to_contain_text("permission")
+            page.keyboard.press("a")
+            expect(page.locator(".item.text").last).to_contain_text("after", timeout=WAIT_MS)
+            expect(card).to_have_count(0, timeout=WAIT_MS)
+            printed, _ = run.communicate(timeout=60)
+        finally:
+            run.terminate()
+        assert "[b-once]" in printed
+        expect(page.locator(".item.permission").last).to_contain_text("allowed by a person")
 
 
 def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspace: Path) -> None:

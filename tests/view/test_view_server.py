@@ -300,7 +300,7 @@ async def test_a_log_that_is_deleted_ends_its_stream_and_leaves_the_list(view: V
         client.get(listed) as runs,
     ):
         changes = messages(runs)
-        assert (await anext(changes))[0] == "pending"
+        assert (await anext(changes))[0] == "runs"
         async with client.get(f"{view.base}/api/sessions/{log.id}/stream") as response:
             async for name, _, data in messages(response):
                 if name == "state":

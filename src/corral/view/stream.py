@@ -95,7 +95,7 @@ async def follow_runs(catalog: Catalog, closing: asyncio.Event) -> AsyncGenerato
         encoded = {key: _encoder.encode(run) for key, run in now.items()}
         changed = [run for key, run in now.items() if known.get(key) != encoded[key]]
         removed = [key.rpartition("/")[2] for key in known.keys() - now.keys()]
-        if (changed and known) or removed:
+        if changed or removed:  # at first all: runs may have changed since the page asked
             pauses.sent()
             yield message("runs", RunsUpdate(runs=changed, removed=removed))
         known = encoded
