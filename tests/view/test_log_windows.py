@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from corral.view import logs
 from corral.view.items import ItemBuilder, decode
 from corral.view.log_pages import item_body, item_page, raw_page
 from corral.view.logs import PAGE, LogFile, TurnIndex, read_tail
-from corral.view.session_logs import SessionLogs
+from corral.view.session_logs import DETAIL_BUDGET, SessionLogs
 
 
 @given(
@@ -177,3 +178,24 @@ def test_the_turns_of_a_log_are_found_in_steps_and_when_it_grows(tmp_path: Path)
     facts = sessions.facts(log.path, logs.SCAN)
     assert len(facts.turns) == 4
     assert not facts.is_finished
+
+
+def test_a_log_of_two_gigabytes_is_opened_without_reading_it(tmp_path: Path) -> None:
+    log = Transcript(tmp_path, "20260101-000000-ffffff")
+    log.begin("the first prompt")
+    os.truncate(log.path, 2 << 30)  # a line without end, which needs no space on the disk
+    with log.path.open("ab") as end:
+        end.write(b"\n")
+    log.add(events.Text("the end"))
+    log.end()
+    facts = SessionLogs().facts(log.path, DETAIL_BUDGET)
+    assert not facts.is_complete
+    assert (facts.turns[0].info.prompt, facts.turns[-1].info.status) == (
+        "the first prompt",
+        "success",
+    )
+    with LogFile(log.path) as file:
+        assert [item.kind for item in item_page(file, -1).items] == ["text", "done"]
+        assert [item.kind for item in item_page(file, 0).items][:2] == ["init", "prompt"]
+        assert item_page(file, file.pages // 2).items == []
+        assert raw_page(file, -1, None).events
