@@ -313,6 +313,7 @@ export function sessionView(root, { id, query, go, title }) {
         fact("Agent", [facts.agent, facts.version].filter(Boolean).join(" ")), fact("Model", facts.model), fact("Folder", facts.cwd), fact("Session", id), fact("Agent's session", facts.session_id),
         fact("Credentials", facts.auth), fact("Sandbox", [facts.sandbox ?? "none", facts.sandbox_reason].filter(Boolean).join(": ")), fact("Process", facts.pid), fact("State", summary.state_text),
         fact("Command", facts.argv?.length ? h("code", null, facts.argv.map(shellWord).join(" ")) : null), fact("Resume", facts.resume_command ? h("span", null, h("code", null, facts.resume_command), " ", button("Copy", () => copyText(facts.resume_command, "the command"), { class: "link" })) : null),
+        fact("Resume in its own program", facts.native_resume_command ? h("span", null, h("code", null, facts.native_resume_command), " ", button("Copy", () => copyText(facts.native_resume_command, "the command"), { class: "link" })) : null),
         fact("Capabilities", facts.capabilities?.join(", ")), fact("Tools", facts.tools?.join(", ")))),
       facts.policy_report ? h("section", { class: "panel" }, h("h3", null, "Policy"), h("pre", null, visible(facts.policy_report))) : null,
       facts.stderr_tail ? h("section", { class: "panel" }, h("h3", null, "Standard error"), h("pre", { class: "log" }, visible(facts.stderr_tail))) : null,
