@@ -91,7 +91,8 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     echo(f"ended      {format_time(one.ended)}")
     echo(f"output     {one.output or '–'}")
     echo(f"folder     {found.folder}")
-    echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
+    if one.kind == "batch":
+        echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
     for each in found.report.failures:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
         echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from corral.cli.command_group import SectionedGroup
 from corral.cli.ui.terminal import echo
 
 
@@ -20,5 +21,8 @@ def command(ctx: click.Context, commands: tuple[str, ...]) -> None:
         _, found, _ = group.resolve_command(shown, [name])
         if found is None:
             shown.fail(f"no command is called {name!r}")
-        shown = click.Context(found, info_name=name, parent=shown)
+        if isinstance(group, SectionedGroup):  # its own arguments are not those of the subcommand
+            shown = click.Context(found, info_name=f"{shown.info_name} {name}", parent=shown.parent)
+        else:
+            shown = click.Context(found, info_name=name, parent=shown)
     echo(shown.get_help())
