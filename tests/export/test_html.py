@@ -181,9 +181,9 @@ def test_a_full_file_has_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = run_log.at(write_events(tmp_path / "log.ndjson", events))
     assert exported(run).count('"output":"xxx') < 3
     assert len(run.notices.sentences()) >= 1
-    again = run_log.at(run.log)
-    assert exported(again, full=True).count('"output":"xxx') == 20
-    assert again.notices.sentences() == []
+    full_run = run_log.at(run.log)
+    assert exported(full_run, full=True).count('"output":"xxx') == 20
+    assert full_run.notices.sentences() == []
 
 
 def test_an_empty_or_unfinished_log_gives_a_page(tmp_path: Path) -> None:
