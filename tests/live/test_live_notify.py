@@ -91,7 +91,7 @@ async def test_a_token_is_bound_to_its_request_and_can_be_tried_again(
     with pytest.raises(live.LiveError, match="already answered"):
         await asyncio.to_thread(live.answer_with_token, first, decision="allow_once")
     await asyncio.to_thread(live.answer_with_token, second, decision="allow_once")
-    assert (await task).text == "[c-no][b-once]"
+    assert "".join((await task).text.split()) == "[c-no][b-once]"
     assert hook.received.empty()
 
 
