@@ -199,3 +199,11 @@ def test_a_log_of_two_gigabytes_is_opened_without_reading_it(tmp_path: Path) -> 
         assert [item.kind for item in item_page(file, 0).items][:2] == ["init", "prompt"]
         assert item_page(file, file.pages // 2).items == []
         assert raw_page(file, -1, None).events
+
+
+def test_a_long_log_without_its_first_event_has_its_last_turn(tmp_path: Path) -> None:
+    log = Transcript(tmp_path, "20260101-000000-eeeeee")
+    log.add(events.Log("x" * (2 * logs.SCAN)))
+    log.end()
+    facts = SessionLogs().facts(log.path, 1)
+    assert [turn.info.status for turn in facts.turns] == ["success"]

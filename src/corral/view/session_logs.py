@@ -141,7 +141,8 @@ def _add_last(log: LogFile, found: list[Turn]) -> None:
     if found and found[-1].info.number >= number:
         _finish(found[-1], done, line.offset)
     else:
-        turn = Turn(info=TurnInfo(number=number, log_start=found[-1].info.log_start + 1))
+        start = found[-1].info.log_start + 1 if found else 0
+        turn = Turn(info=TurnInfo(number=number, log_start=start))
         turn.info.started = done.ts - done.duration_ms / 1000
         found.append(turn)
         _finish(turn, done, line.offset)
