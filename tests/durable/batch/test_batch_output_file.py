@@ -11,6 +11,7 @@ import pytest
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
+from corral.system import paths
 
 ONE = BatchResult(id="1", status="success", text="ü\n{", digest="d")
 TWO = BatchResult(id="2", status="failed", digest="d")
@@ -63,6 +64,8 @@ def test_the_results_file_has_one_writer_even_after_it_is_replaced(workspace: Pa
 def test_a_path_that_cannot_be_written_is_refused(workspace: Path, place: str) -> None:
     with pytest.raises(ConfigError, match="the results cannot be written to"):
         OutputFile(workspace / place)
+    # The sandbox would hide it from all later programs.
+    assert os.path.abspath(workspace / place) not in paths.announced()
 
 
 def test_a_full_disk_leaves_the_results_file_unchanged(workspace: Path) -> None:

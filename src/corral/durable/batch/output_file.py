@@ -33,10 +33,10 @@ class OutputFile:
                 hint="Choose another file with --output.",
             ) from error
         self._fds = [fd]
-        paths.announce(path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ConfigError(f"the results cannot be written to {path}: it is not a file")
+            paths.announce(path)
             self._lock(fd)
             if not os.path.samestat(os.fstat(fd), os.stat(path)):
                 raise ConfigError(f"another process has just written {path}", hint="Try again.")
