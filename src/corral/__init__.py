@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.result import Result, result_from_events
     from corral.run_kwargs import RunKwargs
     from corral.sessions.api import is_installed, pool, run, run_sync, session, session_sync
+    from corral.sessions.budget import Budget
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
@@ -86,6 +87,7 @@ _HOME = {
     "run_sync": "corral.sessions.api",
     "session": "corral.sessions.api",
     "session_sync": "corral.sessions.api",
+    "Budget": "corral.sessions.budget",
     "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",
@@ -112,6 +114,7 @@ __all__ = [
     "Batch",
     "BatchReport",
     "BatchResult",
+    "Budget",
     "Comparison",
     "ComparisonSummary",
     "CorralError",

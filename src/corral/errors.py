@@ -44,6 +44,7 @@
         │   └── RepeatedCalls       the model makes the same tool calls over and over
         ├── ToolFailed              a tool failed that the run needs
         ├── BudgetSpent
+        ├── PriceUnknown
         ├── SchemaNotMet
         │   └── NoObject            no answer of the model fitted the schema
         ├── ReplayMismatch          the run differs from its recording
@@ -475,6 +476,14 @@ class BudgetSpent(RemoteError):
     code = "budget_spent"
     cli_exit = 8
     status = "max_budget"
+    phase: Phase = "budget"
+
+
+class PriceUnknown(RemoteError):
+    """The cost is limited, and the price of the model is not known."""
+
+    code = "price_unknown"
+    cli_exit = 8
     phase: Phase = "budget"
 
 

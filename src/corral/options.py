@@ -27,6 +27,7 @@ Values: TypeAlias = dict[str, object]
 PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
 NotifyOn = Literal["all", "person", "end"]
+OnBudget = Literal["stop", "pause"]
 SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
 SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
@@ -78,7 +79,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fork: bool = False
     """Continue from ``resume`` in a new session; the old session does not change."""
     max_budget_usd: float | None = None
-    """The agent's own limit on what a turn may cost."""
+    """The most that the model calls of the session may cost."""
+    max_total_tokens: int | None = None
+    """The most tokens that they may use."""
+    max_calls: int | None = None
+    """The most model calls."""
+    on_budget: OnBudget = "stop"
+    """At a limit: end the run, or hold the next model call until the limit is raised."""
     meter: bool | None = None
     """Count the model calls of the agent, with a proxy that holds the API key: None where that is
     possible; True refuses to start if it is not."""
@@ -334,9 +341,12 @@ DURATIONS = (
     "answer_timeout",
 )
 """Options that are durations: seconds, or a text such as ``5m``."""
+BUDGET_LIMITS = ("max_budget_usd", "max_total_tokens", "max_calls")
 _NUMBERS = (
     *DURATIONS,
     "max_budget_usd",
+    "max_calls",
+    "max_total_tokens",
     "max_turns",
     "max_tool_rounds",
     "max_repeated_calls",
@@ -353,9 +363,10 @@ def _check(run: RunOptions) -> None:
 
 
 def _check_numbers(run: RunOptions) -> None:
-    for name in ("timeout", "idle_timeout", "startup_timeout", "answer_timeout"):
-        if not getattr(run, name) > 0:
-            raise ConfigError(f"{name} must be > 0, got: {getattr(run, name):g}")
+    for name in ("timeout", "idle_timeout", "startup_timeout", "answer_timeout", *BUDGET_LIMITS):
+        limit: float | None = getattr(run, name)
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"{name} must be > 0, got: {limit:g}")
     if not 0 <= run.grace <= 60:
         raise ConfigError(f"grace must be between 0 and 60 seconds, got: {run.grace:g}")
     if run.quiet_period is not None and not 0 <= run.quiet_period <= 60:
@@ -368,8 +379,6 @@ def _check_numbers(run: RunOptions) -> None:
         raise ConfigError(f"max_repeated_calls must be at least 2, got: {run.max_repeated_calls}")
     if not 0 <= run.retries <= 9:
         raise ConfigError(f"retries must be between 0 and 9, got: {run.retries}")
-    if run.max_budget_usd is not None and not run.max_budget_usd > 0:
-        raise ConfigError(f"max_budget_usd must be > 0, got: {run.max_budget_usd:g}")
 
 
 def _check_combinations(run: RunOptions) -> None:

@@ -82,6 +82,9 @@ class RunKwargs(TypedDict, total=False):
     fork: bool
     """Continue in a new session; the resumed one does not change."""
     max_budget_usd: float | None
+    max_total_tokens: int | None
+    max_calls: int | None
+    on_budget: Literal["stop", "pause"]
     """The agent's own limit on the cost of a turn."""
     meter: bool | None
     """Count the model calls with a proxy that holds the API key; unset, where it is possible."""

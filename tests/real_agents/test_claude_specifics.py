@@ -59,7 +59,7 @@ async def test_a_budget_ends_the_run(agent: RealAgent) -> None:
     script = [Turn(calls=[agent.read("nope")], usage=usage, repeat="forever")]
     result = await agent.run(script, max_budget_usd=0.01)
     assert result.status == "max_budget"
-    with pytest.raises(errors.BudgetSpent, match=r"\$0.01"):
+    with pytest.raises(errors.BudgetSpent, match=r"max_budget_usd=0.01"):
         result.raise_for_status()
 
 

@@ -11,8 +11,9 @@ from support.files import files_containing
 from support.processes import processes_using
 from support.real_agents import KEY, USAGE, RealAgent, for_agents
 
+import corral
 from corral import result_from_events
-from corral.events import Init, ModelCall
+from corral.events import Done, Error, Init, ModelCall
 from corral.testing import Request, Turn
 
 pytestmark = pytest.mark.timeout(400)
@@ -108,3 +109,47 @@ async def test_without_the_meter_the_agent_reports_its_usage(agent: RealAgent) -
     result = await agent.run([Turn(text="hi", usage=USAGE)], meter=False)
     assert (result.usage_source, result.meter_reason) == ("reported", "meter is off")
     assert result.usage == agent.record.usage
+
+
+@for_agents(every_day=("gemini-cli", "gemini-acp", "claude-cli", "codex-cli", "opencode-cli"))
+async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: RealAgent) -> None:
+    endless = [
+        Turn(text="title", match="dominant language", repeat="forever"),
+        Turn(calls=[agent.shell("true")], usage=USAGE, repeat="forever"),
+    ]
+    result = await agent.run(endless, policy="all", sandbox="off", max_calls=2)
+    assert result.status == "max_budget", result
+    assert result.error is not None
+    assert result.error.code == "budget_spent"
+    assert "2 of max_calls=2 spent" in result.error.message
+    assert len(agent.lane.requests) == 2
+    assert result.usage_source == "metered"
+
+
+@for_agents("gemini-cli", "gemini-acp", "claude-cli", every_day=("gemini-acp",))
+async def test_a_paused_run_continues_when_its_budget_is_raised(agent: RealAgent) -> None:
+    script = [Turn(calls=[agent.shell("true")], usage=USAGE), Turn(text="done", usage=USAGE)]
+    codes: list[str] = []
+    options = agent.options(
+        script, policy="all", sandbox="off", max_calls=1, on_budget="pause", idle_timeout=10
+    )
+    async with corral.session(agent.name, **options) as session:
+        async for event in session.prompt("do it"):
+            if isinstance(event, Error):
+                codes.append(event.code)
+            if isinstance(event, Error) and event.code == "budget_paused":
+                assert session.budget is not None
+                session.budget.add(calls=5)
+    assert codes == ["budget_paused"]
+    assert isinstance(event, Done)
+    assert (event.status, event.text) == ("success", "done")
+
+
+@for_agents("gemini-cli")
+async def test_an_unknown_price_is_an_error_only_with_a_limit_on_the_cost(agent: RealAgent) -> None:
+    model = "gemini-9-unheard-of"
+    script = [Turn(text="hi", usage=USAGE, repeat="forever")]
+    refused = await agent.run(script, model=model, max_budget_usd=1.0)
+    assert refused.error is not None
+    assert (refused.error.code, len(agent.lane.requests)) == ("price_unknown", 0)
+    assert (await agent.run(script, model=model, max_total_tokens=200_000)).ok

@@ -376,7 +376,6 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     ],
     "codex-cli": [
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
-        ({"max_budget_usd": 1.0}, errors.ConfigError, "max_budget_usd"),
         ({"sandbox": "agent"}, errors.ConfigError, "sandbox"),
         (
             {"policy": Policy(read="deny", shell="allow")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -37,6 +37,10 @@ from corral.sessions.tools.tools import Tool, Tools
 from corral.system import catalogue_overrides
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
+
+if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
+    from corral.sessions.budget_gate import BudgetGate
 
 
 class Driver:
@@ -105,16 +109,17 @@ class Driver:
             sandbox=prepared.command_sandbox(),
         )
         entry = catalogue_overrides.catalogue().lookup(model)
-        if run.max_budget_usd is not None and (entry is None or entry.prices is None):
+        budget = prepared.budget
+        if budget is not None and budget.limits_cost and (entry is None or entry.prices is None):
             raise ConfigError(
                 f"max_budget_usd: the price of {model} is not known",
-                hint="Add it to models.toml, or leave max_budget_usd out.",
+                hint="Add it to models.toml, or limit the tokens with max_total_tokens.",
             )
         self._limits = Limits(
             max_turns=run.max_turns,
             max_tool_rounds=run.max_tool_rounds,
             max_repeated_calls=run.max_repeated_calls,
-            max_budget_usd=run.max_budget_usd,
+            gate=None if budget is None else _gate(budget, self.events.put),
             retries=run.retries,
             window=entry.window if entry is not None else None,
         )
@@ -245,6 +250,12 @@ class Driver:
                 f"the session cannot be saved in {self.record.folder}: {error.strerror}",
                 hint="Free some space, or set CORRAL_HOME to a folder that can be written.",
             ) from error
+
+
+def _gate(budget: Budget, emit: Callable[[RawEvent], None]) -> BudgetGate:
+    from corral.sessions.budget_gate import BudgetGate, paused_event
+
+    return BudgetGate(budget, lambda text: emit(paused_event(text)))
 
 
 def _with_builtin_defaults(policy: Policy) -> Policy:

@@ -22,7 +22,7 @@ The turn ends with the last answer, or with an exception:
 
 - ``TurnLimit`` after ``max_turns`` answers or ``max_tool_rounds`` rounds of tools, and its
   subclass ``RepeatedCalls`` after ``max_repeated_calls`` equal calls in a row with equal results;
-- ``BudgetSpent`` if the turn has cost ``max_budget_usd`` and the model wants to continue;
+- ``BudgetSpent`` if the next model call does not fit into the budget;
 - ``ContextLengthExceeded`` if the request does not fit even with a shrunk history, or the answer
   was cut; ``ContentRefused``, ``InvalidRequest`` or ``EmptyAnswer`` for other unusable answers;
 - the error of the model call, after its retries. An answer whose stream breaks is asked for again
@@ -48,6 +48,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -55,7 +56,6 @@ from msgspec.structs import replace
 from corral.builtin.history import History
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.errors import (
-    BudgetSpent,
     ContentRefused,
     ContextLengthExceeded,
     CorralError,
@@ -82,6 +82,9 @@ from corral.sessions.structured_output import SUBMIT
 from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor
 from corral.values import Cost, Json, Usage, add_by_model
+
+if TYPE_CHECKING:
+    from corral.sessions.budget_gate import BudgetGate
 
 NEARLY_FULL = 0.8
 """The share of the context window above which a warning is emitted."""
@@ -189,7 +192,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Answers of the model per prompt."""
     max_tool_rounds: int | None = None
     max_repeated_calls: int | None = None
-    max_budget_usd: float | None = None
+    gate: BudgetGate | None = None
+    """What the model calls may use."""
     retries: int = 2
     window: int | None = None
     """Size of the context window in tokens, if known."""
@@ -291,15 +295,9 @@ class Loop:
         self._repetition = None if most is None else Repetition(most)
 
     def _check_limits(self, answers: int) -> None:
-        limits, spent = self._limits, self._tally.cost.usd
+        limits = self._limits
         if limits.max_turns is not None and answers >= limits.max_turns:
             raise _limit_error(f"max_turns={limits.max_turns}")
-        budget = limits.max_budget_usd
-        if budget is not None and answers and spent is not None and spent >= budget:
-            raise BudgetSpent(
-                f"the turn has cost ${spent:.4f} of max_budget_usd={budget:g}",
-                hint="Raise max_budget_usd and resume the session, or ask for less.",
-            )
 
     def _check_repetition(self, response: Response, results: tuple[ToolResult, ...]) -> None:
         """Raises ``RepeatedCalls`` if neither the calls nor their results change any more."""
@@ -354,6 +352,17 @@ class Loop:
         request = replace(self._request, messages=messages)
         self._stream_started = self._text_sent = False
         self._answers += 1
+        if self._limits.gate is None:
+            return await self._receive(request)
+        call = await self._limits.gate.reserve(request)
+        response: Response | None = None
+        try:
+            response = await self._receive(request)
+            return response
+        finally:
+            call.settle(response, was_billed=self._stream_started)
+
+    async def _receive(self, request: Request) -> Response:
         clock = asyncio.get_running_loop().time
         started = clock()
         stream = self._client.stream(

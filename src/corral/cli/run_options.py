@@ -33,7 +33,8 @@ ALL = tuple(each.name for each in DEFINITIONS if each.flags)
 EVERYWHERE = (
     *("expand_files", "system_prompt", "model", "cwd", "include_directories", "reasoning_effort"),
     *("program", "pass_env", "inherit", "auth", "strict", "sandbox"),
-    *("timeout", "idle_timeout", "startup_timeout", "max_turns", "max_budget_usd", "retries"),
+    *("timeout", "idle_timeout", "startup_timeout", "max_turns", "retries"),
+    *("max_budget_usd", "max_total_tokens", "max_calls"),
     *("meter", "label", "otel", "remote_answers", "answer_timeout", "notify", "notify_on"),
 )
 """The options of every command that runs agents."""

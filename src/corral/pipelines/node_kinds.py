@@ -59,7 +59,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
 _CHILD = ("stack.child_dotfile", "dotfile", "pipeline", "path")
 _LLM = frozenset(
     (
-        "allowed_tools", "credential", "max_tokens", "max_total_tokens", "output_key",
+        "allowed_tools", "credential", "max_calls", "max_tokens", "max_total_tokens", "output_key",
         "output_schema", "policy", "system_prompt", "temperature", "until",
     )
 )  # fmt: skip

@@ -19,6 +19,7 @@ from corral.system.blocking import sync_twin
 
 if TYPE_CHECKING:
     from corral.run_kwargs import RunKwargs
+    from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
     from corral.sessions.tools.hooks import Before
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         repairs: int
         until: Until | None
         rounds: int
-        max_total_tokens: int | None
+        budget: Budget | None
 
 
 def session(
@@ -46,6 +47,7 @@ def session(
     ask: Asker | None = None,
     tools: GivenTools = (),
     on_tool_call: Before | None = None,
+    budget: Budget | None = None,
     **options: Unpack[RunKwargs],
 ) -> Session:
     """A conversation with an agent, as ``async with``; see ``RunKwargs`` for the options.
@@ -65,13 +67,16 @@ def session(
     something else, the call is denied. An agent that does not ask before each call raises
     ``ConfigError`` here.
 
+    ``budget`` is a ``Budget`` that several runs share: the options ``max_budget_usd``,
+    ``max_total_tokens`` and ``max_calls`` of this session are limits within it.
+
     ::
 
         async with corral.session("gemini-cli", policy="edits") as session:
             result = await session.run("Fix the failing test")
     """
     agent = _or_default(agent, options)
-    return Session(agent, options, ask, tools, on_tool_call=on_tool_call)
+    return Session(agent, options, ask, tools, on_tool_call=on_tool_call, budget=budget)
 
 
 session_sync = sync_session_of(session)
@@ -93,10 +98,12 @@ def pool(
     prompts_at_once: int = 4,
     ask: Asker | None = None,
     on_tool_call: Before | None = None,
+    budget: Budget | None = None,
     **options: Unpack[RunKwargs],
 ) -> Pool:
     """Warm processes for many prompts, as ``async with``: ``await pool.run("…", cwd=…)``. ``ask``
     and ``on_tool_call`` as in ``session``; they may be called for several prompts at once.
+    ``budget`` and the limits of ``options`` apply to all prompts together.
 
     ::
 
@@ -112,6 +119,7 @@ def pool(
         prompts_at_once=prompts_at_once,
         ask=ask,
         on_tool_call=on_tool_call,
+        budget=budget,
     )
 
 
@@ -169,11 +177,11 @@ async def run(  # noqa: PLR0913
     repairs: int = 2,
     until: Until | None = None,
     rounds: int = 10,
-    max_total_tokens: int | None = None,
+    budget: Budget | None = None,
     **options: Unpack[RunKwargs],
 ) -> Result:
-    """Run one prompt to its end. ``agent`` is chosen as in ``session``; ``ask``, ``on_tool_call``
-    and ``tools`` are those of ``session``.
+    """Run one prompt to its end. ``agent`` is chosen as in ``session``; ``ask``, ``on_tool_call``,
+    ``tools`` and ``budget`` are those of ``session``.
 
     ``result.ok`` tells whether it succeeded. With ``check=True``, every result that is not a
     success is raised as its error. An error in the call itself is always raised, before tokens are
@@ -202,9 +210,9 @@ async def run(  # noqa: PLR0913
         tools = prompt.tools if tools is None else tools
         output = prompt.output if output is None else output
         prompt = prompt.render()
-    if output is None and until is None and max_total_tokens is None:
+    if output is None and until is None:
         async with session(
-            agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
+            agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
         ) as opened:
             result: Result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
@@ -216,13 +224,13 @@ async def run(  # noqa: PLR0913
         repairs=repairs,
         until=until,
         rounds=rounds,
-        max_total_tokens=max_total_tokens,
+        max_total_tokens=options.get("max_total_tokens"),
     )
     goal.check()
     if tools and output is not None:
         goal, tools = with_submission(goal, tools)
     async with session(
-        agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), **options
+        agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
     ) as opened:
         result = await run_goal(goal, opened, prompt, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result

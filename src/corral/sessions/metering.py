@@ -21,6 +21,7 @@ from corral.models.metering import MeteredCall
 from corral.models.registry import all_providers, find_provider
 from corral.models.spec import Provider
 from corral.protocol.ndjson import RawEvent
+from corral.sessions.budget_gate import BudgetGate, paused_event
 from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepare import PreparedRun
 from corral.system.environment import Environment
@@ -50,16 +51,32 @@ class CallLog:
     def on_call(self, call: MeteredCall) -> None:
         has_response = call.status is not None or call.error == ABANDONED
         self.unreachable = None if has_response else call.error
-        prompts = [emit for each in self._prompts if (emit := each()) is not None]
+        prompts = self._active()
         if len(prompts) == 1:
             prompts[0](_event(call))
+
+    def on_wait(self, text: str) -> None:
+        """A model call waits until the budget is raised."""
+        for emit in self._active():
+            emit(paused_event(text))
+
+    def _active(self) -> list[Emit]:
+        return [emit for each in self._prompts if (emit := each()) is not None]
 
 
 class Meter:
     """The proxy of one process of the agent. Made by ``open``."""
 
-    def __init__(self, proxy: ModelProxy, log: CallLog, prepared: PreparedRun, url: str) -> None:
+    def __init__(
+        self,
+        proxy: ModelProxy,
+        log: CallLog,
+        prepared: PreparedRun,
+        url: str,
+        gate: BudgetGate | None,
+    ) -> None:
         self._proxy = proxy
+        self._gate = gate
         self._log = log
         self._url = url
         """The proxy's, as the agent gets it."""
@@ -80,16 +97,24 @@ class Meter:
             keys={name: environment.agent_values[name] for name in names},
         )
         log = CallLog()
-        proxy = ModelProxy(settings, log.on_call)
+        budget = prepared.budget
+        gate = None if budget is None else BudgetGate(budget, log.on_wait)
+        proxy = ModelProxy(settings, log.on_call, gate)
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
         given = {**proxy.dummy_keys, route.url_env: url}
-        changed = replace(prepared, environment=_with_proxy(environment, route, given))
-        return cls(proxy, log, changed, url)
+        if prepared.run.on_budget == "pause":
+            given |= route.pause_env
+        # The proxy enforces the limit, not the agent.
+        run = replace(prepared.run, max_budget_usd=None)
+        changed = replace(prepared, run=run, environment=_with_proxy(environment, route, given))
+        return cls(proxy, log, changed, url, gate)
 
     def subscribe(self, emit: Emit) -> None:
         """From now on, ``emit`` gets the calls. It is a method, and held weakly."""
         self._log.add(emit)
+        if self._gate is not None:
+            self._gate.refusal = None
 
     def unsubscribe(self, emit: Emit) -> None:
         self._log.remove(emit)
@@ -102,7 +127,10 @@ class Meter:
         return replace(launch, notes=notes, service_url=url or launch.service_url)
 
     def cause_of(self, error: CorralError | None) -> CorralError | None:
-        """The same error, or ``NetworkFailed`` if that is its cause."""
+        """The same error, or its cause: a model call was refused because it does not fit into the
+        budget, or the network failed."""
+        if self._gate is not None and self._gate.refusal is not None:
+            return self._gate.refusal
         if self._log.unreachable is None or not isinstance(error, VAGUE):
             return error
         return unreachable(self._log.unreachable)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.errors import ConfigError
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.session import Session
@@ -40,11 +39,6 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
             TypedAnswer(self.output, repairs=self.repairs)
         if self.until is not None:
             check_limits(self.until, self.rounds, self.max_total_tokens)
-        elif self.max_total_tokens is not None:
-            raise ConfigError(
-                "max_total_tokens is given without until",
-                hint="Tokens are counted between the rounds of until; one turn has a timeout.",
-            )
 
 
 def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:

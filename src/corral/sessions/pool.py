@@ -77,6 +77,7 @@ from corral.system.environment import SecretRedactor
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
     from corral.policy import Policy, Preset
+    from corral.sessions.budget import Budget
     from corral.sessions.tools.hooks import Before
     from corral.values import Json
 
@@ -151,6 +152,7 @@ class Pool:
         idle: float = IDLE,
         ask: Asker | None = None,
         on_tool_call: Before | None = None,
+        budget: Budget | None = None,
     ) -> None:
         if size < 1 or prompts_at_once < 1:
             raise ConfigError("a pool needs a size of at least 1")
@@ -161,6 +163,7 @@ class Pool:
         self._idle = idle
         self._ask = ask
         self._on_tool_call = on_tool_call
+        self._budget = budget
         self._workers: list[_Worker] = []
         self._slots = asyncio.Semaphore(size * prompts_at_once)
         self._open = False
@@ -253,6 +256,8 @@ class Pool:
             output = prompt.output
         typed = None if output is None else TypedAnswer(output, repairs=repairs)
         text = resolve_prompt(prepared, prompt)
+        if prepared.budget is not None:
+            prepared.budget.check()
         async with self._slots:
             worker = self._take_worker(prepared)
             try:
@@ -263,7 +268,10 @@ class Pool:
 
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         asks = self._ask is not None
-        return prepare(self._agent, options, has_asker=asks, on_tool_call=self._on_tool_call)
+        hook, given = self._on_tool_call, self._budget
+        made = prepare(self._agent, options, has_asker=asks, on_tool_call=hook, budget=given)
+        # One budget for all prompts.
+        return made if self._prepared is None else replace(made, budget=self._prepared.budget)
 
     def _check_shareable(self, prompt: PreparedRun) -> None:
         """Raises ``ConfigError`` where the pool's processes cannot serve this prompt."""

@@ -43,7 +43,7 @@ from corral.errors import (
     UntrustedFolder,
 )
 from corral.nesting import decode_json
-from corral.options import KNOWN, RunOptions, check_prompt
+from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, check_prompt
 from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
@@ -55,6 +55,7 @@ from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.policy import SandboxRow
+    from corral.sessions.budget import Budget
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
     from corral.system.hook_socket import HookSocket
@@ -88,6 +89,10 @@ COMMON = frozenset(
         "answer_timeout",
         "notify",
         "notify_on",
+        "max_budget_usd",
+        "max_total_tokens",
+        "max_calls",
+        "on_budget",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
@@ -126,6 +131,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """How the model calls are counted by the model proxy; None if they are not."""
     meter_reason: str | None = None
     """Why corral does not count the model calls."""
+    budget: Budget | None = None
+    """What the model calls may use."""
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose
@@ -219,12 +226,14 @@ def prepare(
     has_asker: bool = False,
     own_tools: Iterable[str] = (),
     on_tool_call: Before | None = None,
+    budget: Budget | None = None,
 ) -> PreparedRun:
     """Check all that can be checked. Raises ``CallerError``, or an error such as ``NotInstalled``.
 
     ``has_asker``: permission requests can be answered by a person. If not, what the policy would
     ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
-    that the agent is given. ``on_tool_call`` decides about each tool call of the agent.
+    that the agent is given. ``on_tool_call`` decides about each tool call of the agent. ``budget``
+    is the caller's, of which the run's own limits are a part.
     """
     agent, options = _find_agent(name, options)
     defaults = {**agent.default_limits, **config.load(agent.name)}
@@ -266,6 +275,7 @@ def prepare(
         auth=chosen.kind,
         meter=None if isinstance(route, str) else route,
         meter_reason=route if isinstance(route, str) else None,
+        budget=_budget(agent, run, route, budget),
         compiled=decision.compiled,
         sandbox=decision.sandbox,
         sandbox_reason=decision.reason,
@@ -325,13 +335,14 @@ def for_prompt(
         merged["sandbox"] = "require"  # a narrower policy does not end the session's sandbox
     if registry.names_a_model(registry.full_name(name)):
         name, merged["model"] = session.agent.name, checked.model or session.run.model
-    return prepare(
+    prepared = prepare(
         name,
         merged,
         has_asker=has_asker,
         own_tools=session.run.own_tools,
         on_tool_call=on_tool_call,
     )
+    return msgspec.structs.replace(prepared, budget=session.budget)
 
 
 def check_narrower(policy: Policy, session: PreparedRun) -> None:
@@ -415,6 +426,29 @@ def _meter_route(
             hint="Leave meter out to run without it.",
         )
     return route
+
+
+def _budget(
+    agent: AgentSpec, run: RunOptions, route: MeterRoute | str | None, parent: Budget | None
+) -> Budget | None:
+    """What the model calls may use. Raises ``ConfigError`` if they cannot be counted, unless the
+    agent has the same limit itself, or ``strict`` is off."""
+    limits = {name: getattr(run, name) for name in BUDGET_LIMITS}
+    names = [name for name, limit in limits.items() if limit is not None]
+    if not names and parent is None:
+        return None
+    if isinstance(route, str) and run.strict and (parent or not agent.supports.issuperset(names)):
+        raise ConfigError(
+            f"{names[0] if names else 'budget'}: the model calls of {agent.name} cannot be counted:"
+            f" {route}",
+            hint="With strict=False (--no-strict) only what the agent reports is counted, between"
+            " prompts.",
+        )
+    if not names:
+        return parent
+    from corral.sessions.budget import Budget
+
+    return Budget(**limits, on_budget=run.on_budget, parent=parent)
 
 
 def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from corral.events import Event
     from corral.run_kwargs import PromptKwargs
     from corral.sessions.acp.connection import PrivateConnection
+    from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
@@ -83,15 +84,17 @@ class Session:
         tools: GivenTools = (),
         *,
         on_tool_call: Before | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """``ask`` answers the agent's permission questions; without it they are denied.
         ``tools`` are Python functions that the agent may call. ``on_tool_call`` decides about
-        each tool call of the agent."""
+        each tool call of the agent. ``budget`` limits what its model calls may use."""
         self._agent = agent
         self._options = options
         self._ask = ask
         self._tools = tools
         self._on_tool_call = on_tool_call
+        self._given_budget = budget
         self._server: ToolServer | None = None
         self._connection: PrivateConnection | None = None
         self._driver: Driver | None = None
@@ -120,6 +123,12 @@ class Session:
     def prepared(self) -> PreparedRun:
         """The facts that were found before anything starts."""
         return self._require_open()[0]
+
+    @property
+    def budget(self) -> Budget | None:
+        """What its model calls may use and have used; None without a limit. ``add`` raises it,
+        also while a turn is running."""
+        return self._require_open()[0].budget
 
     @property
     def stderr(self) -> str:
@@ -157,6 +166,7 @@ class Session:
             has_asker=self._ask is not None,
             own_tools=own,
             on_tool_call=self._on_tool_call,
+            budget=self._given_budget,
         )
 
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
@@ -314,6 +324,8 @@ class Session:
             on_tool_call=self._on_tool_call,
         )
         check_prompt(text, prepared.agent.prompt_limit)
+        if prepared.budget is not None:
+            prepared.budget.check()
         redactor = SecretRedactor(prepared.environment.redacted)
         backend: Backend
         if isinstance(prepared.agent.transport, InProcess):

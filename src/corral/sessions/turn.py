@@ -57,6 +57,7 @@ from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
+    from corral.sessions.budget import Budget
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
     from corral.telemetry.live import LiveSpans
@@ -68,6 +69,9 @@ KEPT_CONTENTS = 4 * 1024 * 1024
 Files that git has as they are do not count."""
 EXIT_TIMEOUT = 10.0
 """Seconds that a program may take to exit after the turn's end."""
+
+PAUSE_INTERVAL = 1.0
+"""Seconds between looks at a budget that holds a model call."""
 
 MAX_TEXT = 1_000_000
 """Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
@@ -320,7 +324,7 @@ class Turn(Generic[T_co]):
             self._normalizer = self._normalizer or self._new_normalizer(started)
             self._failure = error
         self._state = "running"
-        self._deadlines = Deadlines(self._prepared.run, self._on_deadline)
+        self._deadlines = Deadlines(self._prepared.run, self._on_deadline, self._prepared.budget)
         self._watch_network()
         self._mark_shared_folders()
         if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
@@ -425,6 +429,7 @@ class Turn(Generic[T_co]):
         files, complete = await self._files(normalizer)
         await self._save_diff(files)
         finish = self._turn_usage(normalizer)
+        self._count_reported_usage(finish)
         saved = self._save_record(
             normalizer, error, resumable=self._is_resumable(normalizer, finish, error)
         )
@@ -500,6 +505,15 @@ class Turn(Generic[T_co]):
             )
             meta.spent, meta.spent_by_model = reported, by_model
         return finish
+
+    def _count_reported_usage(self, finish: TurnEnd | None) -> None:
+        """Where corral does not count the calls, what the agent reports counts for the budget."""
+        budget = self._prepared.budget
+        if budget is None or self._prepared.meter_reason is None or finish is None:
+            return
+        from corral.sessions.budget import Spent
+
+        budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 
     def _reports_every_denial(self) -> bool:
         prepared = self._prepared
@@ -669,10 +683,17 @@ class Turn(Generic[T_co]):
 
 
 class Deadlines:
-    def __init__(self, run: RunOptions, on_expired: Callable[[CorralError | None], None]) -> None:
+    def __init__(
+        self,
+        run: RunOptions,
+        on_expired: Callable[[CorralError | None], None],
+        budget: Budget | None = None,
+    ) -> None:
         """``on_expired`` is called once with the error, or with None if a finished agent does
-        not exit. It is held weakly: a timer must not keep a dropped turn alive."""
+        not exit. It is held weakly: a timer must not keep a dropped turn alive. Time in which a
+        model call waits for ``budget`` to be raised does not count."""
         self._run = run
+        self._budget = budget
         self._on_expired = weakref.WeakMethod(on_expired)
         self._loop = asyncio.get_running_loop()
         self._started = self._last_activity = self._loop.time()
@@ -722,6 +743,11 @@ class Deadlines:
     def _check(self) -> None:
         now = self._loop.time()
         run = self._run
+        if self._budget is not None and any(each.is_paused for each in self._budget.chain()):
+            self._started += PAUSE_INTERVAL
+            self._last_activity = now
+            self._arm(PAUSE_INTERVAL)
+            return
         total = self._started + run.timeout - now
         if self._finished:  # an answered turn stays answered, whichever deadline passes
             self._report(None)

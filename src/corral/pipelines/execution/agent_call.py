@@ -50,11 +50,10 @@ TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode"], ...] = (
     "system_prompt",
     "session_mode",
 )
-COUNT_OPTIONS: tuple[Literal["max_turns", "max_tool_rounds", "max_repeated_calls"], ...] = (
-    "max_turns",
-    "max_tool_rounds",
-    "max_repeated_calls",
-)
+COUNT_OPTIONS: tuple[
+    Literal["max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls"],
+    ...,
+] = ("max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls")
 AMOUNT_OPTIONS: tuple[Literal["max_budget_usd"], ...] = ("max_budget_usd",)
 LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachments")
 NODE_OPTIONS = frozenset(
@@ -253,7 +252,6 @@ class AgentCall(msgspec.Struct, kw_only=True):
     schema: JsonObject | None
     until: Until | None
     rounds: int
-    max_total_tokens: int | None
     hooks: Hooks | None
     thread: str | None
     resume: str | None = None
@@ -278,9 +276,6 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
             env={**resources.command_env(work), **values, **node_env(work)},
             pass_env=resources.pass_env(work),
         )
-    max_total_tokens: int | None = None
-    if until is not None and "max_total_tokens" in node.attrs:
-        max_total_tokens = number_of(node, "max_total_tokens", int)
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
     report = None if alone else _report(work, agent, options)
     return AgentCall(
@@ -290,7 +285,6 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
         schema=schema_of(work),
         until=until,
         rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
-        max_total_tokens=max_total_tokens,
         hooks=hooks_of(work, agent),
         thread=thread,
         resume=None if thread is None else _session_to_resume(work, thread, agent),
@@ -397,7 +391,6 @@ async def _run(
         output=call.schema,
         until=call.until,
         rounds=call.rounds,
-        max_total_tokens=call.max_total_tokens,
         **options,
     )
 
