@@ -57,6 +57,7 @@ EXITS = {
     "RepeatedCalls": 8,
     "ToolFailed": 1,
     "BudgetSpent": 8,
+    "PriceUnknown": 8,
     "SchemaNotMet": 9,
     "ReplayMismatch": 1,
     "StreamBroken": 11,

@@ -243,7 +243,7 @@ def test_options_of_a_prompt_are_options_of_a_run() -> None:
 def test_no_option_has_the_name_of_a_parameter_of_run() -> None:
     """One word, one meaning: ``run(...)`` has its own parameters beside the options."""
     own = keywords(corral.run) | {"agent", "prompt"}
-    assert "max_total_tokens" in own
+    assert "budget" in own
     assert not own & set(KNOWN)
 
 

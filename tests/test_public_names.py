@@ -18,6 +18,7 @@ NAMES = [
     "Batch",
     "BatchReport",
     "BatchResult",
+    "Budget",
     "Comparison",
     "ComparisonSummary",
     "CorralError",

@@ -303,6 +303,7 @@ DEFINITIONS = (
         "At such a limit: end the run, or hold the next model call until the limit is raised.",
         "Limits",
         choices=("stop", "pause"),
+        default="stop",
     ),
     Definition(
         "meter",

@@ -82,10 +82,13 @@ class RunKwargs(TypedDict, total=False):
     fork: bool
     """Continue in a new session; the resumed one does not change."""
     max_budget_usd: float | None
+    """The most that the model calls may cost."""
     max_total_tokens: int | None
+    """The most tokens that the model calls may use."""
     max_calls: int | None
+    """The most model calls."""
     on_budget: Literal["stop", "pause"]
-    """The agent's own limit on the cost of a turn."""
+    """At such a limit: end the run, or hold the next model call until the limit is raised."""
     meter: bool | None
     """Count the model calls with a proxy that holds the API key; unset, where it is possible."""
     output_schema: Mapping[str, object] | None

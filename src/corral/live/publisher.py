@@ -55,6 +55,7 @@ from corral.live.records import (
     Request,
 )
 from corral.system import environment, local_socket, paths, platform
+from corral.values import MAX_USD
 
 _log = logging.getLogger("corral.live")
 
@@ -85,6 +86,8 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     loop: asyncio.AbstractEventLoop
     cancel: Callable[[], None] | None = None
     steer: Callable[[str], None] | None = None
+    add_budget: Callable[[float], None] | None = None
+    """Raise the limit on the cost by this amount in USD."""
     cancel_hint: str | None = None
     """What to do instead if it cannot be cancelled here."""
 
@@ -319,7 +322,7 @@ class Publisher:
         elif request.do == "steer":
             _steer(entry, request.text)
         else:
-            raise _error("refused", f"{entry.run.id} has no budget that can be raised")
+            _add_budget(entry, request.amount)
         return Reply()
 
     def _find(self, run: str) -> Entry:
@@ -374,6 +377,15 @@ def _cancel(entry: Entry) -> None:
         hint = entry.controls.cancel_hint
         raise _error("refused", f"{entry.run.id} cannot be cancelled from here", hint)
     _on_loop(entry, cancel)
+
+
+def _add_budget(entry: Entry, amount: float) -> None:
+    add = entry.controls.add_budget
+    if add is None:
+        raise _error("refused", f"{entry.run.id} has no budget that can be raised")
+    if not 0 < amount <= MAX_USD:
+        raise _error("refused", f"a budget cannot be raised by {amount:g}")
+    _on_loop(entry, lambda: add(amount))
 
 
 def _steer(entry: Entry, text: str) -> None:

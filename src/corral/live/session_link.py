@@ -17,6 +17,7 @@ from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, Pending
 
 if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
     from corral.sessions.prepare import PreparedRun
     from corral.sessions.store import SessionRecord
 
@@ -42,6 +43,7 @@ class SessionLink:
         run: LiveRun,
         cancel: WeakMethod[Callable[[], None]],
         steer: WeakMethod[Callable[[str], None]] | None,
+        budget: Budget | None = None,
     ) -> Entry:
         """Show the current turn to others. Its functions are held weakly."""
 
@@ -59,6 +61,7 @@ class SessionLink:
             loop=asyncio.get_running_loop(),
             cancel=cancel_turn,
             steer=None if steer is None else steer_turn,
+            add_budget=_raiser(budget),
         )
         if self.entry is None:
             self.entry = current().add(run, controls)
@@ -101,6 +104,13 @@ class SessionLink:
     def _on_failure(self, problem: str) -> None:
         _log.warning("a notification was not sent: %s", problem)
         self.problems.append(problem)
+
+
+def _raiser(budget: Budget | None) -> Callable[[float], None] | None:
+    """How the limit on the cost is raised; None without such a limit."""
+    if budget is None or budget.max_budget_usd is None:
+        return None
+    return lambda amount: budget.add(cost=amount)
 
 
 def live_run(

@@ -252,7 +252,8 @@ class Turn(Generic[T_co]):
             with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
         about = live_run(self._prepared, self._record, title, recorded=self._recording)
-        link.publish(about, weakref.WeakMethod(self.cancel), self._steer)
+        cancel = weakref.WeakMethod(self.cancel)
+        link.publish(about, cancel, self._steer, self._prepared.budget)
         return link
 
     def _publish_later(self) -> None:
