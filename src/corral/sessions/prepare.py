@@ -284,12 +284,7 @@ def prepare(
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
         helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
-        guard=PathGuard(
-            cwd,
-            run.include_directories,
-            run.policy.writable,
-            protects=not run.policy.is_unlimited,
-        ),
+        guard=_guard(run, cwd),
         hook=_hook(on_tool_call, agent, cwd),
     )
 
@@ -303,6 +298,12 @@ def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> No
         _check_attachment(os.path.join(cwd, path))
     if agent.runs_git and run.inherit == "nothing":
         _refuse_git_programs(agent, Path(cwd))
+
+
+def _guard(run: RunOptions, cwd: str) -> PathGuard:
+    policy = run.policy
+    protects = not policy.is_unlimited
+    return PathGuard(cwd, run.include_directories, policy.writable, protects=protects)
 
 
 def for_prompt(
