@@ -13,7 +13,7 @@ from support.real_agents import KEY, USAGE, RealAgent, for_agents
 
 import corral
 from corral import result_from_events
-from corral.events import Done, Error, Init, ModelCall
+from corral.events import Done, Error, Event, Init, ModelCall
 from corral.testing import Request, Turn
 
 pytestmark = pytest.mark.timeout(400)
@@ -130,19 +130,21 @@ async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: Re
 async def test_a_paused_run_continues_when_its_budget_is_raised(agent: RealAgent) -> None:
     script = [Turn(calls=[agent.shell("true")], usage=USAGE), Turn(text="done", usage=USAGE)]
     codes: list[str] = []
+    last: Event | None = None
     options = agent.options(
         script, policy="all", sandbox="off", max_calls=1, on_budget="pause", idle_timeout=10
     )
     async with corral.session(agent.name, **options) as session:
         async for event in session.prompt("do it"):
+            last = event
             if isinstance(event, Error):
                 codes.append(event.code)
             if isinstance(event, Error) and event.code == "budget_paused":
                 assert session.budget is not None
                 session.budget.add(calls=5)
     assert codes == ["budget_paused"]
-    assert isinstance(event, Done)
-    assert (event.status, event.text) == ("success", "done")
+    assert isinstance(last, Done)
+    assert (last.status, last.text) == ("success", "done")
 
 
 @for_agents("gemini-cli")
