@@ -41,11 +41,11 @@ def answer(
     file: str | None,
     token: str | None,
 ) -> None:
-    """Answer what a run waits for: a permission request with --allow or --deny, a question to a
-    person with TEXT, --file or stdin.
+    """Answer a permission request or a question of a run.
 
-    ID is a session, the beginning of its id, or 'last'. The first answer counts. The gates of
-    pipelines are answered with corral pipeline answer.
+    A permission request is answered with --allow or --deny, a question to a person with TEXT,
+    --file or stdin. ID is a session, the beginning of its id, or 'last'. The first answer counts.
+    The gates of pipelines are answered with corral pipeline answer.
     """
     name, text = _name_and_text(words, token)
     if decision is not None and (text is not None or file is not None):

@@ -70,8 +70,8 @@ class StreamRedactor:
 
 @lru_cache(maxsize=16)
 def _find_first_char(values: tuple[str, ...]) -> Callable[[str], re.Match[str] | None] | None:
-    """A search for the first character of any of these values. A stream of an agent has many
-    messages, each with a redactor of its own."""
+    """A search for the first character of any of these values. Each message of a
+    stream has its own redactor."""
     first = "".join(sorted({re.escape(value[0]) for value in values}))
     return re.compile(f"[{first}]").search if first else None
 
