@@ -74,13 +74,12 @@ def test_a_budget_can_only_be_raised() -> None:
         budget.add(cost=-1)
     with pytest.raises(errors.ConfigError, match="no max_calls"):
         budget.add(calls=1)
-    for make in (
-        lambda: Budget(max_budget_usd=0.0),
-        lambda: Budget(max_total_tokens=-1),
-        lambda: Budget(max_calls=0),
-    ):
-        with pytest.raises(errors.ConfigError, match="must be greater than 0"):
-            make()
+    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+        Budget(max_budget_usd=0.0)
+    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+        Budget(max_total_tokens=-1)
+    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+        Budget(max_calls=0)
 
 
 def request(size: int = 1000, model: str = "gemini-2.5-flash") -> ModelRequest:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class ViewServer:
 
 
 @contextmanager
-def running_view(home: Path, *options: str) -> Iterator[ViewServer]:
+def running_view(home: Path, *options: str) -> Generator[ViewServer]:
     """``corral view`` in its own process, ended as by Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-m", "corral", "view", "--no-open", *options],
@@ -96,10 +96,13 @@ class Transcript:
                 if isinstance(event, events.Init):
                     self._turn, self._seq = self._turn + 1, 0
                 self._seq += 1
-                envelope = {"seq": self._seq, "run_id": f"{self.id}.{self._turn}"}
-                if not event.ts:
-                    envelope["ts"] = time.time()
-                full = msgspec.structs.replace(event, agent="gemini-cli", **envelope)
+                full = msgspec.structs.replace(
+                    event,
+                    agent="gemini-cli",
+                    seq=self._seq,
+                    run_id=f"{self.id}.{self._turn}",
+                    ts=event.ts or time.time(),
+                )
                 file.write(to_json(full) + b"\n")
 
     def begin(self, prompt: str = "Fix the bug") -> None:
