@@ -14,8 +14,8 @@ from corral.pipelines.execution import handlers
 SRC = Path(__file__).parents[2] / "src" / "corral"
 AREAS = ("pipelines", "durable", "cli", "view", "serve", "export", "providers", "compare")
 FILES = sorted(path for area in AREAS for path in (SRC / area).rglob("*.py"))
-ALLOWED = (SRC / "pipelines" / "node_kinds.py",)
-"""The module with the records."""
+ALLOWED = (SRC / "pipelines" / "node_kinds.py", SRC / "view")
+"""The module with the records; and the view, whose items have kinds of other names."""
 NAMES = frozenset((*node_kinds.KINDS, *node_kinds.ALIASES))
 DISTINCT = frozenset(
     name for name in node_kinds.KINDS if "." in name or "_" in name

@@ -455,6 +455,7 @@ async def test_a_repository_cannot_name_the_server_that_the_key_is_sent_to(
         options = agent.options([], inherit="nothing")
         # Without our base URL, so that only the repository names one.
         options["env"] = {**called.env, "NO_PROXY": ""}
+        options["meter"] = False
         result = await corral.run(agent.name, "do it", **options)
 
     assert not result.ok

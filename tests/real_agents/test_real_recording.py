@@ -26,7 +26,9 @@ def ask(_: PermissionRequest) -> Decision:
 
 async def talk(agent: str, options: RunKwargs, *prompts: str) -> list[corral.Event]:
     found: list[corral.Event] = []
-    async with corral.session(agent, ask=ask, **options) as session:
+    # The calls of a metered run are events, which a recording of the agent's output does not have.
+    unmetered: RunKwargs = {**options, "meter": False}
+    async with corral.session(agent, ask=ask, **unmetered) as session:
         for prompt in prompts:
             found += check_stream([event async for event in session.prompt(prompt)])
     return found

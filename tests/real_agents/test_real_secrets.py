@@ -76,7 +76,9 @@ async def test_secrets_are_in_no_event_and_no_file_and_the_shell_gets_named_vari
         assert files_containing(workspace, secret) == []
     transcripts = list((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
     assert len(transcripts) == 1
-    assert transcripts[0].read_text().count("\n") == len(events) + 1  # with the prompt
+    assert (
+        transcripts[0].read_text().count("\n") == len(events) + 2
+    )  # with the prompt and the facts of the run
     assert transcripts[0].stat().st_mode & 0o777 == 0o600
 
 

@@ -35,7 +35,8 @@ async def talk(
     agent: str, *prompts: str, ask: Asker | None = None, **options: Unpack[RunKwargs]
 ) -> list[corral.Event]:
     found: list[corral.Event] = []
-    wanted: RunKwargs = {"timeout": 30, "startup_timeout": 20, "grace": 1, **options}
+    wanted: RunKwargs = {"timeout": 30, "startup_timeout": 20, "grace": 1, "meter": False}
+    wanted.update(options)
     async with corral.session(agent, ask=ask, **wanted) as session:
         for prompt in prompts:
             found += check_stream([event async for event in session.prompt(prompt)])

@@ -8,6 +8,7 @@ redacted, and the home folder becomes ``~``. Of the environment there are only n
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -36,8 +37,6 @@ MAX_LOG = 32 * 1024 * 1024
 """Bytes of one event log. Of a longer one the beginning and the end are in the bundle."""
 MAX_FILE = 1024 * 1024
 """Bytes of any other file."""
-PACKAGES = ("click", "httptools", "msgspec", "dbos", "fsspec", "mcp", "opentelemetry-sdk",
-            "starlette", "uvicorn")  # fmt: skip
 HIDDEN = "[value left out]"
 
 TITLES = {
@@ -194,12 +193,22 @@ def _versions(facts: _RunFacts) -> JsonObject:
         "platform": platform.platform(),
         "agent": f"{facts.agent} {facts.init.agent_version if facts.init else ''}".strip(),
     }
-    for name in PACKAGES:
+    for name in _required_packages():
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
+
+
+def _required_packages() -> list[str]:
+    """The names of the packages that corral and its extras need; none if it is not installed."""
+    try:
+        required = metadata.requires("corral") or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = (re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in required)
+    return sorted({*names} - {"corral"})
 
 
 def _configuration() -> JsonObject:

@@ -415,6 +415,8 @@ def _meter_route(
         route = f"{agent.title} takes no other URL for its model"
     elif chosen.kind != "api_key" or (run.auth == "inherit" and chosen.files):
         route = "model calls are counted only with an API key"
+    elif run.inherit == "project":
+        route = "the repository's own settings may name another URL for the model"
     elif run.sandbox == "agent":
         route = "the agent's own sandbox may not reach this machine"
     elif is_wrapped and run.meter is None:

@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError, ResumeLost
-from corral.view import databases
 from corral.view.auth import Access, error_response
 from corral.view.catalog import Catalog
 
@@ -74,7 +74,7 @@ class Call:
         """The database of the run; None is the default one. Raises ``NotFound``."""
         given = self.text("db")
         if given is None:
-            if not databases.is_installed():
+            if not is_installed():
                 raise NotFound(
                     "pipelines and batches need the engine, which is not installed",
                     hint="Install it: pip install 'corral[engine]'",

@@ -8,7 +8,6 @@ error: the others are still shown. Without the engine there are none.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.comparison import store as comparisons
+from corral.durable.dbos.database import is_installed
 from corral.errors import CorralError
 from corral.system import clock
 from corral.view import state
@@ -48,11 +48,6 @@ class _Read(msgspec.Struct, kw_only=True):
     stamp: tuple[float, ...]
     at: float
     found: StoredRuns
-
-
-def is_installed() -> bool:
-    """Whether pipelines and batches can be read."""
-    return importlib.util.find_spec("dbos") is not None
 
 
 class Databases:

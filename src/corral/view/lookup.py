@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError, ResumeLost
 from corral.sessions import store
-from corral.view import databases
 from corral.view.records import Kind
 
 
@@ -17,7 +17,7 @@ def find_run(name: str) -> tuple[Kind, str]:
         return "session", store.find(name).meta.id
     except ResumeLost:
         pass
-    if databases.is_installed():
+    if is_installed():
         found = asyncio.run(_find_stored(name))
         if found is not None:
             return found
