@@ -22,7 +22,8 @@ NAMES = [
     "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",
     "Graph", "Interviewer", "LintError", "Node", "NodeContext", "NodeResources", "Outcome",
     "PipelineResult", "Question", "Queued", "Recording", "answer", "answer_sync",
-    "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel", "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
+    "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel",
+    "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
     "load", "parse", "register", "resume", "resume_sync", "run", "run_sync", "runs", "runs_sync",
     "show", "show_sync",
 ]  # fmt: skip

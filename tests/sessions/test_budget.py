@@ -44,18 +44,18 @@ def test_reservations_count_until_they_are_settled() -> None:
 
 
 def test_a_part_of_a_budget_is_limited_by_its_parent() -> None:
-    parent_budget = Budget(max_budget_usd=1.0)
+    shared = Budget(max_budget_usd=1.0)
     part, other = (
-        Budget(max_calls=2, parent=parent_budget),
-        Budget(max_budget_usd=5.0, parent=parent_budget),
+        Budget(max_calls=2, parent=shared),
+        Budget(max_budget_usd=5.0, parent=shared),
     )
     reserve(part, Spent(0.6, 10, 1)).settle(Spent(0.6, 10, 1))
     assert "max_budget_usd=1" in shortage(other, Spent(0.6, 10, 1)).text
     reserve(part, Spent(0.1, 10, 1)).settle(Spent(0.1, 10, 1))
     assert "max_calls=2" in shortage(part, Spent(0.1, 10, 1)).text
-    assert parent_budget.spent.calls == 2
+    assert shared.spent.calls == 2
     assert other.limits_cost
-    assert Budget(max_calls=1, parent=parent_budget).limits_cost
+    assert Budget(max_calls=1, parent=shared).limits_cost
     assert not Budget(max_calls=1).limits_cost
 
 
