@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from corral import live
+from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError
-from corral.view import databases
 from corral.view.calls import Call, Endpoint
 from corral.view.records import AnswerBody, BudgetBody, DecisionBody, Done, TextBody
 from corral.view.session_view import open_session
@@ -53,7 +53,7 @@ async def answer_with_token(call: Call) -> Done:
     if (body.decision is None) == (body.text is None):
         raise ConfigError("give a decision or a text")
     token, text = call.path("token"), body.text or ""
-    if databases.is_installed():
+    if is_installed():
         from corral.durable import api
 
         await api.answer_with_token(token, decision=body.decision, answer=text, by="a link")

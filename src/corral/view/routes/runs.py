@@ -6,9 +6,9 @@ import sys
 
 from starlette.responses import Response
 
+from corral.durable.dbos.database import is_installed
 from corral.system import paths
 from corral.version import __version__
-from corral.view import databases
 from corral.view.calls import Call, Endpoint, Param, event_stream
 from corral.view.catalog import RunQuery
 from corral.view.records import PendingUpdate, RunPage, RunsUpdate, ServerInfo
@@ -21,7 +21,7 @@ async def server_info(call: Call) -> ServerInfo:
         version=__version__,
         home=str(paths.home()),
         platform=sys.platform,
-        engine=databases.is_installed(),
+        engine=is_installed(),
         pending=pending,
         open=call.services.open_at,
     )
