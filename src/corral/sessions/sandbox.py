@@ -26,15 +26,15 @@ from corral.policy import Policy, SandboxRow
 from corral.system import environment, own_state, paths
 from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
-from corral.system.sandbox.outside import proxy_of
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
     from corral.sessions.prepare import PreparedRun
     from corral.system.hook_socket import HookSocket
 
-_URL = re.compile(r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?")
-_WORK_TREE = re.compile(r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$")
+# Kept as text: re compiles them when first needed.
+_URL = r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?"
+_WORK_TREE = r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$"
 _LIBRARIES = ("lib", "lib64", "libexec")
 _PORTS = {"http": 80, "https": 443}
 COMPLETE = Support(method="bubblewrap")
@@ -176,7 +176,9 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
         readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
         endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
-    if not box.network:
+    if not box.network and any(name.lower().endswith("_proxy") for name in environment.variables()):
+        from corral.system.sandbox.outside import proxy_of
+
         for endpoint in box.endpoints:
             proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
     return Sandbox(support=support, box=_covered(box))
@@ -352,7 +354,7 @@ def git_folders(cwd: str) -> Iterator[str]:
         if back and os.path.realpath(back) == os.path.realpath(file):
             yield os.path.dirname(os.path.dirname(folder))
         return
-    tree = _WORK_TREE.search(_read_text(os.path.join(folder, "config")))
+    tree = re.search(_WORK_TREE, _read_text(os.path.join(folder, "config")))
     if tree and os.path.realpath(os.path.join(folder, tree[1])) == os.path.realpath(cwd):
         yield folder
 
@@ -441,7 +443,7 @@ def _local_endpoints(policy: Policy) -> Iterator[Endpoint]:
 
 def urls(text: str) -> Iterator[Endpoint]:
     """The hosts and ports of all URLs in a text."""
-    for found in _URL.finditer(text):
+    for found in re.finditer(_URL, text):
         parts = urlsplit(found[0])
         try:
             port = parts.port or _PORTS[parts.scheme]

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 from corral.errors import CorralError
 from corral.system.sandbox.box import PROXY, Address, Box, Endpoint
-from corral.system.sandbox.outside import open_outside, relay
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +92,9 @@ class Gateway:
 
 
 async def _forward(accepted: socket.socket, endpoint: Endpoint, box: Box) -> None:
+    # Loaded when the agent runs already, not on the way to its start.
+    from corral.system.sandbox.outside import open_outside, relay
+
     with contextlib.closing(accepted), contextlib.suppress(OSError):
         inside = await asyncio.open_connection(sock=accepted)
         if endpoint == PROXY:
