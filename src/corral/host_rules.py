@@ -4,7 +4,7 @@ A rule names one host, or with ``*.`` at its beginning all names below a domain,
 itself; ``*`` alone is every host. Without a port it means 80 and 443. An address
 (``10.1.2.3``, ``[fd00::1]:8080``) is a host too. Everything here is pure.
 
-A name may lead anywhere: whoever controls its entry in the DNS can make it an address of this
+A name may lead anywhere: the owner of its entry in the DNS can make it an address of this
 machine, of the local network or of a cloud's metadata service. So ``may_lead_to`` judges the
 address as well.
 """

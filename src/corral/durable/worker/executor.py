@@ -381,7 +381,7 @@ class Executor:
                 suspects.add(executor)  # it has until the next check to come back
             elif is_dead:
                 # Agents that it left on this machine would run beside the restarted ones. This
-                # takes seconds, in which nobody may believe that the executor is alive.
+                # takes seconds, in which the executor must not count as alive.
                 ProcessRegistry(paths.process_registry()).reap()
                 with leases.taking_over, self.leases.claim(executor) as is_dead:
                     if is_dead:

@@ -114,7 +114,7 @@ class Response:
     def _receive_body(self, data: bytes) -> bytes:
         if self.is_complete:
             if data:
-                self.keeps_open = False  # bytes that nobody asked for
+                self.keeps_open = False  # bytes without a request
             return b""
         if self._left is not None:
             if len(data) > self._left:
