@@ -346,6 +346,11 @@ def test_an_example_script_is_written_and_served_and_not_overwritten(workspace: 
     assert "fake.toml exists already" in done.stderr
     assert (workspace / "fake.toml").read_text() == "mine"
 
+    done = corral("fake", "new", "script.json", cwd=workspace)
+    assert done.returncode == 2
+    assert "corral fake new script.toml" in done.stderr
+    assert not (workspace / "script.json").exists()
+
 
 def test_processes_of_a_killed_run_are_ended_by_reap(workspace: Path) -> None:
     running = Running("init\ndaemon\ntext x\nhang", cwd=workspace)

@@ -32,6 +32,9 @@ def new(script: Path) -> None:
     It is fake.toml, or SCRIPT, for `corral fake serve`. A file that exists is not overwritten."""
     from corral.testing.model_server.example import EXAMPLE
 
+    if script.suffix == ".json":
+        hint = f"Write: corral fake new {shlex.quote(str(script.with_suffix('.toml')))}"
+        raise ConfigError(f"the example is TOML: {script} would be read as JSON", hint=hint)
     try:
         with script.open("x", encoding="utf-8") as file:
             file.write(EXAMPLE.format(name=script))
