@@ -59,8 +59,10 @@ def answer(
     elif decision is not None:
         from corral import live
 
-        live.answer(name, decision, request_id=request, by=BY)
-        echo(f"{name} received the answer")
+        running = live.find(name)
+        run = name if running is None else running[1].id
+        live.answer(run, decision, request_id=request, by=BY)
+        echo(f"{run} received the answer")
     else:
         _answer_question(name, text)
 
