@@ -56,7 +56,7 @@ EXITS = {
     "TurnLimit": 8,
     "RepeatedCalls": 8,
     "ToolFailed": 1,
-    "BudgetSpent": 8,
+    "BudgetExceeded": 8,
     "PriceUnknown": 8,
     "SchemaNotMet": 9,
     "ReplayMismatch": 1,

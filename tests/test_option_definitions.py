@@ -212,9 +212,9 @@ def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
 
 
 TEXTS = {
-    ("batch", "max_budget_usd"): "A limit on the cost of the complete batch; when it is spent, no"
+    ("batch", "max_cost"): "A limit on the cost of the complete batch; when it is spent, no"
     " further task is started.",
-    ("compare", "max_budget_usd"): "A limit on the cost of the complete comparison; when it is"
+    ("compare", "max_cost"): "A limit on the cost of the complete comparison; when it is"
     " spent, no further attempt is started.",
     ("compare", "timeout"): "Time for each attempt; after that it is verified as it is.",
 }

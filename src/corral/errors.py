@@ -43,7 +43,7 @@
         ├── TurnLimit
         │   └── RepeatedCalls       the model makes the same tool calls over and over
         ├── ToolFailed              a tool failed that the run needs
-        ├── BudgetSpent
+        ├── BudgetExceeded
         ├── PriceUnknown
         ├── SchemaNotMet
         │   └── NoObject            no answer of the model fitted the schema
@@ -470,10 +470,10 @@ class ToolFailed(RemoteError):
     phase: Phase = "tool"
 
 
-class BudgetSpent(RemoteError):
+class BudgetExceeded(RemoteError):
     """The limit on tokens or costs is reached."""
 
-    code = "budget_spent"
+    code = "budget_exceeded"
     cli_exit = 8
     status = "max_budget"
     phase: Phase = "budget"

@@ -275,10 +275,10 @@ DEFINITIONS = (
         default="20",
     ),
     Definition(
-        "max_budget_usd",
+        "max_cost",
         "The most that the model calls may cost.",
         "Limits",
-        ("--max-budget-usd",),
+        ("--max-cost",),
         "USD",
         "amount",
     ),

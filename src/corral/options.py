@@ -78,7 +78,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resume: str | None = None
     fork: bool = False
     """Continue from ``resume`` in a new session; the old session does not change."""
-    max_budget_usd: float | None = None
+    max_cost: float | None = None
     """The most that the model calls of the session may cost."""
     max_total_tokens: int | None = None
     """The most tokens that they may use."""
@@ -341,10 +341,10 @@ DURATIONS = (
     "answer_timeout",
 )
 """Options that are durations: seconds, or a text such as ``5m``."""
-BUDGET_LIMITS = ("max_budget_usd", "max_total_tokens", "max_calls")
+BUDGET_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
 _NUMBERS = (
     *DURATIONS,
-    "max_budget_usd",
+    "max_cost",
     "max_calls",
     "max_total_tokens",
     "max_turns",

@@ -81,7 +81,7 @@ class RunKwargs(TypedDict, total=False):
     """Continue a session: its id, the beginning of it, or 'last' for the newest."""
     fork: bool
     """Continue in a new session; the resumed one does not change."""
-    max_budget_usd: float | None
+    max_cost: float | None
     """The most that the model calls may cost."""
     max_total_tokens: int | None
     """The most tokens that the model calls may use."""

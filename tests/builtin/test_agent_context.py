@@ -193,16 +193,16 @@ async def test_a_turn_ends_at_its_budget(ours: BuiltinAgent) -> None:
     """Each answer costs 0.03 + 0.25 cents: the second one would exceed the budget."""
     cheap = {"input": 1000, "output": 1000}
     many = [Turn(calls=[Call("glob", {"pattern": f"{n}*"})], usage=cheap) for n in range(10)]
-    result = await ours.run([*many, say("never")], max_budget_usd=0.005)
+    result = await ours.run([*many, say("never")], max_cost=0.005)
     assert (result.status, len(ours.requests)) == ("max_budget", 1)
     assert result.cost.usd == pytest.approx(0.0028)
-    with pytest.raises(errors.BudgetSpent, match="max_budget_usd"):
+    with pytest.raises(errors.BudgetExceeded, match="max_cost"):
         result.raise_for_status()
 
 
 async def test_a_budget_needs_a_price(ours: BuiltinAgent) -> None:
     with pytest.raises(errors.ConfigError, match="price of gemini:unheard-of"):
-        await ours.run([say("never")], model="gemini:unheard-of", max_budget_usd=1)
+        await ours.run([say("never")], model="gemini:unheard-of", max_cost=1)
     assert ours.requests == []
 
 

@@ -210,7 +210,7 @@ def test_two_batches_cannot_write_the_same_file(workspace: Path, model: Counting
 def test_a_spent_budget_has_its_own_exit_code(workspace: Path, model: CountingModel) -> None:
     model.special = lambda task, _request: Turn(text="x", usage={"input": 1_000_000, "output": 0})
     words = (put(workspace, 5), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
-    done = batch(*words, "--max-budget-usd", "0.5", cwd=workspace, model=model)
+    done = batch(*words, "--max-cost", "0.5", cwd=workspace, model=model)
     assert done.returncode == 8, done.stderr
     assert "the budget is spent" in done.stderr
     assert batch(*words, cwd=workspace, model=model).returncode == 0

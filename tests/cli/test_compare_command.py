@@ -141,9 +141,9 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
 
 
 def test_a_budget_must_be_positive(repository: Path) -> None:
-    done = run(*BOTH, "--no-durable", "--max-budget-usd", "0", cwd=repository)
+    done = run(*BOTH, "--no-durable", "--max-cost", "0", cwd=repository)
     assert done.returncode == 2
-    assert "max_budget_usd must be greater than 0" in done.stderr
+    assert "max_cost must be greater than 0" in done.stderr
 
 
 TASKS = {

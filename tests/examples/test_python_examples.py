@@ -165,7 +165,7 @@ def test_the_budget_example_stops_at_the_budget(model_server: ModelServer, proje
     expensive = Turn(calls=[Call("list_dir")], usage={"input": 10, "output": 30_000})
     done = budget_script(model_server, project, [expensive, Turn(text="never")])
     assert done.returncode == 1
-    assert "max_budget_usd=0.05" in done.stderr
+    assert "max_cost=0.05" in done.stderr
     assert re.search(r"corral run --resume \S+ continues", done.stderr)
 
 

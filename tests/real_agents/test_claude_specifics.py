@@ -57,9 +57,9 @@ async def test_a_resumed_session_has_the_system_prompt_of_the_new_run(agent: Rea
 async def test_a_budget_ends_the_run(agent: RealAgent) -> None:
     usage = {"input": 90_000, "output": 900}
     script = [Turn(calls=[agent.read("nope")], usage=usage, repeat="forever")]
-    result = await agent.run(script, max_budget_usd=0.01)
+    result = await agent.run(script, max_cost=0.01)
     assert result.status == "max_budget"
-    with pytest.raises(errors.BudgetSpent, match=r"max_budget_usd=0.01"):
+    with pytest.raises(errors.BudgetExceeded, match=r"max_cost=0.01"):
         result.raise_for_status()
 
 

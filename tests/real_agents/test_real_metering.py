@@ -120,7 +120,7 @@ async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: Re
     result = await agent.run(endless, policy="all", sandbox="off", max_calls=2)
     assert result.status == "max_budget", result
     assert result.error is not None
-    assert result.error.code == "budget_spent"
+    assert result.error.code == "budget_exceeded"
     assert "2 of max_calls=2 spent" in result.error.message
     assert len(agent.lane.requests) == 2
     assert result.usage_source == "metered"
@@ -151,7 +151,7 @@ async def test_a_paused_run_continues_when_its_budget_is_raised(agent: RealAgent
 async def test_an_unknown_price_is_an_error_only_with_a_limit_on_the_cost(agent: RealAgent) -> None:
     model = "gemini-9-unheard-of"
     script = [Turn(text="hi", usage=USAGE, repeat="forever")]
-    refused = await agent.run(script, model=model, max_budget_usd=1.0)
+    refused = await agent.run(script, model=model, max_cost=1.0)
     assert refused.error is not None
     assert (refused.error.code, len(agent.lane.requests)) == ("price_unknown", 0)
     assert (await agent.run(script, model=model, max_total_tokens=200_000)).ok

@@ -135,6 +135,6 @@ def test_other_configuration_keys_reach_the_agent(
     made = provider(agent, monkeypatch, endless, max_turns=2)
     with pytest.raises(ProviderError, match=r"claude-code: .*the turn limit of 2 was"):
         made.generate("do it", {"project_root": workspace})
-    made = provider(agent, monkeypatch, endless, max_budget_usd=0.01)
+    made = provider(agent, monkeypatch, endless, max_cost=0.01)
     with pytest.raises(ProviderError, match=r"claude-code: .*the budget is spent: .*=0\.01"):
         made.generate("do it", {"project_root": workspace})

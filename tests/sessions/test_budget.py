@@ -39,18 +39,18 @@ def test_reservations_count_until_they_are_settled() -> None:
     refused = shortage(budget, Spent(tokens=1, calls=1))
     assert not refused.must_wait
     assert refused.text == "100 of max_total_tokens=100 spent"
-    with pytest.raises(errors.BudgetSpent, match="100 of max_total_tokens=100 spent"):
+    with pytest.raises(errors.BudgetExceeded, match="100 of max_total_tokens=100 spent"):
         budget.check()
 
 
 def test_a_part_of_a_budget_is_limited_by_its_parent() -> None:
-    shared = Budget(max_budget_usd=1.0)
+    shared = Budget(max_cost=1.0)
     part, other = (
         Budget(max_calls=2, parent=shared),
-        Budget(max_budget_usd=5.0, parent=shared),
+        Budget(max_cost=5.0, parent=shared),
     )
     reserve(part, Spent(0.6, 10, 1)).settle(Spent(0.6, 10, 1))
-    assert "max_budget_usd=1" in shortage(other, Spent(0.6, 10, 1)).text
+    assert "max_cost=1" in shortage(other, Spent(0.6, 10, 1)).text
     reserve(part, Spent(0.1, 10, 1)).settle(Spent(0.1, 10, 1))
     assert "max_calls=2" in shortage(part, Spent(0.1, 10, 1)).text
     assert shared.spent.calls == 2
@@ -70,15 +70,15 @@ def test_a_reservation_grows_only_within_the_limit() -> None:
 
 
 def test_a_budget_can_only_be_raised() -> None:
-    budget = Budget(max_budget_usd=1.0)
+    budget = Budget(max_cost=1.0)
     budget.add(cost=0.5)
-    assert budget.max_budget_usd == 1.5
+    assert budget.max_cost == 1.5
     with pytest.raises(errors.ConfigError, match="only be raised"):
         budget.add(cost=-1)
     with pytest.raises(errors.ConfigError, match="no max_calls"):
         budget.add(calls=1)
     with pytest.raises(errors.ConfigError, match="must be greater than 0"):
-        Budget(max_budget_usd=0.0)
+        Budget(max_cost=0.0)
     with pytest.raises(errors.ConfigError, match="must be greater than 0"):
         Budget(max_total_tokens=-1)
     with pytest.raises(errors.ConfigError, match="must be greater than 0"):
@@ -124,7 +124,7 @@ async def test_20_calls_at_once_do_not_exceed_the_budget() -> None:
     assert budget.spent.tokens == 900 * sum(passed)
     assert sum(passed) >= 8
     assert highest > 1
-    assert isinstance(gate.refusal, errors.BudgetSpent)
+    assert isinstance(gate.refusal, errors.BudgetExceeded)
 
 
 async def test_a_response_ends_where_no_more_can_be_reserved() -> None:
@@ -165,7 +165,7 @@ async def test_a_paused_call_is_made_when_the_budget_is_raised() -> None:
 
 async def test_an_unknown_price_refuses_a_limit_on_the_cost_only() -> None:
     made = request(model="gemini-unheard-of")
-    gate = BudgetGate(Budget(max_budget_usd=1.0), lambda _: None)
+    gate = BudgetGate(Budget(max_cost=1.0), lambda _: None)
     assert "price of gemini:gemini-unheard-of is not known" in str(await gate.admit(made))
     assert isinstance(gate.refusal, errors.PriceUnknown)
     assert "models.toml" in (gate.refusal.hint or "")

@@ -278,7 +278,7 @@ def test_the_error_comes_before_done_and_is_in_it() -> None:
     [
         (errors.IdleTimeout("t"), "timeout"),
         (errors.TurnLimit("t"), "max_turns"),
-        (errors.BudgetSpent("t"), "max_budget"),
+        (errors.BudgetExceeded("t"), "max_budget"),
         (errors.StreamBroken("t"), "incomplete"),
         (errors.Interrupted("t"), "interrupted"),
     ],

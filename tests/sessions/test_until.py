@@ -113,7 +113,7 @@ async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
     result = await corral.run(AGENT, GOOD, until=check, **options)
     assert result.status == "max_budget"
     assert len(turns) == 2
-    assert isinstance(error_of(result), errors.BudgetSpent)
+    assert isinstance(error_of(result), errors.BudgetExceeded)
     assert "60 of 60 tokens" in error_of(result).message
 
 

@@ -169,7 +169,7 @@ AGENT = AgentSpec(
             "audio",
             "images",
             "include_directories",
-            "max_budget_usd",
+            "max_cost",
             "max_repeated_calls",
             "max_tool_rounds",
             "max_turns",

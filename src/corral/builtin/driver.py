@@ -112,7 +112,7 @@ class Driver:
         budget = prepared.budget
         if budget is not None and budget.limits_cost and (entry is None or entry.prices is None):
             raise ConfigError(
-                f"max_budget_usd: the price of {model} is not known",
+                f"max_cost: the price of {model} is not known",
                 hint="Add it to models.toml, or limit the tokens with max_total_tokens.",
             )
         self._limits = Limits(

@@ -22,7 +22,7 @@ The turn ends with the last answer, or with an exception:
 
 - ``TurnLimit`` after ``max_turns`` answers or ``max_tool_rounds`` rounds of tools, and its
   subclass ``RepeatedCalls`` after ``max_repeated_calls`` equal calls in a row with equal results;
-- ``BudgetSpent`` if the next model call does not fit into the budget;
+- ``BudgetExceeded`` if the next model call does not fit into the budget;
 - ``ContextLengthExceeded`` if the request does not fit even with a shrunk history, or the answer
   was cut; ``ContentRefused``, ``InvalidRequest`` or ``EmptyAnswer`` for other unusable answers;
 - the error of the model call, after its retries. An answer whose stream breaks is asked for again

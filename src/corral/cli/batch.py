@@ -79,7 +79,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @run_options(
     EVERYWHERE,
     texts={
-        "max_budget_usd": "A limit on the cost of the complete batch; when it is spent, no further"
+        "max_cost": "A limit on the cost of the complete batch; when it is spent, no further"
         " task is started."
     },
     defaults={"timeout": "1h"},

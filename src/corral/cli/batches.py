@@ -113,7 +113,7 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
     """Continue BATCH with the command that started it.
 
     The command is run again in the same folder; finished tasks are not repeated. OPTIONS of `corral
-    batch` that are given here are added, such as a larger --max-budget-usd, or --retry-failed for a
+    batch` that are given here are added, such as a larger --max-cost, or --retry-failed for a
     batch that has ended.
     """
     require()

@@ -99,7 +99,7 @@ class Shown(NamedTuple):
 @run_options(
     (*SHARED, "images", "attachments"),
     texts={
-        "max_budget_usd": "A limit on the cost of the complete comparison; when it is spent, no"
+        "max_cost": "A limit on the cost of the complete comparison; when it is spent, no"
         " further attempt is started.",
         "timeout": "Time for each attempt; after that it is verified as it is.",
     },
@@ -246,7 +246,7 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
     if comparison.batch is not None and comparison.batch.report.stopped:
         echo_err(
             "corral: the budget is spent; to continue: corral compare resume"
-            f" {found.id} --max-budget-usd AMOUNT"
+            f" {found.id} --max-cost AMOUNT"
         )
         return BUDGET
     return 0 if found.is_complete else INCOMPLETE
@@ -372,7 +372,7 @@ def apply(name: str, attempt: str, check: bool) -> None:
 @ID
 @option("Execution", "--retry-missing", "--retry-failed", "retry_missing", is_flag=True,
         help="Run the missing attempts again.")  # fmt: skip
-@option("Limits", "--max-budget-usd", type=float, metavar="USD", help="A new limit on the cost of"
+@option("Limits", "--max-cost", type=float, metavar="USD", help="A new limit on the cost of"
         " the complete comparison.")  # fmt: skip
 @DB
 @MEMORY
@@ -382,7 +382,7 @@ def apply(name: str, attempt: str, check: bool) -> None:
 def resume(
     name: str,
     retry_missing: bool,
-    max_budget_usd: float | None,
+    max_cost: float | None,
     db: str | None,
     no_durable: bool,
     output: str | None,
@@ -398,7 +398,7 @@ def resume(
         durable=not no_durable,
         db=db,
         on_result=progress.show,
-        max_budget_usd=max_budget_usd,
+        max_cost=max_cost,
     )
     shown = Shown(as_json=as_json, quiet=quiet, output=output)
     return _run(api.resume(name, settings), progress, shown)

@@ -73,7 +73,7 @@ def compare(  # noqa: PLR0913
     new comparison. ``concurrency``: attempts at once. ``attempts``: how often an attempt is
     started that fails temporarily (network, rate limits). ``retry_missing``: run the missing
     attempts of a comparison again. ``durable=False`` runs it in this process; what has ended is
-    stored all the same. ``on_result`` is called with each result. ``max_budget_usd`` counts for
+    stored all the same. ``on_result`` is called with each result. ``max_cost`` counts for
     the complete comparison. Other ``options`` are those of ``corral.run``.
 
     An attempt without a verdict (the agent is not installed, the network fails, a rate limit) is
@@ -124,7 +124,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = True
     db: str | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
-    max_budget_usd: float | None = None
+    max_cost: float | None = None
     """Instead of that of the plan."""
 
 
@@ -196,8 +196,8 @@ class Comparison:
 
 def _batch(plan: Plan, settings: RunSettings) -> Batch:
     run = unpack_options({**plan.options, "cwd": plan.cwd})
-    if settings.max_budget_usd is not None:
-        run["max_budget_usd"] = settings.max_budget_usd
+    if settings.max_cost is not None:
+        run["max_cost"] = settings.max_cost
     options = BatchOptions(
         agents=plan.agents,
         output=plan.schema,

@@ -178,7 +178,7 @@ def check_numbers(options: CompareOptions) -> None:
             raise ConfigError(f"{key} must be at least 1, got: {number}")
     limits = {
         "verify_timeout": options.verify_timeout,
-        "max_budget_usd": options.run.get("max_budget_usd"),
+        "max_cost": options.run.get("max_cost"),
     }
     for key, limit in limits.items():
         if limit is not None and not limit > 0:
@@ -188,7 +188,7 @@ def check_numbers(options: CompareOptions) -> None:
 def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
     """A digest of what is compared: equal for the same call. Limits on the comparison itself, such
     as its budget, are not part of it."""
-    run = {key: each for key, each in options.run.items() if key not in ("max_budget_usd", "cwd")}
+    run = {key: each for key, each in options.run.items() if key not in ("max_cost", "cwd")}
     given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
     data = msgspec.json.encode([tasks, given, run], enc_hook=str, order="sorted")
     return blake2b(data, digest_size=8).hexdigest()
@@ -376,7 +376,7 @@ class _Builder:
         for agent in self._agents:
             model = {"model": agent.model} if agent.model else {}
             # The budget is that of the comparison.
-            run = {key: each for key, each in self._options.run.items() if key != "max_budget_usd"}
+            run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
             prepared = prepare(agent.backend, {**run, **model})
             check_model_key(prepared.agent, prepared.run)
             report = prepared.compiled.report

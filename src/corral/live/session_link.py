@@ -108,7 +108,7 @@ class SessionLink:
 
 def _raiser(budget: Budget | None) -> Callable[[float], None] | None:
     """How the limit on the cost is raised; None without such a limit."""
-    if budget is None or budget.max_budget_usd is None:
+    if budget is None or budget.max_cost is None:
         return None
     return lambda amount: budget.add(cost=amount)
 

@@ -336,7 +336,7 @@ def _describe_denied(call: DeniedCall) -> str:
 
 _MORE: dict[str, Check] = {
     "include_directories": check_list,
-    "max_budget_usd": check_positive,
+    "max_cost": check_positive,
     "max_turns": check_positive,
     "sandbox": check_flag,
 }

@@ -43,7 +43,7 @@ class ClaudeCodeProvider(AgentProvider):
         "allowed_tools": check_list,
         "add_dirs": check_list,
         "max_turns": check_positive,
-        "max_budget_usd": check_positive,
+        "max_cost": check_positive,
         "working_dir": check_text,
         "timeout": check_seconds,
     }

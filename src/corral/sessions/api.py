@@ -67,7 +67,7 @@ def session(
     something else, the call is denied. An agent that does not ask before each call raises
     ``ConfigError`` here.
 
-    ``budget`` is a ``Budget`` that several runs share: the options ``max_budget_usd``,
+    ``budget`` is a ``Budget`` that several runs share: the options ``max_cost``,
     ``max_total_tokens`` and ``max_calls`` of this session are limits within it.
 
     ::

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from corral.errors import BudgetSpent, ConfigError
+from corral.errors import BudgetExceeded, ConfigError
 from corral.options import OnBudget
 
 HINT = "Raise the limit and resume the session, or ask for less."
@@ -60,7 +60,7 @@ class Budget:
 
     ::
 
-        budget = corral.Budget(max_budget_usd=5.00)
+        budget = corral.Budget(max_cost=5.00)
         for file in files:
             corral.run_sync("gemini-cli", f"Review {file}", budget=budget)
         print(budget.spent.cost)
@@ -69,7 +69,7 @@ class Budget:
     def __init__(
         self,
         *,
-        max_budget_usd: float | None = None,
+        max_cost: float | None = None,
         max_total_tokens: int | None = None,
         max_calls: int | None = None,
         on_budget: OnBudget = "stop",
@@ -77,8 +77,8 @@ class Budget:
     ) -> None:
         """With ``on_budget="pause"``, a call that does not fit waits until ``add`` raises the
         limit. ``parent`` is a budget that this one is a part of. Raises ``ConfigError``."""
-        check_limits(max_budget_usd, max_total_tokens, max_calls)
-        self.max_budget_usd = max_budget_usd
+        check_limits(max_cost, max_total_tokens, max_calls)
+        self.max_cost = max_cost
         self.max_total_tokens = max_total_tokens
         self.max_calls = max_calls
         self.pauses = on_budget == "pause"
@@ -98,14 +98,14 @@ class Budget:
     @property
     def limits_cost(self) -> bool:
         """Whether the cost of a call must be known: here, or in a budget that this is part of."""
-        return any(each.max_budget_usd is not None for each in self.chain())
+        return any(each.max_cost is not None for each in self.chain())
 
     def add(
         self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
     ) -> None:
         """Raise the limits by these amounts. Calls that wait try again. Raises ``ConfigError`` for
         a limit that is not set, or an amount that is not positive."""
-        given = {"max_budget_usd": cost, "max_total_tokens": tokens, "max_calls": calls}
+        given = {"max_cost": cost, "max_total_tokens": tokens, "max_calls": calls}
         for name, amount in given.items():
             if amount is None:
                 continue
@@ -146,10 +146,10 @@ class Budget:
         return next(filter(None, texts), "")
 
     def check(self) -> None:
-        """Raises ``BudgetSpent`` if a limit is reached and the budget does not pause."""
+        """Raises ``BudgetExceeded`` if a limit is reached and the budget does not pause."""
         text = "" if any(each.pauses for each in self.chain()) else self.is_spent()
         if text:
-            raise BudgetSpent(f"the budget is spent: {text}", hint=HINT)
+            raise BudgetExceeded(f"the budget is spent: {text}", hint=HINT)
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have ``listener`` called when something is released or raised. Returns the function that
@@ -198,7 +198,7 @@ class Budget:
         """Which limit ``more`` would exceed, or has reached."""
         total = self.spent + self._reserved + more
         for name, limit, sum_, spent in (
-            ("max_budget_usd", self.max_budget_usd, total.cost, f"${self.spent.cost:.4f}"),
+            ("max_cost", self.max_cost, total.cost, f"${self.spent.cost:.4f}"),
             ("max_total_tokens", self.max_total_tokens, total.tokens, f"{self.spent.tokens:,}"),
             ("max_calls", self.max_calls, total.calls, f"{self.spent.calls:,}"),
         ):
@@ -208,7 +208,7 @@ class Budget:
         return ""
 
     def _limits(self) -> Iterator[str]:
-        for name in ("max_budget_usd", "max_total_tokens", "max_calls"):
+        for name in ("max_cost", "max_total_tokens", "max_calls"):
             limit: float | None = getattr(self, name)
             if limit is not None:
                 yield f"{name}={limit:g}"
@@ -237,11 +237,11 @@ class Reservation:
 
 
 def check_limits(
-    max_budget_usd: float | None, max_total_tokens: int | None, max_calls: int | None
+    max_cost: float | None, max_total_tokens: int | None, max_calls: int | None
 ) -> None:
     """Raises ``ConfigError`` for a limit that is not positive."""
     for name, limit in (
-        ("max_budget_usd", max_budget_usd),
+        ("max_cost", max_cost),
         ("max_total_tokens", max_total_tokens),
         ("max_calls", max_calls),
     ):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from corral.errors import BudgetSpent, CorralError, PriceUnknown
+from corral.errors import BudgetExceeded, CorralError, PriceUnknown
 from corral.events import Error
 from corral.model_types import Request, Response
 from corral.models.catalogue import Prices
@@ -57,11 +57,11 @@ class BudgetGate:
         estimate = self._estimate(request, prices)
         reserved = await self._reserve(estimate)
         if isinstance(reserved, Shortage):
-            return self._refuse(budget_spent(reserved.text, estimate))
+            return self._refuse(budget_exceeded(reserved.text, estimate))
         return BudgetTicket(reserved, request, prices, self._learn)
 
     async def reserve(self, request: Request) -> ReservedCall:
-        """For a call that corral makes itself. Raises ``BudgetSpent`` and ``PriceUnknown``."""
+        """For a call that corral makes itself. Raises ``BudgetExceeded`` and ``PriceUnknown``."""
         provider, name = split_model(request.model)
         size = len(msgspec.json.encode((request.messages, request.tools)))
         made = ModelRequest(
@@ -73,7 +73,7 @@ class BudgetGate:
         )
         ticket = await self.admit(made)
         if isinstance(ticket, str):
-            raise self.refusal or BudgetSpent(ticket)
+            raise self.refusal or BudgetExceeded(ticket)
         return ReservedCall(made, ticket)
 
     async def _reserve(self, amount: Spent) -> Reservation | Shortage:
@@ -188,16 +188,16 @@ def prices_of(request: ModelRequest) -> Prices | None:
 
 def price_unknown(model: str) -> PriceUnknown:
     return PriceUnknown(
-        f"max_budget_usd: the price of {model} is not known",
+        f"max_cost: the price of {model} is not known",
         hint="Add its price to models.toml, or limit the tokens with max_total_tokens.",
     )
 
 
-def budget_spent(text: str, estimate: Spent) -> BudgetSpent:
+def budget_exceeded(text: str, estimate: Spent) -> BudgetExceeded:
     needs = f"{estimate.tokens:,} tokens"
     if estimate.cost:
         needs += f" (${estimate.cost:.4f})"
-    return BudgetSpent(
+    return BudgetExceeded(
         f"the budget is spent: {text}, and the next model call may need {needs}",
         hint=HINT,
     )

@@ -106,7 +106,7 @@ class Meter:
         if prepared.run.on_budget == "pause":
             given |= route.pause_env
         # The proxy enforces the limit, not the agent.
-        run = replace(prepared.run, max_budget_usd=None)
+        run = replace(prepared.run, max_cost=None)
         changed = replace(prepared, run=run, environment=_with_proxy(environment, route, given))
         return cls(proxy, log, changed, url, gate)
 

@@ -89,7 +89,7 @@ COMMON = frozenset(
         "answer_timeout",
         "notify",
         "notify_on",
-        "max_budget_usd",
+        "max_cost",
         "max_total_tokens",
         "max_calls",
         "on_budget",

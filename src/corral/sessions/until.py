@@ -24,7 +24,7 @@ import msgspec
 
 from corral import durations
 from corral.errors import (
-    BudgetSpent,
+    BudgetExceeded,
     ConfigError,
     CorralError,
     RemoteError,
@@ -292,17 +292,17 @@ def _sendable(text: str) -> str:
 
 def _budget_error(
     combined: Result, last: Result, max_total_tokens: int | None, complaint: str
-) -> BudgetSpent | None:
+) -> BudgetExceeded | None:
     if max_total_tokens is None:
         return None
     if last.usage.total is None or combined.usage.total is None:
-        return BudgetSpent(
+        return BudgetExceeded(
             f"the tokens of a turn are unknown: {last.agent or 'the agent'} did not report them",
             hint="Leave max_total_tokens out, and bound the work with rounds and timeout.",
         )
     if combined.usage.total < max_total_tokens:
         return None
-    return BudgetSpent(
+    return BudgetExceeded(
         f"{combined.usage.total:,} of {max_total_tokens:,} tokens are spent, and it is not done:"
         f" {complaint}",
         hint="Raise max_total_tokens, or resume the session.",

@@ -92,7 +92,7 @@ def test_options_become_flags() -> None:
     started = launch(
         model="opus",
         max_turns=3,
-        max_budget_usd=0.5,
+        max_cost=0.5,
         reasoning_effort="high",
         include_directories=["/more"],
         output_schema={"type": "object"},
@@ -239,7 +239,7 @@ def ending(finish: TurnEnd | None, **more: Any) -> Ending:
         ("server_error", "Connection refused (ECONNREFUSED)", errors.NetworkFailed),
         ("server_error", "529 Overloaded", errors.ServerFailed),
         ("error_max_turns", "", errors.TurnLimit),
-        ("error_max_budget_usd", "", errors.BudgetSpent),
+        ("error_max_budget_usd", "", errors.BudgetExceeded),
         ("error_during_execution", "No conversation found with session ID: x", errors.ResumeLost),
         ("error", "what is this", errors.ProcessFailed),
     ],

@@ -242,7 +242,7 @@ def test_options_become_flags_and_settings() -> None:
     assert launch(peer=True).argv[-1] == "--acp"
 
 
-@pytest.mark.parametrize("option", ["images", "max_budget_usd", "output_schema", "retries"])
+@pytest.mark.parametrize("option", ["images", "max_cost", "output_schema", "retries"])
 def test_the_headless_agent_does_not_claim_unsupported_options(option: str) -> None:
     assert option not in ALONE.supports
 

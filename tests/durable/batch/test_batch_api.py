@@ -216,14 +216,14 @@ async def test_a_spent_budget_starts_no_more_tasks_and_a_larger_one_continues(
     )
     file = workspace / "r.jsonl"
     options: dict[str, Any] = {"durable": durable, "results": file, "concurrency": 1}
-    first = await begin(workspace, max_budget_usd=0.5, **options)
+    first = await begin(workspace, max_cost=0.5, **options)
     assert first.stopped == "budget"
     assert not first.ok
     assert 0 < first.succeeded < 6
     assert first.left == 6 - first.succeeded
     assert first.cost_usd >= 0.5
     assert model.counts.total() == first.succeeded
-    second = await begin(workspace, max_budget_usd=50, **options)
+    second = await begin(workspace, max_cost=50, **options)
     assert second.ok
     assert second.stopped == ""
     assert model.counts.total() == 6
@@ -312,7 +312,7 @@ async def test_each_task_gets_a_worktree_and_its_changes_become_a_branch(
     [
         ({"concurrency": 0}, "concurrency must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"max_budget_usd": 0.0}, "max_budget_usd must be greater than 0"),
+        ({"max_cost": 0.0}, "max_cost must be greater than 0"),
         ({"resume": "last"}, "resume is not an option of a batch"),
         ({"name": "a/b"}, "not a valid batch name"),
         ({"worktree": True}, "needs a git repository"),

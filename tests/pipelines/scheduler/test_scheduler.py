@@ -222,9 +222,9 @@ def test_a_cancellation_stops_all_open_commands() -> None:
 
 def test_a_run_over_its_budget_fails_with_the_amount() -> None:
     dear = Outcome(cost_usd=0.6, tokens=600)
-    run = run_scheduler("max_budget_usd=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
+    run = run_scheduler("max_cost=1.0; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.path == ["a", "b"]
-    assert run.finish.reason == "the budget is spent: 1.2000 of 1 USD (max_budget_usd)"
+    assert run.finish.reason == "the budget is spent: 1.2000 of 1 USD (max_cost)"
     run = run_scheduler("max_total_tokens=1000; s -> a -> b -> c -> e", {"a": dear, "b": dear})
     assert run.finish.reason == "the budget is spent: 1200 of 1000 tokens (max_total_tokens)"
     assert (
@@ -287,9 +287,7 @@ def test_a_graph_without_a_start_fails_at_once() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "attrs", ['max_visits="many"', 'max_budget_usd="x"', 'max_total_tokens="y"']
-)
+@pytest.mark.parametrize("attrs", ['max_visits="many"', 'max_cost="x"', 'max_total_tokens="y"'])
 def test_a_limit_that_is_not_a_number_is_rejected_before_the_run(attrs: str) -> None:
     with pytest.raises(PipelineInvalid, match="is not a number"):
         SchedulerDriver(f"{attrs}; s -> a -> e")

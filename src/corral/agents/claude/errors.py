@@ -76,10 +76,10 @@ def explain(ending: Ending) -> CorralError | None:
             hint="Raise max_turns (--max-turns), or ask for less.",
         )
     if finish.kind == "error_max_budget_usd":
-        limit = ending.run.max_budget_usd
-        return errors.BudgetSpent(
+        limit = ending.run.max_cost
+        return errors.BudgetExceeded(
             f"the budget of {f'${limit:g}' if limit else 'the settings'} is spent",
-            hint="Raise max_budget_usd, or ask for less.",
+            hint="Raise max_cost, or ask for less.",
         )
     if (finish.stop_reason or "").startswith("aborted"):
         return errors.Interrupted("the turn was stopped")

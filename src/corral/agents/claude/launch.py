@@ -29,7 +29,7 @@ SUPPORTS = frozenset(
         "images",
         "include_directories",
         "inherit",
-        "max_budget_usd",
+        "max_cost",
         "max_turns",
         "mcp_servers",
         "output_schema",
@@ -219,7 +219,7 @@ def _flags(
 ) -> list[str]:
     """The flags of the options. Adds the files that they name to ``files``."""
     check_effort(run, "Claude Code", EFFORTS)
-    budget, schema = run.max_budget_usd, run.output_schema
+    budget, schema = run.max_cost, run.output_schema
     values = {
         "--model": run.model,
         "--resume": resume,

@@ -153,7 +153,7 @@ def batch(  # noqa: PLR0913
     its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
     the tasks. ``on_result`` is called with each result and the report so far. ``on_tool_call``
     as in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
-    other processes. ``max_budget_usd`` counts for the complete batch: beyond it no task is started.
+    other processes. ``max_cost`` counts for the complete batch: beyond it no task is started.
     Other ``options`` are those of ``corral.run``.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an

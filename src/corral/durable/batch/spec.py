@@ -129,7 +129,7 @@ def build_spec(
 
     _check_options(options)
     run = options.run.copy()
-    budget, model = run.pop("max_budget_usd", None), run.pop("model", None) or ""
+    budget, model = run.pop("max_cost", None), run.pop("model", None) or ""
     workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
     schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
@@ -203,9 +203,9 @@ def _check_options(options: BatchOptions) -> None:
     for name, count in (("concurrency", options.concurrency), ("attempts", options.attempts)):
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got: {count}")
-    budget = options.run.get("max_budget_usd")
+    budget = options.run.get("max_cost")
     if budget is not None and not budget > 0:
-        raise ConfigError(f"max_budget_usd must be greater than 0, got: {budget}")
+        raise ConfigError(f"max_cost must be greater than 0, got: {budget}")
     for key in SINGLE_RUN_OPTIONS:
         if options.run.get(key) is not None:
             raise ConfigError(f"{key} is not an option of a batch, only of a single run")

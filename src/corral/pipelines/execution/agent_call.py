@@ -54,7 +54,7 @@ COUNT_OPTIONS: tuple[
     Literal["max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls"],
     ...,
 ] = ("max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls")
-AMOUNT_OPTIONS: tuple[Literal["max_budget_usd"], ...] = ("max_budget_usd",)
+AMOUNT_OPTIONS: tuple[Literal["max_cost"], ...] = ("max_cost",)
 LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachments")
 NODE_OPTIONS = frozenset(
     (

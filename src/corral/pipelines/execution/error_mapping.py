@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.errors import (
     AccessDenied,
     AuthenticationFailed,
-    BudgetSpent,
+    BudgetExceeded,
     CallerError,
     ContentRefused,
     ContextLengthExceeded,
@@ -52,7 +52,7 @@ FINAL = (
 
 CLASSES: tuple[tuple[tuple[type[CorralError], ...], FailureClass], ...] = (
     ((AuthenticationFailed, AccessDenied, MissingKey), "auth"),
-    ((BudgetSpent, QuotaSpent, TurnLimit), "budget"),
+    ((BudgetExceeded, QuotaSpent, TurnLimit), "budget"),
     ((TimedOut,), "timeout"),
 )
 """The ``failure_class`` of errors. For all others ``retryable`` decides."""

@@ -2,7 +2,7 @@
 
 Attributes: ``prompt`` (else the label), ``agent``, ``model`` or ``llm_model`` and
 ``llm_provider``, ``policy`` (reads, edits, all), ``allowed_tools``, ``sandbox``,
-``system_prompt``, ``reasoning_effort``, ``max_turns``, ``max_budget_usd``, ``max_total_tokens``,
+``system_prompt``, ``reasoning_effort``, ``max_turns``, ``max_cost``, ``max_total_tokens``,
 ``max_calls``, ``timeout``, ``output_schema`` (its value in ``<node>.output``), ``until`` (a
 command; ``rounds``), ``images``, ``attachments``, ``output_key`` (a key for the answer's text).
 """

@@ -526,7 +526,7 @@ class Limits:
                 break
         else:
             self._visits = MAX_VISITS
-        self._money = _number(graph, "max_budget_usd")
+        self._money = _number(graph, "max_cost")
         self._tokens = _number(graph, "max_total_tokens")
 
     def visits(self, node: Node) -> int:
@@ -545,7 +545,7 @@ class Limits:
         state.cost_usd += outcome.cost_usd or 0.0
         state.tokens += outcome.tokens or 0
         if self._money is not None and state.cost_usd > self._money:
-            spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_budget_usd)"
+            spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_cost)"
             return f"the budget is spent: {spent}"
         if self._tokens is not None and state.tokens > self._tokens:
             return (
