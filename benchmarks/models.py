@@ -21,6 +21,8 @@ from benchmarks.measure import (
 )
 
 ROUNDS = 7
+PEER_ROUNDS = 3
+"""Rounds in which a peer takes part: most of its time is its import."""
 EVENTS = 50_000
 SINGLE_EVENTS = 500
 PEER_EVENTS = 500
@@ -80,7 +82,8 @@ def _caller(
         figures = run_json(argv, bench.env, bench.project)
         return float(figures["cpu"] / figures["count"])
 
-    return Candidate(measure, bench.rounds(ROUNDS) + 1)
+    rounds = ROUNDS if way in ("corral", "limit") else PEER_ROUNDS
+    return Candidate(measure, bench.rounds(rounds) + 1)
 
 
 def _measure_rounds(candidates: dict[str, Candidate | None]) -> Costs:

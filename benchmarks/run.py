@@ -22,8 +22,9 @@ def main() -> None:
         stream,
         view,
     )
-    from benchmarks.environment import BenchEnvironment
+    from benchmarks.environment import CACHE, BenchEnvironment
     from benchmarks.measure import Row, progress, table
+    from benchmarks.plots import write_plots
 
     every = {
         "import": startup.imports,
@@ -51,19 +52,25 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds; only peers that are installed already"
     )
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="where the charts go (.cache/bench/plots)"
+    )
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in every]:
         parser.error(f"unknown benchmark {unknown[0]}; there are: {', '.join(every)}")
     bench = BenchEnvironment(quick=given.quick)
-    rows: list[Row] = []
+    areas: dict[str, list[Row]] = {}
     for name in given.names or every:
         started = time.monotonic()
         progress(f"{name} ")
-        rows += every[name](bench)
+        areas[name] = every[name](bench)
         progress(f"{name} took {time.monotonic() - started:.0f} s\n")
+    rows = [row for area in areas.values() for row in area]
     print(table(rows))
     missed = sum("MISSED" in row.cells() for row in rows)
     print(f"\n{missed} missed." if missed else "\nEvery bar is met.")
+    for file in write_plots(areas, given.plots or CACHE / "plots"):
+        progress(f"{file}\n")
 
 
 if __name__ == "__main__":

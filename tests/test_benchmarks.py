@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ sys.path.append(str(ROOT))
 
 from benchmarks import environment  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
+from benchmarks.measure import Row, at_most  # noqa: E402
+from benchmarks.plots import write_plots  # noqa: E402
 
 pytestmark = pytest.mark.whole_program
 
@@ -157,3 +160,25 @@ def test_every_program_is_named_by_a_benchmark() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
     unused = {path.name for path in PROGRAMS.iterdir() if path.is_file()}
     assert {name for name in unused if f'"{name}"' not in sources} == {"model_limit.py"}
+
+
+def test_a_chart_has_two_bars_for_each_ratio(tmp_path: Path) -> None:
+    rows = [
+        Row("start, CPU", "10 ms", "<bare> 5 ms", 2.0, at_most(1.5, 2.0)),
+        Row("CPU per event, peer ÷ corral", "1 µs", "peer 4 µs", 4.0),
+        Row("threads", "4", ""),
+    ]
+    [file] = write_plots({"startup": rows, "nothing": rows[2:]}, tmp_path / "plots")
+    assert file.name == "startup.svg"
+    drawn = ET.fromstring(file.read_text(encoding="utf-8"))
+    bars = [
+        (bar.get("class"), float(bar.attrib["width"]))
+        for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    full = max(width for _, width in bars)
+    assert bars == [
+        ("missed", full),
+        ("other", full / 2),
+        ("corral", full / 4),
+        ("other", full),
+    ]

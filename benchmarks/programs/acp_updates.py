@@ -3,6 +3,7 @@
 ``corral`` and ``wire``: all of the file in one turn. ``session`` and ``pool``, with the
 number of prompts: as many turns, in one session or each in its own. The figures are the
 CPU time of this process, from the start of the agent to its end, and its resident memory.
+``quiet_period=0``: this agent sends nothing after the end of a turn.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def through_wire(file: str) -> tuple[int, list[int]]:
 def many_in_a_session(file: str) -> tuple[int, list[int]]:
     async def main() -> tuple[int, list[int]]:
         prompts, sizes = int(sys.argv[3]), list[int]()
-        async with corral.session(agent(file), keep=False) as opened:
+        async with corral.session(agent(file), keep=False, quiet_period=0) as opened:
             for number in range(1, prompts + 1):
                 (await opened.run("go")).raise_for_status()
                 if number % (prompts // 10) == 0:
@@ -77,7 +78,7 @@ def many_in_a_session(file: str) -> tuple[int, list[int]]:
 def many_in_a_pool(file: str) -> tuple[int, list[int]]:
     async def main() -> tuple[int, list[int]]:
         prompts, sizes = int(sys.argv[3]), list[int]()
-        async with corral.pool(agent(file)) as pool:
+        async with corral.pool(agent(file), quiet_period=0) as pool:
             for number in range(1, prompts + 1):
                 await pool.run("go", check=True)
                 if number % (prompts // 10) == 0:
