@@ -140,23 +140,25 @@ def _start_workers(
         workers: list[subprocess.Popen[str]] = []
         try:
             for _ in range(count):
-                workers.append(_started(python, env, db, concurrency))
+                workers.append(start_worker(python, env, db, concurrency))
             yield db, workers
         finally:
             for each in workers:
-                _ended(each)
+                end_worker(each)
 
 
 @contextmanager
 def _worker(python: str, env: dict[str, str], db: str, concurrency: int) -> Generator[None]:
-    process = _started(python, env, db, concurrency)
+    process = start_worker(python, env, db, concurrency)
     try:
         yield
     finally:
-        _ended(process)
+        end_worker(process)
 
 
-def _started(python: str, env: dict[str, str], db: str, concurrency: int) -> subprocess.Popen[str]:
+def start_worker(
+    python: str, env: dict[str, str], db: str, concurrency: int
+) -> subprocess.Popen[str]:
     argv = [python, str(PROGRAMS / "durable_worker.py"), db, str(concurrency)]
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout
@@ -164,7 +166,7 @@ def _started(python: str, env: dict[str, str], db: str, concurrency: int) -> sub
     return process
 
 
-def _ended(process: subprocess.Popen[str]) -> None:
+def end_worker(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
     assert process.stdout

@@ -132,6 +132,13 @@ def at_least(bar: float, ratio: float) -> Bar:
     return Bar(f"≥ {bar:g} ×", ratio >= bar)
 
 
+class Point(NamedTuple):
+    """A point of a curve."""
+
+    size: int
+    seconds: float
+
+
 class Row(NamedTuple):
     what: str
     corral: str
@@ -139,6 +146,8 @@ class Row(NamedTuple):
     ratio: float | None = None
     """corral ÷ limit or peer."""
     bar: Bar | None = None
+    points: tuple[Point, ...] = ()
+    """How the cost grows with the size."""
 
     def cells(self) -> tuple[str, ...]:
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} ×"

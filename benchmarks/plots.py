@@ -1,16 +1,18 @@
-"""The rows of a benchmark as a bar chart in SVG: corral, the limits and the peers.
+"""The rows of a benchmark as a chart in SVG: corral, the limits and the peers.
 
-Each row is a pair of bars in the unit of the row. The longer one has the full width, so the chart
-shows ratios, as the table does. Rows without a ratio are left out.
+A row with a ratio is a pair of bars in the unit of the row. The longer one has the full width, so
+the chart shows ratios, as the table does. A row with points is a curve on two logarithmic axes:
+linear growth is as steep as the gray line. Other rows are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import log10
 from pathlib import Path
 
-from benchmarks.measure import Row
+from benchmarks.measure import Point, Row
 
 WIDTH = 860
 LABELS = 16
@@ -21,6 +23,10 @@ LENGTH = 230
 """The width of the longest bar of a pair; its figure is to the right of it."""
 BAR = 13
 ROW = 44
+CURVE = 190
+"""The height of a curve with its labels."""
+AREA = 130
+"""The height of its area."""
 HEAD = 44
 TEXT_WIDTH = 62
 """Characters of a description that fit to the left of the bars."""
@@ -32,12 +38,16 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 .corral { fill: #1a7f5a; }
 .other { fill: #afb8c1; }
 .missed { fill: #c4432b; }
+.line { fill: none; stroke: #1a7f5a; stroke-width: 2; }
+.linear { fill: none; stroke: #afb8c1; stroke-dasharray: 4 3; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; }
   .note { fill: #9198a1; }
   .corral { fill: #3fb98a; }
   .other { fill: #59636e; }
   .missed { fill: #f0795f; }
+  .line { stroke: #3fb98a; }
+  .linear { stroke: #59636e; }
 }"""
 
 
@@ -46,7 +56,7 @@ def write_plots(areas: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name, rows in areas.items():
-        if any(row.ratio for row in rows):
+        if any(row.ratio or row.points for row in rows):
             file = folder / f"{name}.svg"
             file.write_text(plot(name, rows), encoding="utf-8")
             written.append(file)
@@ -54,8 +64,8 @@ def write_plots(areas: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
 
 
 def plot(title: str, rows: Sequence[Row]) -> str:
-    pairs = [row for row in rows if row.ratio]
-    height = HEAD + ROW * len(pairs) + 8
+    drawn = [row for row in rows if row.ratio or row.points]
+    height = HEAD + sum(CURVE if row.points else ROW for row in drawn) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
         f' viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
@@ -64,8 +74,10 @@ def plot(title: str, rows: Sequence[Row]) -> str:
         f'<text class="note" x="{BARS}" y="24">green: corral; gray: the limit or a peer;'
         " red: corral, a bar missed</text>",
     ]
-    for number, row in enumerate(pairs):
-        parts += _pair(row, HEAD + ROW * number)
+    top = HEAD
+    for row in drawn:
+        parts += _curve(row, top) if row.points else _pair(row, top)
+        top += CURVE if row.points else ROW
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -82,6 +94,51 @@ def _pair(row: Row, top: int) -> list[str]:
         *_bar(color, share / max(share, 1), row.corral, top),
         *_bar("other", 1 / max(share, 1), row.baseline, top + BAR + 3),
     ]
+
+
+def _curve(row: Row, top: int) -> list[str]:
+    points = row.points
+    sizes = [log10(point.size) for point in points]
+    costs = [log10(point.seconds) for point in points]
+    # The line of linear growth ends at the last point, and is part of the area.
+    first = costs[-1] - (sizes[-1] - sizes[0])
+    low, high = min(*costs, first), max(costs)
+
+    def place(size: float, cost: float) -> tuple[float, float]:
+        across = (size - sizes[0]) / (sizes[-1] - sizes[0])
+        return BARS + LENGTH * across, top + AREA - AREA * (cost - low) / ((high - low) or 1)
+
+    def path(places: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+    places = [place(size, cost) for size, cost in zip(sizes, costs, strict=True)]
+    linear = [place(sizes[0], first), places[-1]]
+    return [
+        f'<text x="{LABELS}" y="{top + 11}">{escape(_short(row.what))}</text>',
+        f'<text class="note" x="{LABELS}" y="{top + 26}">{escape(row.corral)}</text>',
+        f'<polyline class="linear" points="{path(linear)}"/>',
+        f'<polyline class="line" points="{path(places)}"/>',
+        *(
+            f'<circle class="corral" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+            f'<text class="note" x="{x - 8:.1f}" y="{top + AREA + 18}">{_size(point)}</text>'
+            for point, (x, y) in zip(points, places, strict=True)
+        ),
+        *(
+            f'<text class="note" x="{x}" y="{y + 4:.1f}">{_seconds(point)}</text>'
+            for x, (_, y), point in (
+                (BARS - 60, places[0], points[0]),
+                (BARS + LENGTH + 12, places[-1], points[-1]),
+            )
+        ),
+    ]
+
+
+def _size(point: Point) -> str:
+    return f"{point.size // 1000}k" if point.size >= 1000 else str(point.size)
+
+
+def _seconds(point: Point) -> str:
+    return f"{point.seconds * 1000:.3g} ms" if point.seconds < 1 else f"{point.seconds:.3g} s"
 
 
 def _bar(color: str, part: float, figure: str, top: int) -> list[str]:

@@ -13,6 +13,7 @@ def main() -> None:
         acp,
         dot,
         durable,
+        growth,
         models,
         nodes,
         processes,
@@ -46,6 +47,7 @@ def main() -> None:
         "dot": dot.dot,
         "durable": durable.durable,
         "view": view.view,
+        "growth": growth.growth,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")

@@ -68,7 +68,7 @@ def warm(bench: BenchEnvironment) -> list[Row]:
 def search(bench: BenchEnvironment) -> list[Row]:
     """Wall time of a search in the transcripts, the complete program, with an index that is up to
     date; against ``grep`` over the same files."""
-    home = _stored_sessions(STORED)
+    home = stored_sessions(STORED)
     env = {**bench.env, "CORRAL_HOME": str(home)}
     argv = [str(bench.corral), "sessions", "list", "--grep", NEEDLE]
     bare = ["grep", "-rlF", NEEDLE, str(home / "sessions"), "--include=events.ndjson"]
@@ -126,7 +126,7 @@ def _call(bench: BenchEnvironment, argv: Sequence[str]) -> None:
         raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{text}")
 
 
-def _stored_sessions(count: int) -> Path:
+def stored_sessions(count: int) -> Path:
     """A home of corral with this many sessions; made once."""
     import msgspec
 

@@ -20,7 +20,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks import environment  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
-from benchmarks.measure import Row, at_most  # noqa: E402
+from benchmarks.measure import Point, Row, at_most  # noqa: E402
 from benchmarks.plots import write_plots  # noqa: E402
 
 pytestmark = pytest.mark.whole_program
@@ -72,7 +72,7 @@ def test_a_pipeline_is_parsed(bench: BenchEnvironment, way: str) -> None:
     assert figures(bench, "dot.py", way, bench.pipeline(30))["count"] >= 30
 
 
-@pytest.mark.parametrize("way", ["corral", "folder", "scheduler", "tasks"])
+@pytest.mark.parametrize("way", ["corral", "folder", "branches", "scheduler", "tasks"])
 def test_a_chain_of_nodes_runs(bench: BenchEnvironment, way: str) -> None:
     assert figures(bench, "nodes.py", way, "5")["seconds"] > 0
 
@@ -182,3 +182,13 @@ def test_a_chart_has_two_bars_for_each_ratio(tmp_path: Path) -> None:
         ("corral", full / 4),
         ("other", full),
     ]
+
+
+def test_a_chart_of_growth_has_every_point(tmp_path: Path) -> None:
+    points = (Point(10, 0.01), Point(100, 0.02), Point(1_000, 0.1))
+    [file] = write_plots({"growth": [Row("sizes", "size^0.7", "", points=points)]}, tmp_path)
+    drawn = ET.fromstring(file.read_text(encoding="utf-8"))
+    circles = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
+    heights = [float(circle.attrib["cy"]) for circle in circles]
+    assert len(heights) == len(points)
+    assert heights == sorted(heights, reverse=True)

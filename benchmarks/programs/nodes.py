@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 
-def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object]]:
+def corral(
+    count: int, *, folder: bool = False, branches: bool = False
+) -> Callable[[], Awaitable[object]]:
     from corral.pipelines.dot import parser
     from corral.pipelines.execution import handlers, memory_runner
 
@@ -21,10 +23,14 @@ def corral(count: int, *, folder: bool = False) -> Callable[[], Awaitable[object
         return None
 
     handlers.register("nothing", nothing)
-    chain = " -> ".join(f"n{number}" for number in range(count))
+    names = [f"n{number}" for number in range(count)]
+    if branches:
+        steps = f"f [type=parallel max_parallel={count}] j [type=fan_in] s -> f j -> e "
+        steps += " ".join(f"f -> {name} -> j" for name in names)
+    else:
+        steps = f"s -> {' -> '.join(names)} -> e"
     graph = parser.parse(
-        "digraph chain { node [type=nothing] s [type=start] e [type=exit]"
-        + f" s -> {chain} -> e }}"
+        f"digraph nothing {{ node [type=nothing] s [type=start] e [type=exit] {steps} }}"
     )
 
     async def run() -> object:
@@ -112,6 +118,7 @@ def main(way: str, count: int) -> None:
     ways: dict[str, Callable[[int], Callable[[], Awaitable[object]]]] = {
         "corral": corral,
         "folder": partial(corral, folder=True),
+        "branches": partial(corral, branches=True),
         "scheduler": scheduler_alone,
         "tasks": tasks,
         "langgraph": langgraph,

