@@ -13,6 +13,8 @@ PEER_NODES = 1_000
 """The peer's cost per node grows with the graph, so fewer nodes are in its favor."""
 MOST = 100e-6
 """CPU seconds that a node may cost."""
+MOST_WITH_FOLDER = 250e-6
+"""The same with a run folder."""
 
 
 def nodes(bench: BenchEnvironment) -> list[Row]:
@@ -23,6 +25,7 @@ def nodes(bench: BenchEnvironment) -> list[Row]:
     python = str(bench.python)
     ways = {way: candidate(way, NODES, python) for way in ("corral", "scheduler", "tasks")}
     ways["folder"] = candidate("folder", PEER_NODES, python)
+    ways["files"] = candidate("files", PEER_NODES, python)
     ways["small"] = candidate("corral", PEER_NODES, python)
     if folder := bench.peer(LANGGRAPH):
         ways[LANGGRAPH] = candidate("langgraph", PEER_NODES, str(folder / "python"))
@@ -43,6 +46,13 @@ def nodes(bench: BenchEnvironment) -> list[Row]:
             _us(costs.of("folder")),
             f"without {_us(costs.of('small'))}",
             costs.ratio("folder", "small"),
+            Bar(f"≤ {MOST_WITH_FOLDER * 1e6:g} µs", costs.of("folder") <= MOST_WITH_FOLDER),
+        ),
+        Row(
+            "the same",
+            _us(costs.of("folder")),
+            f"its files by bare system calls {_us(costs.of('files'))}",
+            costs.ratio("folder", "files"),
         ),
         Row(
             "the scheduler alone",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def corral(
-    count: int, *, folder: bool = False, branches: bool = False
+    count: int, *, folder: Path | None = None, branches: bool = False
 ) -> Callable[[], Awaitable[object]]:
     from corral.pipelines.dot import parser
     from corral.pipelines.execution import handlers, memory_runner
@@ -34,12 +35,7 @@ def corral(
     )
 
     async def run() -> object:
-        if not folder:
-            return await memory_runner.run(graph, resources=handlers.NodeResources())
-        with tempfile.TemporaryDirectory() as parent:
-            return await memory_runner.run(
-                graph, resources=handlers.NodeResources(), folder=Path(parent) / "run"
-            )
+        return await memory_runner.run(graph, resources=handlers.NodeResources(), folder=folder)
 
     return run
 
@@ -87,6 +83,24 @@ def tasks(count: int) -> Callable[[], Awaitable[object]]:
     return run
 
 
+def files(count: int, *, folder: Path) -> Callable[[], Awaitable[object]]:
+    """The files that a run folder has for each node, by bare system calls: a directory, a link to
+    it and a file in it."""
+
+    async def run() -> object:
+        (folder / "visits").mkdir(parents=True)
+        for number in range(count):
+            directory = f"{folder}/visits/n{number}.1"
+            os.mkdir(directory)
+            os.symlink(f"visits/n{number}.1", f"{folder}/n{number}")
+            with open(f"{directory}/.draft", "wb") as file:
+                file.write(b"x" * 120)
+            os.replace(f"{directory}/.draft", f"{directory}/status.json")
+        return None
+
+    return run
+
+
 def langgraph(count: int) -> Callable[[], Awaitable[object]]:
     import importlib
     from typing import TypedDict
@@ -115,9 +129,15 @@ def langgraph(count: int) -> Callable[[], Awaitable[object]]:
 
 
 def main(way: str, count: int) -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        print(json.dumps({"seconds": measure(way, count, Path(parent) / "run")}))
+
+
+def measure(way: str, count: int, folder: Path) -> float:
     ways: dict[str, Callable[[int], Callable[[], Awaitable[object]]]] = {
         "corral": corral,
-        "folder": partial(corral, folder=True),
+        "folder": partial(corral, folder=folder),
+        "files": partial(files, folder=folder),
         "branches": partial(corral, branches=True),
         "scheduler": scheduler_alone,
         "tasks": tasks,
@@ -130,7 +150,7 @@ def main(way: str, count: int) -> None:
         await run()
         return time.process_time() - started
 
-    print(json.dumps({"seconds": asyncio.run(measured())}))
+    return asyncio.run(measured())
 
 
 if __name__ == "__main__":

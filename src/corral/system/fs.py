@@ -128,8 +128,8 @@ def create_draft(
 def draft_path(path: str | os.PathLike[str]) -> str:
     """Return a new hidden name in the folder of ``path``."""
     text: str = os.fspath(path)
-    folder, name = os.path.split(text)
-    return os.path.join(folder, f".{name[:_DRAFT_NAME]}.{os.urandom(6).hex()}")
+    start = max(text.rfind("/"), text.rfind(os.sep)) + 1
+    return f"{text[:start]}.{text[start : start + _DRAFT_NAME]}.{os.urandom(6).hex()}"
 
 
 def move_into_place(

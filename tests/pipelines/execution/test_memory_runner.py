@@ -448,6 +448,16 @@ def test_a_checkpoint_exists_while_a_node_runs(stage: Stage, tmp_path: Path) -> 
     run_async(scenario())
 
 
+def test_every_node_has_a_checkpoint_however_fast_it_is(stage: Stage, tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(200)]
+    run(f"s -> {' -> '.join(names)} -> e", folder=tmp_path / "run")
+    lines = (tmp_path / "run" / "events.ndjson").read_bytes().splitlines()
+    found = [events.from_json(line) for line in lines]
+    saved = [event.node for event in found if isinstance(event, CheckpointSaved)]
+    assert saved == ["s", *names, "e"]
+    assert isinstance(found[-1], events.PipelineCompleted)
+
+
 def test_loop_restart_moves_the_old_round_aside(stage: Stage, tmp_path: Path) -> None:
     stage.acts["b"] = outcomes(failed("no"), Outcome())
     body = 's -> a -> b; b -> a [condition="outcome=fail", loop_restart=true]; b -> e'

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
 import subprocess
 import sys
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +21,15 @@ from support.scheduler_driver import FAIL, graph_of, run_scheduler
 from corral.errors import StorageFailed
 from corral.pipelines import events
 from corral.pipelines.events import PipelineStarted, StepStarted
-from corral.pipelines.execution.run_dir import LONGEST, CheckpointWriter, RunDir, file_name
+from corral.pipelines.execution.run_dir import (
+    LONGEST,
+    WRITE_AFTER,
+    CheckpointWriter,
+    RunDir,
+    file_name,
+)
+from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Scheduler
-from corral.pipelines.scheduler.state import State
 
 NOBODY = 65534
 
@@ -187,20 +195,6 @@ for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-def test_a_node_that_takes_as_long_as_a_checkpoint_gets_one(tmp_path: Path) -> None:
-    class Slow(RunDir):
-        def save(self, state: State) -> None:
-            time.sleep(0.05)
-            super().save(state)
-
-    writer, state = CheckpointWriter(Slow(tmp_path)), Scheduler(graph_of("s [type=start]")).state
-    for _ in range(3):
-        started = time.monotonic()
-        assert writer.save(state)
-        time.sleep(time.monotonic() - started)
-    writer.close(state)
-
-
 def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
     open_to_all = Path("/tmp") if os.access("/tmp", os.W_OK) else tmp_path
     place = open_to_all / f"corral-read-only-{os.getpid()}"
@@ -218,16 +212,80 @@ def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
     assert done.stdout.count("Permission denied") == 4
 
 
+def ended(node: str) -> Checkpoint:
+    return Checkpoint(node=node, visit=f"{node}.1")
+
+
+def test_nodes_that_end_together_share_one_checkpoint(folder: RunDir) -> None:
+    class Counting(RunDir):
+        saves = 0
+
+        def save_encoded(self, data: bytes) -> None:
+            self.saves += 1
+            super().save_encoded(data)
+
+    counted, saved = Counting(folder.path), list[str]()
+    run = run_scheduler("s -> a -> e")
+
+    async def scenario() -> None:
+        is_saved = asyncio.Event()
+
+        def on_saved(node: str) -> None:
+            saved.append(node)
+            if node == "e":
+                is_saved.set()
+
+        writer = CheckpointWriter(counted, on_saved)
+        for node in "sae":
+            writer.node_ended(ended(node), run.scheduler.state)
+        assert not (folder.path / "checkpoint.json").exists()
+        await asyncio.wait_for(is_saved.wait(), 60)  # nobody calls flush or close
+        assert json.loads((folder.path / "checkpoint.json").read_text())["status"] == "success"
+        assert counted.saves == 1
+        writer.close(run.scheduler.state)
+
+    asyncio.run(scenario())
+    assert saved == ["s", "a", "e"]
+
+
+def test_a_late_thread_does_not_replace_a_newer_checkpoint(folder: RunDir) -> None:
+    """The threads of the loop are busy, so the write starts only after ``close``."""
+    state = run_scheduler("s -> a -> e").scheduler.state
+    old = msgspec.structs.replace(state, finish=None)
+
+    async def scenario() -> None:
+        loop, busy = asyncio.get_running_loop(), threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            loop.set_default_executor(pool)
+            blocked = loop.run_in_executor(None, busy.wait)
+            writer = CheckpointWriter(RunDir(folder.path))
+            writer.node_ended(ended("a"), old)
+            await asyncio.sleep(2 * WRITE_AFTER)
+            writer.close(state)
+            busy.set()
+            await blocked
+
+    asyncio.run(scenario())
+    assert json.loads((folder.path / "checkpoint.json").read_text())["status"] == "success"
+
+
 def test_a_full_disk_prevents_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     blocked = tmp_path / "run"
-    writer = CheckpointWriter(RunDir(blocked))
-    blocked.write_text("in the way")
     state = run_scheduler("s -> a -> e").scheduler.state
-    assert not writer.save(state)
-    assert isinstance(writer.failed, StorageFailed)
-    writer.add_event(PipelineStarted(name="g"))
-    blocked.unlink()
-    writer.close(state)
-    assert writer.failed is None
+
+    async def scenario() -> None:
+        writer = CheckpointWriter(RunDir(blocked))
+        blocked.write_text("in the way")
+        status = Checkpoint(node="a", visit="a.1", outcome=Outcome())
+        writer.node_ended(status, state)
+        writer.add_event(PipelineStarted(name="g"))
+        writer.flush(state)
+        assert isinstance(writer.failed, StorageFailed)
+        blocked.unlink()
+        writer.close(state)
+        assert writer.failed is None
+
+    asyncio.run(scenario())
     assert (blocked / "checkpoint.json").exists()
+    assert (blocked / "a" / "status.json").exists()
     assert (blocked / "events.ndjson").read_bytes().count(b"\n") == 1

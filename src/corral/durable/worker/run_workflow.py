@@ -149,6 +149,12 @@ class _Run:
         self.waits: set[str] = set()
 
     async def run_to_end(self) -> Json:
+        try:
+            return await self._run_to_end()
+        finally:
+            self.projection.stop()
+
+    async def _run_to_end(self) -> Json:
         commands = self.scheduler.start()
         while True:
             for command in commands:
@@ -165,7 +171,7 @@ class _Run:
             return [self.pending.pop(0)]
         pause = CHECK
         while True:
-            raw = await self._receive(pause if self.in_flight else IDLE)
+            raw = await adapter.receive(pause if self.in_flight else IDLE)
             if raw is not None:
                 message = unpack_message(raw)
                 if isinstance(message, Retrying):
@@ -187,21 +193,6 @@ class _Run:
                 if lost:
                     return lost
             pause = min(pause * 2, MAX_CHECK)
-
-    async def _receive(self, timeout: float) -> Json:
-        """The next message, or None after the timeout. The run directory is updated meanwhile."""
-        due = self.projection.catch_up(self.scheduler.state)
-        timer = None
-        if due is not None:
-            timer = asyncio.get_running_loop().call_later(due, self._catch_up)
-        try:
-            return await adapter.receive(timeout)
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _catch_up(self) -> None:
-        self.projection.catch_up(self.scheduler.state)
 
     async def _on_message(self, message: Message) -> None:
         match message:
@@ -451,22 +442,17 @@ class Projection:
             if self.spans is not None:
                 self.spans.add(event)
         if isinstance(command, Checkpoint):
-            self._writer.node_ended(command)
-            self._writer.save(state)
+            self._writer.node_ended(command, state)
         elif isinstance(command, Restart):
             self._writer.restart(command.round)
 
-    def catch_up(self, state: State) -> float | None:
-        """Write what is due; returns the seconds until the rest is due, None if nothing is left."""
-        if not self._writer.is_behind:
-            return None
-        if self._writer.due <= 0:
-            self._writer.save_now(state)
-            return None
-        return self._writer.due
-
     def close(self, state: State) -> None:
+        """Write the final state. Blocking."""
         self._writer.close(state)
+
+    def stop(self) -> None:
+        """The run has ended or is interrupted: write what is there. Blocking."""
+        self._writer.stop()
 
 
 def _live_spans(config: RunConfig, folder: RunDir) -> LivePipelineSpans | None:

@@ -43,7 +43,7 @@ async def attempt(work: NodeContext) -> Outcome:
     """Run the node once."""
     work.resources.add_secrets_of(work.graph)
     redactor = work.resources.redactor
-    work = dataclasses.replace(work, emit=_redacting(work.emit, redactor))
+    emit = _redacting(work.emit, redactor)
     try:
         handler = handlers.for_node(work.node)
         limit = work.node.seconds("timeout")
@@ -56,17 +56,19 @@ async def attempt(work: NodeContext) -> Outcome:
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
     if not work.writes_files:
+        work = dataclasses.replace(work, emit=emit)
         returned = await invoke_handler(handler, work, limit)
-        outcome = _with_label_checked(work, _validate_outcome(returned, work.node.kind))
+        outcome = _with_label_checked(work, emit, _validate_outcome(returned, work.node.kind))
         return _check_size(work, outcome, redactor)
-    log = run_dir.AgentEventLog(work.folder, redactor, work.emit)
+    log = run_dir.AgentEventLog(work.folder, redactor, emit)
+    work = dataclasses.replace(work, emit=log.emit)
     try:
-        returned = await invoke_handler(handler, dataclasses.replace(work, emit=log.emit), limit)
+        returned = await invoke_handler(handler, work, limit)
     finally:
         log.close()
     outcome = _validate_outcome(returned, work.node.kind)
     if outcome.ok or outcome.verdict_by:
-        outcome = _with_label_checked(work, _with_reported_status(work, outcome))
+        outcome = _with_label_checked(work, emit, _with_reported_status(work, outcome))
     return _write_status(work, _check_size(work, outcome, redactor))
 
 
@@ -249,7 +251,9 @@ def _with_reported_status(work: NodeContext, outcome: Outcome) -> Outcome:
     return verdict.apply_verdict(outcome, reported, work.node.id, "file")
 
 
-def _with_label_checked(work: NodeContext, outcome: Outcome) -> Outcome:
+def _with_label_checked(
+    work: NodeContext, emit: Callable[[Event], None], outcome: Outcome
+) -> Outcome:
     """Warn in the events and the notes about a reported label that no edge has: the report then
     selects no edge."""
     wrong = outcome.verdict_by and verdict.unknown_label(
@@ -257,7 +261,7 @@ def _with_label_checked(work: NodeContext, outcome: Outcome) -> Outcome:
     )
     if not wrong:
         return outcome
-    work.emit(Error("unknown_label", f"{work.node.id}: {wrong}", recoverable=True, level="warning"))
+    emit(Error("unknown_label", f"{work.node.id}: {wrong}", recoverable=True, level="warning"))
     return _with_note(outcome, wrong)
 
 

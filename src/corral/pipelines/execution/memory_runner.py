@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from corral.pipelines.run_spans import LivePipelineSpans
 
 NOWHERE = Path(os.devnull)
+_END_EVENTS = (events.PipelineCompleted, events.PipelineFailed)
 
 
 class NodeRunner:
@@ -269,7 +270,7 @@ class MemoryRun:
         self._checkpoints = (
             None
             if settings.folder is None
-            else CheckpointWriter(RunDir(settings.folder.absolute()))
+            else CheckpointWriter(RunDir(settings.folder.absolute()), self._checkpoint_saved)
         )
         self._spans = _live_spans(settings.resources)
         self._on_event = settings.on_event
@@ -346,7 +347,7 @@ class MemoryRun:
         try:
             self._carry_out(scheduler.pending() if scheduler.state.started else scheduler.start())
             while scheduler.state.finish is None:
-                for command in scheduler.receive(await self._next_message()):
+                for command in scheduler.receive(await self._inbox.get()):
                     if isinstance(command, Restart):
                         await self._wait_for_stopped()
                     self._do(command)
@@ -366,23 +367,6 @@ class MemoryRun:
             checkpoints.failed.result = result
             raise checkpoints.failed
         return result
-
-    async def _next_message(self) -> Message:
-        """The next message. While it waits, delayed checkpoints and events are written."""
-        checkpoints = self._checkpoints
-        while checkpoints is not None and checkpoints.has_work and self._inbox.empty():
-            try:
-                async with asyncio.timeout(checkpoints.due):
-                    return await self._inbox.get()
-            except TimeoutError:
-                if not checkpoints.is_behind:
-                    if not checkpoints.write_events():
-                        break
-                    continue
-                if not checkpoints.save_now(self.scheduler.state):
-                    break  # the disk cannot be written: it is tried again after the next node
-                self._emit(events.CheckpointSaved())
-        return await self._inbox.get()
 
     def _result(self, finish: FinishRun) -> RunResult:
         state = self.scheduler.state
@@ -407,7 +391,7 @@ class MemoryRun:
     def _do(self, command: Command) -> None:
         match command:
             case EmitEvent():
-                self._emit(command.event)
+                self._emit_of_run(command.event)
             case RunNode():
                 self._begin(command.id, self._node_runner.run_node, command)
             case AskHuman(question=question):
@@ -431,10 +415,8 @@ class MemoryRun:
             return
         if isinstance(command, Restart):
             self._checkpoints.restart(command.round)
-            return
-        self._checkpoints.node_ended(command)
-        if self._checkpoints.save(self.scheduler.state):
-            self._emit(events.CheckpointSaved(node=command.node))
+        else:
+            self._checkpoints.node_ended(command, self.scheduler.state)
 
     def _steer(self, command: Steer) -> None:
         if child := self._children.get(command.child):
@@ -508,6 +490,14 @@ class MemoryRun:
         return Woken(id=command.id, seen={} if child is None else child.scheduler.state.progress())
 
     # Events.
+
+    def _emit_of_run(self, event: PipelineEvent) -> None:
+        if self._checkpoints is not None and isinstance(event, _END_EVENTS):
+            self._checkpoints.flush(self.scheduler.state)  # reports of nodes come before the end
+        self._emit(event)
+
+    def _checkpoint_saved(self, node: str) -> None:
+        self._emit(events.CheckpointSaved(node=node))
 
     def _emit(self, event: PipelineEvent) -> None:
         listeners = (self._checkpoints, self._on_event, self._unread, self._spans)

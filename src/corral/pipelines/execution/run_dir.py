@@ -20,13 +20,18 @@ directory that is created here, because it has prompts and answers.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import re
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -58,11 +63,15 @@ ATTEMPT_FILES = (STATUS, "prompt.md", "response.md", "tool_output.txt", "error.t
 """Files of one attempt, which are removed before the next."""
 MAX_STATUS = 1024 * 1024
 """Bytes of a ``status.json`` that an agent or a command wrote."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~#-]{0,100}\Z").match
+"""Matches ids that are file names as they are."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def file_name(id: str) -> str:
     """The file name of a node or visit: the id itself, if that is a valid name."""
+    if _PLAIN_NAME(id) and id not in _RESERVED:
+        return id
     name = "".join(
         letter if letter.isalnum() or letter in "_-. ~#" else _escaped(letter) for letter in id
     )
@@ -114,43 +123,57 @@ class RunDir:
     def make_visit_dir(self, visit: str, node: str) -> Path:
         """Create the directory of this visit, and point the node's link to it, unless the link
         points to a later visit. May be called twice."""
+        name = file_name(visit)
+        directory = f"{self.path}{os.sep}{VISITS}{os.sep}{name}"
         with self._storing():
-            directory = self.visit_dir(visit)
-            directory.mkdir(parents=True, exist_ok=True)
-            link, target = self.path / file_name(node), f"{VISITS}/{directory.name}"
-            with suppress(OSError):
-                if _visit_number(os.readlink(link)) > _visit_number(target):
-                    return directory
-            draft = self.path / f".{os.getpid()}.{directory.name}"
             try:
-                with suppress(FileNotFoundError):
-                    draft.unlink()
-                draft.symlink_to(target)
-                fs.move_into_place(draft, link)
+                os.mkdir(directory)
+            except OSError:  # it exists, or the directory around it does not
+                os.makedirs(directory, exist_ok=True)
+            try:
+                self._link(node, f"{VISITS}/{name}", directory)
             except OSError as error:
                 if error.errno not in _NO_LINKS:  # the file system has no links
                     raise
-            return directory
+        return Path(directory)
+
+    def _link(self, node: str, target: str, directory: str) -> None:
+        """Point the node's link to this visit, unless it points to a later one."""
+        link = f"{self.path}{os.sep}{file_name(node)}"
+        with suppress(OSError):
+            present = os.readlink(link)
+            if present == target or _visit_number(present) > _visit_number(target):
+                return
+        # In the visit's own directory: some file systems are slow at adding a file to a directory
+        # with many others, and fast at moving it there.
+        draft = f"{directory}{os.sep}.link.{os.getpid()}"
+        with suppress(FileExistsError):
+            os.symlink(target, draft)
+        fs.move_into_place(draft, link)
 
     def write_status(self, done: Checkpoint) -> None:
         """Write ``status.json`` of a node that the scheduler ran itself. In a round that is over
         it exists already."""
-        if done.outcome is None or (self.path / ROUNDS / str(done.round)).exists():
+        if done.outcome is None or os.path.exists(f"{self.path}/{ROUNDS}/{done.round}"):
             return
         directory = self.make_visit_dir(done.visit, done.node)
         data = _indented(msgspec.json.encode(status_json(done.outcome)))
         with self._storing():
-            fs.write_atomically(directory / STATUS, data, mode=0o666)
+            fs.write_atomically(f"{directory}{os.sep}{STATUS}", data, mode=0o666)
 
     def save(self, state: State) -> None:
         """Replace ``checkpoint.json`` atomically."""
+        self.save_encoded(self.encode(state))
+
+    def encode(self, state: State) -> bytes:
+        """The content of ``checkpoint.json``, for ``save_encoded``."""
         known: dict[str, msgspec.Raw] = {}
         for node, outcome in state.outcomes.items():
             cached = self._outcomes.get(node)
             if cached is None or cached[0] is not outcome:
                 self._outcomes[node] = cached = (outcome, _outcome(outcome))
             known[node] = cached[1]
-        data = msgspec.json.encode(
+        return msgspec.json.encode(
             {
                 "timestamp": _now(),
                 "run_id": state.run_id,
@@ -164,8 +187,15 @@ class RunDir:
                 "logs": state.logs,
             }
         )
+
+    def save_encoded(self, data: bytes) -> None:
+        """Replace ``checkpoint.json`` atomically."""
+        path, data = self.path / CHECKPOINT, _indented(data)
         with self._storing():
-            paths.write_private(self.path / CHECKPOINT, _indented(data))
+            try:
+                fs.write_atomically(path, data)
+            except FileNotFoundError:
+                paths.write_private(path, data)
 
     def append_events(self, new_events: Iterable[RunEvent]) -> None:
         """Append to ``events.ndjson``."""
@@ -230,108 +260,167 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
 
 
-EVENTS_AFTER = 0.2
-"""Seconds after which an event is on the disk, for those who watch the run."""
+WRITE_AFTER = 0.1
+"""Seconds after which a change is written. All changes until then are written together."""
+SHARE = 10
+"""If a write takes long, the next one starts only after this many times as long."""
+
+
+class _EncodedCheckpoint(NamedTuple):
+    number: int
+    data: bytes
+    nodes: int
+    """Number of nodes that it has."""
+    cost: float
+    """Seconds that it took to encode."""
 
 
 class CheckpointWriter:
-    """Writes the run directory while a run goes on. A directory that cannot be written does not
-    end the run, because its nodes may have cost money. A write that failed is tried again with the
-    next node; ``failed`` is the last error."""
+    """Writes the run directory while a run goes on, in a thread of the running event loop.
 
-    def __init__(self, folder: RunDir) -> None:
+    Each change is on the disk after ``WRITE_AFTER`` seconds, unless the last write took longer than
+    a tenth of that: then after ``SHARE`` times as long. ``flush`` and ``close`` write everything at
+    once. After a crash the files may lack what happened in the last moments.
+
+    A directory that cannot be written does not end the run, because its nodes may have cost money.
+    A write that failed is tried again with the next node; ``failed`` is the last error.
+
+    ``on_saved`` is called, in the loop, with each node whose end is in ``checkpoint.json``.
+
+    The loop adds to ``_events`` and ``_statuses`` and encodes the state, which only it may read.
+    Whoever holds ``_lock`` takes these and writes them: the thread, or ``flush`` in the loop."""
+
+    def __init__(self, folder: RunDir, on_saved: Callable[[str], None] | None = None) -> None:
         self.folder = folder
         self.failed: StorageFailed | None = None
-        self._is_behind = False
-        self._next = 0.0
-        self._unwritten: list[PipelineEvent] = []
+        self._on_saved = on_saved
+        self._lock = threading.Lock()
+        self._events: deque[PipelineEvent] = deque()
+        self._statuses: deque[Checkpoint] = deque()
+        self._checkpoints = self._written = 0
+        """Number of checkpoints that were encoded, and the last of them that was written."""
+        self._nodes: deque[str] = deque()
+        """Nodes that have ended and are not in ``checkpoint.json``."""
+        self._ended = self._saved = 0
+        """Number of nodes that have ended, and of those that are in ``checkpoint.json``."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = WRITE_AFTER
         self._round: State | None = None
         """The state at the last checkpoint of the round. A scheduler that restarts makes new lists
         and does not change these, so that the last checkpoint of the old round is complete."""
 
-    def node_ended(self, done: Checkpoint) -> None:
-        """A node has ended: write the status if the scheduler ran it itself."""
-        try:
-            self.folder.write_status(done)
-        except StorageFailed as error:
-            self.failed = error
-
-    def save(self, state: State) -> bool:
-        """Write a checkpoint, unless the last one took longer to write than this node to run: with
-        thousands of fast nodes not each has one. Returns whether it was written."""
-        if self._round is not None and self._round.round != state.round:
-            return False  # the directory of this round does not exist yet
-        self._round = msgspec.structs.replace(state, lanes={TRUNK: state.trunk})
-        self._is_behind = True
-        return time.monotonic() >= self._next and self.save_now(state)
-
-    def save_now(self, state: State) -> bool:
-        if not self._is_behind:
-            return False
-        started = time.monotonic()
-        try:
-            self.folder.save(state)
-            self.flush()
-        except StorageFailed as error:
-            self.failed = error
-            return False
-        finally:
-            ended = time.monotonic()
-            self._next = ended + (ended - started)  # at most half of the run's time
-        self.failed = None
-        self._is_behind = False
-        return True
-
-    @property
-    def is_behind(self) -> bool:
-        return self._is_behind
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a checkpoint or events are not written yet."""
-        return self._is_behind or bool(self._unwritten)
-
-    @property
-    def due(self) -> float:
-        """Seconds until a checkpoint may be written; without one, until the events must be."""
-        if not self._is_behind:
-            return EVENTS_AFTER
-        return max(0.0, self._next - time.monotonic())
+    # What is to be written.
 
     def add_event(self, event: PipelineEvent) -> None:
-        self._unwritten.append(event)
-        if len(self._unwritten) >= 100:
-            self.write_events()
+        self._events.append(event)
+        self._schedule()
 
-    def write_events(self) -> bool:
-        """Write the events that wait. Returns whether they were written."""
+    def node_ended(self, done: Checkpoint, state: State) -> None:
+        """A node has ended: write the checkpoint, and the status if the scheduler ran it itself."""
+        if done.outcome is not None:
+            self._statuses.append(done)
+        if self._round is None or self._round.round == state.round:
+            self._round = msgspec.structs.replace(state, lanes={TRUNK: state.trunk})
+            self._nodes.append(done.node)
+            self._ended += 1
+        # Otherwise the directory of this round does not exist yet.
+        self._schedule()
+
+    # Writing.
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._pause, self._write_in_thread, loop)
+
+    def _write_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        checkpoint = self._encode(self._round) if self._nodes else None
+
+        def written(future: asyncio.Future[int]) -> None:
+            self._timer = None
+            if not future.cancelled() and future.exception() is None:
+                self._report(future.result())
+                if self.failed is None and (self._nodes or self._events):
+                    self._schedule()
+
         try:
-            self.flush()
-        except StorageFailed as error:
-            self.failed = error
-            return False
-        return True
+            loop.run_in_executor(None, self._write, checkpoint).add_done_callback(written)
+        except RuntimeError:  # the threads of the loop have ended, and so does the run
+            self._timer = None
 
-    def flush(self) -> None:
-        """Raises ``StorageFailed``."""
-        if self._unwritten:
-            self.folder.append_events(self._unwritten)
-            self._unwritten = []
+    def _encode(self, state: State | None) -> _EncodedCheckpoint | None:
+        if state is None:
+            return None
+        started = time.monotonic()
+        self._checkpoints += 1
+        data = self.folder.encode(state)
+        return _EncodedCheckpoint(self._checkpoints, data, self._ended, time.monotonic() - started)
+
+    def _write(self, checkpoint: _EncodedCheckpoint | None = None) -> int:
+        """Write what is there; returns the number of nodes in the checkpoint. In any thread."""
+        with self._lock:
+            started = time.monotonic()
+            saved, cost = 0, 0.0
+            try:
+                self._write_statuses()
+                if checkpoint is not None and checkpoint.number > self._written:
+                    cost = checkpoint.cost
+                    self.folder.save_encoded(checkpoint.data)
+                    saved, self._written = checkpoint.nodes, checkpoint.number
+                self._write_events()
+                self.failed = None
+            except StorageFailed as error:
+                self.failed = error
+            self._pause = max(WRITE_AFTER, SHARE * (cost + time.monotonic() - started))
+            return saved
+
+    def _write_statuses(self) -> None:
+        while self._statuses:
+            self.folder.write_status(self._statuses[0])
+            self._statuses.popleft()
+
+    def _write_events(self) -> None:
+        batch = [self._events.popleft() for _ in range(len(self._events))]
+        try:
+            if batch:
+                self.folder.append_events(batch)
+        except StorageFailed:
+            self._events.extendleft(reversed(batch))
+            raise
+
+    def _report(self, saved: int) -> None:
+        """Report the nodes that are saved now."""
+        while self._saved < saved:
+            self._saved += 1
+            node = self._nodes.popleft()
+            if self._on_saved is not None:
+                self._on_saved(node)
+
+    def flush(self, state: State) -> None:
+        """Write everything now. Blocking."""
+        self._report(self._write(self._encode(state)))
 
     def restart(self, round: int) -> None:
         """Save the last state of the old round, and start this one."""
         old, self._round = self._round, None
+        if old is not None:
+            self.flush(old)
         try:
-            if old is not None:
-                self.folder.save(old)
             self.folder.restart(round)
         except StorageFailed as error:
             self.failed = error
 
     def close(self, state: State) -> None:
         """Write the final checkpoint."""
-        self._is_behind = True
-        self.save_now(state)
+        self.flush(state)
+        self.stop()
+
+    def stop(self) -> None:
+        """Write what is there, without a further checkpoint, and close the files."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._events or self._statuses:
+            self._write()
         self.folder.close()
 
 
