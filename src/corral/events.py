@@ -277,6 +277,8 @@ class Done(Envelope, frozen=True, tag="done"):
     """False if the agent may not report all denied calls."""
     resume_token: str | None = None
     duration_ms: int = 0
+    waited_ms: int = 0
+    """The part of ``duration_ms`` in which it waited for rate limits to end."""
     error: Error | None = None
     text: str = ""
     """The complete answer, its messages separated by a blank line."""

@@ -306,6 +306,23 @@ DEFINITIONS = (
         default="stop",
     ),
     Definition(
+        "on_limit",
+        "At a rate limit: fail, wait until it ends, or fallback:AGENT[,AGENT].",
+        "Limits",
+        ("--on-limit",),
+        "WHAT",
+        default="fail",
+    ),
+    Definition(
+        "max_wait",
+        "The longest wait for a rate limit; at one that takes longer, the run fails.",
+        "Limits",
+        ("--max-wait",),
+        "TIME",
+        "duration",
+        default="24h",
+    ),
+    Definition(
         "meter",
         "Count the model calls with a proxy that holds the API key; unset, where it is possible.",
         "Limits",

@@ -86,6 +86,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The most model calls."""
     on_budget: OnBudget = "stop"
     """At a limit: end the run, or hold the next model call until the limit is raised."""
+    on_limit: str = "fail"
+    """At a rate limit or a usage limit of the model's service: ``fail`` ends the run, ``wait``
+    waits until the limit ends, ``fallback:AGENT,AGENT`` continues with another agent."""
+    max_wait: float = 86400.0
+    """The longest wait for a limit, in seconds. The run fails at a limit that takes longer."""
     meter: bool | None = None
     """Count the model calls of the agent, with a proxy that holds the API key: None where that is
     possible; True refuses to start if it is not."""
@@ -338,7 +343,7 @@ def _convert(values: Values) -> RunOptions:
 
 DURATIONS = (
     *("timeout", "idle_timeout", "startup_timeout", "grace", "quiet_period"),
-    "answer_timeout",
+    *("answer_timeout", "max_wait"),
 )
 """Options that are durations: seconds, or a text such as ``5m``."""
 BUDGET_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
@@ -359,11 +364,13 @@ def _check(run: RunOptions) -> None:
     _check_combinations(run)
     _check_servers(run)
     _check_texts(run)
+    _check_on_limit(run.on_limit)
     _check_environment(run)
 
 
 def _check_numbers(run: RunOptions) -> None:
-    for name in ("timeout", "idle_timeout", "startup_timeout", "answer_timeout", *BUDGET_LIMITS):
+    times = ("timeout", "idle_timeout", "startup_timeout", "answer_timeout", "max_wait")
+    for name in (*times, *BUDGET_LIMITS):
         limit: float | None = getattr(run, name)
         if limit is not None and not limit > 0:
             raise ConfigError(f"{name} must be > 0, got: {limit:g}")
@@ -426,6 +433,31 @@ def _check_texts(run: RunOptions) -> None:
             f"label has {len(run.label):,} characters, the maximum is {MAX_LABEL_LENGTH}",
             hint="It is copied to every event: use a short one.",
         )
+
+
+FALLBACK = "fallback:"
+
+
+def fallback_agents(on_limit: str) -> tuple[str, ...]:
+    """The agents of ``fallback:AGENT,AGENT``; none for the other values."""
+    if not on_limit.startswith(FALLBACK):
+        return ()
+    return tuple(name.strip() for name in on_limit.removeprefix(FALLBACK).split(","))
+
+
+def _check_on_limit(on_limit: str) -> None:
+    agents = fallback_agents(on_limit)
+    if on_limit not in ("fail", "wait") and not agents:
+        raise ConfigError(
+            f"on_limit must be fail, wait or fallback:AGENT[,AGENT], got: {on_limit!r}"
+        )
+    if not all(agents):
+        raise ConfigError(
+            f"on_limit has an empty name: {on_limit!r}",
+            hint="Write fallback: and the agents, separated by commas: fallback:codex,corral.",
+        )
+    if len(set(agents)) < len(agents):
+        raise ConfigError(f"on_limit names an agent twice: {on_limit!r}")
 
 
 def _check_environment(run: RunOptions) -> None:

@@ -71,6 +71,8 @@ class Result(
     """Why it ran in a sandbox: the option, or what the agent alone could not enforce."""
     duration: float = 0.0
     """Seconds."""
+    waited: float = 0.0
+    """Seconds of ``duration`` in which it waited for rate limits to end."""
     error: Error | None = None
     label: str | None = None
     """The option ``label``."""
@@ -235,6 +237,7 @@ class ResultBuilder:
             sandbox=self._init.sandbox,
             sandbox_reason=self._init.sandbox_reason,
             duration=done.duration_ms / 1000,
+            waited=done.waited_ms / 1000,
             error=done.error,
             label=done.label or self._init.label,
         )

@@ -89,6 +89,10 @@ class RunKwargs(TypedDict, total=False):
     """The most model calls."""
     on_budget: Literal["stop", "pause"]
     """At such a limit: end the run, or hold the next model call until the limit is raised."""
+    on_limit: str
+    """At a rate limit: fail, wait until it ends, or fallback:AGENT[,AGENT]."""
+    max_wait: float | str
+    """The longest wait for a rate limit; at one that takes longer, the run fails."""
     meter: bool | None
     """Count the model calls with a proxy that holds the API key; unset, where it is possible."""
     output_schema: Mapping[str, object] | None

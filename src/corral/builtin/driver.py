@@ -121,6 +121,7 @@ class Driver:
             max_repeated_calls=run.max_repeated_calls,
             gate=None if budget is None else _gate(budget, self.events.put),
             retries=run.retries,
+            waits=prepared.limit_waits,
             window=entry.window if entry is not None else None,
         )
         selected = [

@@ -85,6 +85,7 @@ from corral.values import Cost, Json, Usage, add_by_model
 
 if TYPE_CHECKING:
     from corral.sessions.budget_gate import BudgetGate
+    from corral.system.rate_limits import LimitWaits
 
 NEARLY_FULL = 0.8
 """The share of the context window above which a warning is emitted."""
@@ -195,6 +196,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     gate: BudgetGate | None = None
     """What the model calls may use."""
     retries: int = 2
+    waits: LimitWaits | None = None
+    """The waits for rate limits; None if a call fails at one."""
     window: int | None = None
     """Size of the context window in tokens, if known."""
 
@@ -335,6 +338,8 @@ class Loop:
             except CorralError as error:
                 # The client retries what fails before the stream starts. After text was emitted, a
                 # retry would emit it twice.
+                if await self._waited_for_limit(error):
+                    continue
                 wait = retry_delay(broken, error)
                 broken += 1
                 if (
@@ -346,6 +351,14 @@ class Loop:
                     raise
                 self._warn_retry(error, wait)
                 await asyncio.sleep(wait)
+
+    async def _waited_for_limit(self, error: CorralError) -> bool:
+        """Whether the call should be made again after a wait: a rate limit was reported inside the
+        stream. One that is reported before is waited for by the client."""
+        waits = self._client.call_waits(self._request, self._limits.waits)
+        if waits is None or not self._stream_started or self._text_sent:
+            return False
+        return await waits.after(error) is not None
 
     async def _stream(self) -> Response:
         messages = (*self._request.messages, *self._history.messages)
@@ -365,8 +378,9 @@ class Loop:
     async def _receive(self, request: Request) -> Response:
         clock = asyncio.get_running_loop().time
         started = clock()
+        limits = self._limits
         stream = self._client.stream(
-            request, retries=self._limits.retries, on_retry=self._warn_retry
+            request, retries=limits.retries, on_retry=self._warn_retry, waits=limits.waits
         )
         try:
             async with stream:

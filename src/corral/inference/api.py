@@ -10,11 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TypeAlias, Unpack
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from corral.errors import CorralError, TotalTimeout, short_traceback, short_traceback_async
+from corral.durations import seconds
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    TotalTimeout,
+    short_traceback,
+    short_traceback_async,
+)
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.fallback import ModelChoice
 from corral.inference.request import (
@@ -29,6 +36,9 @@ from corral.inference.tools import Toolbox
 from corral.messages import Message, ToolResult
 from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
 from corral.system.blocking import iterate, sync_twin
+
+if TYPE_CHECKING:
+    from corral.system.rate_limits import LimitWaits
 
 Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""
@@ -51,7 +61,7 @@ async def generate(
     """
     rounds = GenerationLoop(model, prompt, options)
     client = await rounds.client(options)
-    async with time_limit(options.get("timeout"), "timeout"):
+    async with time_limit(options.get("timeout"), "timeout", rounds.waits):
         return await rounds.run(client, options)
 
 
@@ -70,6 +80,8 @@ class GenerationLoop:
             self._models.current, messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
+        self.waits = limit_waits(options)
+        """The waits for rate limits; None if the call fails at one."""
 
     async def client(self, options: RequestOptions) -> Client:
         """The client of the call. Raises if one of the models cannot be called."""
@@ -89,8 +101,10 @@ class GenerationLoop:
         """Call the model and run tools until a response is the last."""
         while True:
             try:
-                async with time_limit(options.get("step_timeout"), "step_timeout"):
-                    response = await client.complete(self.request, retries=options.get("retries"))
+                async with time_limit(options.get("step_timeout"), "step_timeout", self.waits):
+                    response = await client.complete(
+                        self.request, retries=options.get("retries"), waits=self.waits
+                    )
             except CorralError as error:
                 if not self.fall_back(error):
                     raise
@@ -291,7 +305,9 @@ class GenerationStream:
         """Send the request and read its first events. The caller has none of the response yet, so
         another model may answer."""
         while True:
-            self._response = client.stream(self._loop.request, retries=self._retries)
+            self._response = client.stream(
+                self._loop.request, retries=self._retries, waits=self._loop.waits
+            )
             self._step_deadline = deadline(self._step_timeout)
             try:
                 return await self._next_batch()
@@ -329,14 +345,22 @@ class GenerationStream:
         ends, step_ends = self._deadline, self._step_deadline
         name = "timeout" if step_ends is None or (ends or step_ends) < step_ends else "step_timeout"
         at = min(moment for moment in (ends, step_ends) if moment is not None)
+        scope, waits = asyncio.timeout_at(at), self._loop.waits
+        waited_before = 0.0 if waits is None else waits.waited
         try:
-            async with asyncio.timeout_at(at):
-                return await batch()
+            async with scope:
+                with nullcontext() if waits is None else waits.exempt_from(scope):
+                    return await batch()
         except TimeoutError as error:
             self.close()
             raise _timeout_error(
                 name, self._timeout if name == "timeout" else self._step_timeout
             ) from error
+        finally:
+            if waits is not None:
+                waited = waits.waited - waited_before
+                self._deadline = None if ends is None else ends + waited
+                self._step_deadline = None if step_ends is None else step_ends + waited
 
 
 class SyncGenerationStream:
@@ -410,17 +434,36 @@ def _timeout_error(name: str, seconds: float | None) -> TotalTimeout:
     )
 
 
-def time_limit(seconds: float | None, name: str) -> AbstractAsyncContextManager[None]:
-    """Raises ``TotalTimeout`` after this many seconds; never for None."""
-    return nullcontext() if seconds is None else _time_limit(seconds, name)
+def limit_waits(options: RequestOptions) -> LimitWaits | None:
+    """The waits of a call with these options. Raises ``ConfigError``."""
+    if options.get("on_limit", "fail") == "fail":
+        return None
+    from corral.system.rate_limits import LONGEST_WAIT, LimitWaits
+
+    given = options.get("max_wait", LONGEST_WAIT)
+    try:
+        longest = seconds(given)
+    except ValueError as error:
+        raise ConfigError(f"max_wait: {error}") from error
+    if not longest > 0:
+        raise ConfigError(f"max_wait must be > 0, got: {longest:g}")
+    return LimitWaits(longest)
+
+
+def time_limit(
+    limit: float | None, name: str, waits: LimitWaits | None
+) -> AbstractAsyncContextManager[None]:
+    """Raises ``TotalTimeout`` after this many seconds, without ``waits``; never for None."""
+    return nullcontext() if limit is None else _time_limit(limit, name, waits)
 
 
 @asynccontextmanager
-async def _time_limit(seconds: float, name: str) -> AsyncGenerator[None]:
+async def _time_limit(seconds: float, name: str, waits: LimitWaits | None) -> AsyncGenerator[None]:
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
-            yield
+            with nullcontext() if waits is None else waits.exempt_from(scope):
+                yield
     except TimeoutError as error:
         if not scope.expired():
             raise

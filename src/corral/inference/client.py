@@ -29,6 +29,8 @@ Guarantees:
 - An invalid request, an unknown vendor and a missing key raise before anything is sent.
 - Errors are ``CorralError`` with the provider's name. The API key never appears in them.
 - Only retryable errors are retried. A vendor's ``retry-after`` is respected up to ``MAX_DELAY``.
+- With ``waits``, a call that meets a rate limit waits until it ends, and so do all others with the
+  same key and model.
 - A stream that is dropped without being closed closes its connection when it is collected.
 
 Who calls: ``inference.api`` and ``inference.structured``, the built-in agent, and pipeline nodes.
@@ -44,7 +46,8 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, CorralError
 from corral.inference.middleware import Middleware, around_complete, around_stream
@@ -64,6 +67,9 @@ from corral.system import catalogue_overrides
 from corral.system.api_keys import Access, access, has_key
 from corral.system.environment import variables
 from corral.system.http.client import Http
+
+if TYPE_CHECKING:
+    from corral.system.rate_limits import CallWaits, LimitWaits
 
 RETRIES = 2
 AccessOption: TypeAlias = str | Mapping[str, str] | None
@@ -164,19 +170,22 @@ class Client:
         or missing key."""
         return self._access(model)[0].base_url
 
-    async def complete(self, request: Request, *, retries: int | None = None) -> Response:
-        """The complete response. Raises a ``CorralError`` if the call fails."""
+    async def complete(
+        self, request: Request, *, retries: int | None = None, waits: LimitWaits | None = None
+    ) -> Response:
+        """The complete response. With ``waits``, it waits for rate limits to end. Raises a
+        ``CorralError`` if the call fails."""
         limit = self._retries if retries is None else retries
 
         if not self._middleware:
-            return await self._complete(request, limit)
+            return await self._complete(request, limit, waits)
 
         async def core(request: Request) -> Response:
-            return await self._complete(request, limit)
+            return await self._complete(request, limit, waits)
 
         return await around_complete(self._middleware, core)(request)
 
-    async def _complete(self, request: Request, retries: int) -> Response:
+    async def _complete(self, request: Request, retries: int, waits: LimitWaits | None) -> Response:
         found, name = self._access(request.model)
         encoded = await encode(request, found, name, streamed=False)
 
@@ -184,7 +193,11 @@ class Client:
             sent = await send(self._http, encoded, found, request, name)
             return await read_response(sent, request.model)
 
-        return await with_retries(once, retries)
+        return await with_retries(once, retries, waits=_call_waits(waits, found, name))
+
+    def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
+        """The waits of a call with this request."""
+        return None if waits is None else _call_waits(waits, *self._access(request.model))
 
     def stream(
         self,
@@ -192,15 +205,18 @@ class Client:
         *,
         retries: int | None = None,
         on_retry: Callable[[CorralError, float], None] | None = None,
+        waits: LimitWaits | None = None,
     ) -> ResponseStream:
         """The events of a response. Retried only while the caller has no events; ``on_retry`` is
-        called with the error and the seconds until the retry."""
+        called with the error and the seconds until the retry. With ``waits``, it waits for rate
+        limits to end."""
         limit = self._retries if retries is None else retries
-        if not self._middleware:
-            return ResponseStream(_RetriedEvents(self, request, limit, on_retry))
 
-        def core(request: Request) -> AsyncIterator[StreamEvent]:
-            return ResponseStream(_RetriedEvents(self, request, limit, on_retry))
+        def core(request: Request) -> ResponseStream:
+            return ResponseStream(_RetriedEvents(self, request, limit, on_retry, waits))
+
+        if not self._middleware:
+            return core(request)
 
         return ResponseStream(_IteratorEvents(around_stream(self._middleware, core)(request)))
 
@@ -240,7 +256,9 @@ class _RetriedEvents:
         request: Request,
         retries: int,
         on_retry: Callable[[CorralError, float], None] | None,
+        waits: LimitWaits | None,
     ) -> None:
+        self._waits = waits
         self._client = client
         self._request = request
         self._retries = retries
@@ -273,7 +291,8 @@ class _RetriedEvents:
             return await reading.batch()
 
         try:
-            return await with_retries(once, self._retries, on_retry=self._on_retry)
+            waits = self._client.call_waits(self._request, self._waits)
+            return await with_retries(once, self._retries, on_retry=self._on_retry, waits=waits)
         except CorralError:
             self._is_over = True
             raise
@@ -364,6 +383,14 @@ class ResponseStream:
 
     def __del__(self) -> None:
         self._source.close()
+
+
+def _call_waits(waits: LimitWaits | None, found: Access, name: str) -> CallWaits | None:
+    if waits is None:
+        return None
+    from corral.system.rate_limits import credential_id
+
+    return waits.call(credential_id(urlsplit(found.base_url).netloc, found.key or "", name))
 
 
 _clients: weakref.WeakKeyDictionary[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypedDict, get_args
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 from corral.errors import ConfigError
 from corral.inference.client import Client
@@ -39,6 +39,9 @@ class RequestOptions(Settings, total=False):
     calls of the last response. ``stop_when`` is called after each round with the steps so far and
     returns whether to stop. ``timeout`` covers the complete call, ``step_timeout`` each response.
 
+    With ``on_limit="wait"``, a call that meets a rate limit waits until it ends, at most
+    ``max_wait`` (24 hours); the wait is no retry and does not count for the timeouts.
+
     ``messages`` may be dicts: ``{"role": "user", "content": "…"}``. ``api_key`` and ``base_url``
     are used for this call instead of those of the environment; for models of several vendors they
     are dicts by vendor.
@@ -51,6 +54,8 @@ class RequestOptions(Settings, total=False):
     max_tool_rounds: int
     stop_when: Callable[[Steps], bool] | None
     retries: int | None
+    on_limit: Literal["fail", "wait"]
+    max_wait: float | str
     timeout: float | None
     step_timeout: float | None
     api_key: str | Mapping[str, str] | None
@@ -79,6 +84,12 @@ def check_options(options: Mapping[str, object]) -> None:
         seconds = number_or_none(options[name])
         if options[name] is not None and (seconds is None or not seconds > 0):
             raise ConfigError(f"{name} must be a number > 0, got: {options[name]!r}")
+    on_limit = options.get("on_limit", "fail")
+    if on_limit not in ("fail", "wait"):
+        raise ConfigError(
+            f"on_limit must be fail or wait, got: {on_limit!r}",
+            hint="Give a list of models to call another one at a limit.",
+        )
     for name in _COUNTS & options.keys():
         count = int_or_none(options[name])
         if options[name] is not None and (count is None or count < 0):

@@ -6,10 +6,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from corral.backoff import backoff_delay
 from corral.errors import ConfigError, CorralError
+
+if TYPE_CHECKING:
+    from corral.system.rate_limits import CallWaits
 
 _log = logging.getLogger("corral.models")
 
@@ -34,19 +37,26 @@ async def with_retries(
     most: int,
     *,
     on_retry: Callable[[CorralError, float], None] | None = None,
+    waits: CallWaits | None = None,
 ) -> T:
-    """Call ``work`` until it succeeds, at most ``most`` times after the first."""
+    """Call ``work`` until it succeeds, at most ``most`` times after the first. With ``waits``, it
+    waits for a rate limit to end; that is not one of these times."""
     if most < 0:
         raise ConfigError(f"retries must not be negative, got: {most}")
-    for attempt in range(most + 1):
+    attempt = 0
+    while True:
+        if waits is not None and (limit := await waits.before()) is not None:
+            raise limit.error()
         try:
             return await work()
         except CorralError as error:
+            if waits is not None and await waits.after(error) is not None:
+                continue
             wait = retry_delay(attempt, error) if attempt < most else None
             if wait is None:
                 raise
             _log.info("attempt %d failed, next one in %.1f s: %s", attempt + 1, wait, error.message)
             if on_retry is not None:
                 on_retry(error, wait)
+        attempt += 1
         await asyncio.sleep(wait)
-    raise AssertionError("the last attempt returns or raises")

@@ -74,7 +74,7 @@ async def generate_object(
     target = ObjectTarget(output, repairs)
     loop = GenerationLoop(model, prompt, target.add_schema(options))
     client = await loop.client(options)
-    async with time_limit(options.get("timeout"), "timeout"):
+    async with time_limit(options.get("timeout"), "timeout", loop.waits):
         while True:
             generation = await loop.run(client, options)
             if target.accept(generation.response):

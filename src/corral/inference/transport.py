@@ -12,7 +12,7 @@ from corral.model_types import Failed, Finish, RateLimit, Request, Response, Str
 from corral.models.spec import Encoded, Failure, Provider, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
-from corral.system import catalogue_overrides
+from corral.system import catalogue_overrides, clock
 from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
@@ -99,7 +99,14 @@ async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> Co
     headers = {key.lower(): value for key, value in answer.headers.items()}
     answer.close()
     return provider.wire.failure(
-        Failure(provider=provider, model=name, status=answer.status, body=body, headers=headers)
+        Failure(
+            provider=provider,
+            model=name,
+            status=answer.status,
+            body=body,
+            headers=headers,
+            now=clock.now(),
+        )
     )
 
 

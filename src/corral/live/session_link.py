@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
+from msgspec.structs import replace
+
 from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
-from corral.live.records import LiveRun, Pending
+from corral.live.records import LiveRun, Pending, State
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -68,6 +70,12 @@ class SessionLink:
         else:
             self.entry.update(run, controls)
         return self.entry
+
+    def show_limit(self, until: float | None) -> None:
+        """Show that the turn waits for a rate limit until then, or (None) that it goes on."""
+        if self.entry is not None:
+            state: State = "running" if until is None else "rate_limited"
+            self.entry.update(replace(self.entry.run, state=state, until=until))
 
     def turn_ended(self) -> None:
         if self.entry is not None:

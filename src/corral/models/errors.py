@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.errors import CorralError
+from corral.models.reset_headers import resets_at
 from corral.models.spec import Failure, Provider
 
 BY_STATUS: dict[int, type[CorralError]] = {
@@ -80,6 +81,8 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     """The vendor's own error code."""
     retry_after: float | None = None
+    resets_at: float | None = None
+    """When the limit ends, in seconds since 1970."""
     spent: bool = False
     """A quota is spent, and waiting does not help."""
     is_transient: bool = False
@@ -93,10 +96,25 @@ def error_from_failure(
 ) -> CorralError:
     """The error for a response whose status is not a success."""
     facts = facts or ErrorFacts()
-    if facts.retry_after is None:
+    if facts.retry_after is None and facts.resets_at is None:
         facts = replace(facts, retry_after=retry_after_header(failure.headers))
     text = message or _body_excerpt(failure.body) or f"HTTP {failure.status}"
-    return vendor_error(failure.provider, text, facts, status=failure.status, model=failure.model)
+    error = vendor_error(failure.provider, text, facts, status=failure.status, model=failure.model)
+    if isinstance(error, errors.RateLimited):
+        _add_reset(error, failure)
+    return error
+
+
+def _add_reset(error: CorralError, failure: Failure) -> None:
+    """Add the time at which the limit ends, if it is known. A spent quota does not end with the
+    limits in the headers."""
+    if error.resets_at is None and error.retry_after is not None and failure.now:
+        error.resets_at = failure.now + error.retry_after
+    elif error.resets_at is None and not isinstance(error, errors.QuotaSpent):
+        wire = failure.provider.wire
+        resets = [name for field, name in wire.rate_limit_headers.items() if "reset" in field]
+        names = (*resets, *wire.reset_headers)
+        error.resets_at = resets_at(names, failure.headers, failure.now)
 
 
 def vendor_error(
@@ -125,6 +143,7 @@ def vendor_error(
         hint=hint,
         retryable=False if kind is errors.TimedOut else None,
         retry_after=facts.retry_after,
+        resets_at=facts.resets_at,
         provider=provider.name,
         http_status=status,
         provider_code=facts.code or facts.name,

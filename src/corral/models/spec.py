@@ -85,6 +85,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The error for a response whose status is not a success."""
     rate_limit_headers: Mapping[str, str] = {}
     """Field of ``RateLimit`` → the header that holds it."""
+    reset_headers: tuple[str, ...] = ()
+    """Further headers with the time at which a limit ends."""
     last_event_may_be_open: bool = False
     """The last event of a stream counts even without a blank line after it."""
     billed_paths: tuple[str, ...] = ()
@@ -109,6 +111,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: Mapping[str, str]
     """Names in lower case."""
+    now: float = 0.0
+    """When it came, in seconds since 1970; 0 if that is not known."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,6 +112,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     files_complete: bool = True
     denied_complete: bool = True
     resume_token: str | None = None
+    waited: float = 0.0
+    """Seconds of waits for rate limits."""
 
 
 class _Spent(NamedTuple):
@@ -229,6 +231,7 @@ class EventNormalizer:
             denied_complete=ending.denied_complete,
             resume_token=ending.resume_token,
             duration_ms=max(0, round((ts - self._started) * 1000)),
+            waited_ms=round(ending.waited * 1000),
             error=error.event() if error else None,
         )
         self._emit(done, ts, out)

@@ -270,8 +270,11 @@ class Pool:
         asks = self._ask is not None
         hook, given = self._on_tool_call, self._budget
         made = prepare(self._agent, options, has_asker=asks, on_tool_call=hook, budget=given)
-        # One budget for all prompts.
-        return made if self._prepared is None else replace(made, budget=self._prepared.budget)
+        if self._prepared is None:
+            return made
+        # One budget for all prompts, and the waits of processes that they share.
+        budget, waits = self._prepared.budget, self._prepared.limit_waits
+        return replace(made, budget=budget, limit_waits=waits)
 
     def _check_shareable(self, prompt: PreparedRun) -> None:
         """Raises ``ConfigError`` where the pool's processes cannot serve this prompt."""

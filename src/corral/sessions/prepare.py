@@ -43,7 +43,7 @@ from corral.errors import (
     UntrustedFolder,
 )
 from corral.nesting import decode_json
-from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, check_prompt
+from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, check_prompt, fallback_agents
 from corral.policy import Policy, is_narrower
 from corral.prompt import Prompt
 from corral.protected_paths import Links
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
     from corral.system.hook_socket import HookSocket
+    from corral.system.rate_limits import LimitWaits
     from corral.system.sandbox.sandbox import Sandbox, Support
 
 COMMON = frozenset(
@@ -93,6 +94,8 @@ COMMON = frozenset(
         "max_total_tokens",
         "max_calls",
         "on_budget",
+        "on_limit",
+        "max_wait",
     }
 )
 """Options that every agent has; any other it must name in ``supports``."""
@@ -133,6 +136,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why corral does not count the model calls."""
     budget: Budget | None = None
     """What the model calls may use."""
+    limit_waits: LimitWaits | None = None
+    """The waits for rate limits; None if the run fails at one."""
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose
@@ -276,6 +281,7 @@ def prepare(
         meter=None if isinstance(route, str) else route,
         meter_reason=route if isinstance(route, str) else None,
         budget=_budget(agent, run, route, budget),
+        limit_waits=_limit_waits(run),
         compiled=decision.compiled,
         sandbox=decision.sandbox,
         sandbox_reason=decision.reason,
@@ -343,7 +349,7 @@ def for_prompt(
         own_tools=session.run.own_tools,
         on_tool_call=on_tool_call,
     )
-    return msgspec.structs.replace(prepared, budget=session.budget)
+    return msgspec.structs.replace(prepared, budget=session.budget, limit_waits=session.limit_waits)
 
 
 def check_narrower(policy: Policy, session: PreparedRun) -> None:
@@ -452,6 +458,17 @@ def _budget(
     from corral.sessions.budget import Budget
 
     return Budget(**limits, on_budget=run.on_budget, parent=parent)
+
+
+def _limit_waits(run: RunOptions) -> LimitWaits | None:
+    """Raises ``UnknownAgent`` for a fallback that does not exist."""
+    if run.on_limit == "fail":
+        return None
+    from corral.system.rate_limits import LimitWaits
+
+    for name in fallback_agents(run.on_limit):
+        config.find_agent(name)
+    return LimitWaits(run.max_wait if run.on_limit == "wait" else 0.0)
 
 
 def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from corral.sessions.budget import Budget
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
+    from corral.system.rate_limits import LimitState, LimitWaits
     from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
@@ -236,6 +237,7 @@ class Turn(Generic[T_co]):
             if self._previous is not None:
                 ending.push_async_callback(self._previous.close)
             self._state = "closed"
+            self._forget_limits()
             _running.discard(self)
             self._stop_publishing()
             if self._deadlines is not None:
@@ -325,7 +327,10 @@ class Turn(Generic[T_co]):
             self._normalizer = self._normalizer or self._new_normalizer(started)
             self._failure = error
         self._state = "running"
-        self._deadlines = Deadlines(self._prepared.run, self._on_deadline, self._prepared.budget)
+        prepared, waits = self._prepared, self._prepared.limit_waits
+        self._deadlines = Deadlines(prepared.run, self._on_deadline, prepared.budget, waits)
+        if waits is not None:
+            waits.add_listener(self._on_limit)
         self._watch_network()
         self._mark_shared_folders()
         if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
@@ -417,6 +422,7 @@ class Turn(Generic[T_co]):
         self._store_text(batch)
         deadlines.stop()
         self._state = "over"
+        self._forget_limits()
         _running.discard(self)
         error = await self._find_error(normalizer)
         answer, output = self._builder.answer(), None
@@ -425,7 +431,7 @@ class Turn(Generic[T_co]):
         if error is not None:
             self._backend.add_facts(error)
             error.agent_version = self._prepared.program.version
-            if error.retry_after is not None:
+            if error.retry_after is not None and error.resets_at is None:
                 error.resets_at = time.time() + error.retry_after
         files, complete = await self._files(normalizer)
         await self._save_diff(files)
@@ -446,6 +452,7 @@ class Turn(Generic[T_co]):
             files_complete=complete,
             denied_complete=self._reports_every_denial(),
             resume_token=self._record.meta.id if resumable and self._is_kept else None,
+            waited=deadlines.waited,
         )
         batch += normalizer.close(time.time(), error, ending)
         self._stop_publishing()
@@ -674,6 +681,18 @@ class Turn(Generic[T_co]):
             self._failure = error
             self._backend.end_soon()
 
+    def _on_limit(self, state: LimitState | None) -> None:
+        """A wait for a rate limit has started, or ended (None)."""
+        if state is not None and isinstance(self._backend, HasService):
+            self._backend.emit(state.event())
+        link = self.publish() if state is not None else self._record.link
+        if link is not None:
+            link.show_limit(None if state is None else state.until)
+
+    def _forget_limits(self) -> None:
+        if self._prepared.limit_waits is not None:
+            self._prepared.limit_waits.remove_listener(self._on_limit)
+
     def _mark_shared_folders(self) -> None:
         our_folder = self._prepared.cwd + os.sep
         for other in _running:
@@ -689,12 +708,16 @@ class Deadlines:
         run: RunOptions,
         on_expired: Callable[[CorralError | None], None],
         budget: Budget | None = None,
+        waits: LimitWaits | None = None,
     ) -> None:
         """``on_expired`` is called once with the error, or with None if a finished agent does
         not exit. It is held weakly: a timer must not keep a dropped turn alive. Time in which a
-        model call waits for ``budget`` to be raised does not count."""
+        model call waits for ``budget`` to be raised, or for a rate limit (``waits``), does not
+        count."""
         self._run = run
         self._budget = budget
+        self._waits = waits
+        self._waited_before = 0.0 if waits is None else waits.waited
         self._on_expired = weakref.WeakMethod(on_expired)
         self._loop = asyncio.get_running_loop()
         self._started = self._last_activity = self._loop.time()
@@ -703,6 +726,11 @@ class Deadlines:
         self._waiting = False
         self._handle: asyncio.TimerHandle | None = None
         self._arm(min(run.startup_timeout, run.timeout))
+
+    @property
+    def waited(self) -> float:
+        """Seconds of this turn in which it waited for rate limits."""
+        return 0.0 if self._waits is None else self._waits.waited - self._waited_before
 
     def start_waiting(self) -> None:
         """The caller waits for the agent from now on."""
@@ -749,7 +777,14 @@ class Deadlines:
             self._last_activity = now
             self._arm(PAUSE_INTERVAL)
             return
-        total = self._started + run.timeout - now
+        waited, last_activity = 0.0, self._last_activity
+        if self._waits is not None:
+            if self._waits.is_waiting:
+                self._arm(PAUSE_INTERVAL)
+                return
+            waited = self.waited
+            last_activity = max(last_activity, now - self._waits.seconds_since_wait)
+        total = self._started + waited + run.timeout - now
         if self._finished:  # an answered turn stays answered, whichever deadline passes
             self._report(None)
             return
@@ -757,10 +792,10 @@ class Deadlines:
             self._report(_total_timeout(run))
             return
         if not self._alive:
-            left = self._started + run.startup_timeout - now
+            left = self._started + waited + run.startup_timeout - now
             error: CorralError = _startup_timeout(run)
         elif self._waiting:
-            left = self._last_activity + run.idle_timeout - now
+            left = last_activity + run.idle_timeout - now
             error = _idle_timeout(run)
         else:
             left, error = run.idle_timeout, _idle_timeout(run)

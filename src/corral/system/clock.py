@@ -15,6 +15,14 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
+def time_of_day(moment: float) -> str:
+    """A time in seconds since 1970 as the local time, such as ``15:04:05``; with the date if it is
+    on another day."""
+    local = time.localtime(moment)
+    is_today = local[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
+
+
 class Stopwatch:
     """Measures time from when it was made. Adjustments of the clock have no effect."""
 

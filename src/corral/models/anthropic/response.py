@@ -318,6 +318,7 @@ _ERROR_TYPES = {
     402: "billing_error",
     403: "permission_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     504: "timeout_error",
 }
 

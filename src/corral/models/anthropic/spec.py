@@ -11,6 +11,9 @@ LIMITS = {
     for kind in ("requests", "tokens")
     for fact in ("limit", "remaining", "reset")
 }
+RESETS = tuple(
+    f"anthropic-ratelimit-{kind}-reset" for kind in ("unified", "input-tokens", "output-tokens")
+)
 
 WIRE = Wire(
     name="anthropic",
@@ -19,6 +22,7 @@ WIRE = Wire(
     read=read,
     failure=failure,
     rate_limit_headers=LIMITS,
+    reset_headers=RESETS,
     billed_paths=("/messages",),
     free_paths=("/messages/count_tokens",),
     error_body=error_body,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.models.chat.request import ask_for_usage, encode
 from corral.models.chat.response import is_usage_event, read, translator
-from corral.models.openai.errors import LIMITS, error_body, failure
+from corral.models.openai.errors import LIMITS, RESETS, error_body, failure
 from corral.models.spec import Provider, Wire
 
 WIRE = Wire(
@@ -14,6 +14,7 @@ WIRE = Wire(
     read=read,
     failure=failure,
     rate_limit_headers=LIMITS,
+    reset_headers=RESETS,
     billed_paths=("/chat/completions",),
     error_body=error_body,
     ask_for_usage=ask_for_usage,

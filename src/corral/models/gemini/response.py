@@ -9,6 +9,7 @@ import msgspec
 from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.model_types import Reason
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
+from corral.models.reset_headers import next_midnight
 from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Json, JsonObject, Usage
@@ -203,9 +204,14 @@ _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
+    429: "RESOURCE_EXHAUSTED",
     502: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+
+
+_QUOTA_ZONE = "America/Los_Angeles"
+"""A daily quota resets at midnight there."""
 
 
 def error_body(status: int, message: str) -> JsonObject:
@@ -248,8 +254,17 @@ def _error(
                 name = "UNAUTHENTICATED"  # though the status is 400
             case _:
                 pass
+    day_ends = None
+    if spent and failure is not None:
+        day_ends = next_midnight(_QUOTA_ZONE, failure.now)
     facts = ErrorFacts(
-        name=name, code=code, retry_after=delay, spent=spent, is_transient=is_transient
+        name=name,
+        code=code,
+        # The delay that comes with the quota of a day is that of a minute.
+        retry_after=None if spent else delay,
+        resets_at=day_ends,
+        spent=spent,
+        is_transient=is_transient,
     )
     if failure is not None:
         return error_from_failure(failure, error.message, facts)

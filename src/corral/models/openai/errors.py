@@ -20,6 +20,9 @@ LIMITS = {
     "tokens_reset": "x-ratelimit-reset-tokens",
 }
 
+RESETS = ("x-ratelimit-reset",)
+"""Sent by other servers with the same format."""
+
 REFUSED = frozenset(
     {
         "bio_policy",
@@ -58,7 +61,7 @@ _IMAGE = re.compile(r"(invalid|unsupported|empty|failed_to_download)_image|^imag
 _WAIT = re.compile(r"try again in (?:(\d+)m(?!s))?(?:([\d.]+)(ms|s))?", re.IGNORECASE)
 
 
-_ERROR_CODES = {401: "invalid_api_key", 402: "budget_exceeded"}
+_ERROR_CODES = {401: "invalid_api_key", 402: "budget_exceeded", 429: "rate_limit_exceeded"}
 
 
 def error_body(status: int, message: str) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.models.openai.errors import LIMITS, error_body, failure
+from corral.models.openai.errors import LIMITS, RESETS, error_body, failure
 from corral.models.openai.request import encode
 from corral.models.openai.response import read, translator
 from corral.models.spec import Provider, Wire
@@ -14,6 +14,7 @@ WIRE = Wire(
     read=read,
     failure=failure,
     rate_limit_headers=LIMITS,
+    reset_headers=RESETS,
     billed_paths=("/responses", "/responses/compact"),
     error_body=error_body,
 )
