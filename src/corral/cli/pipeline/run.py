@@ -352,9 +352,11 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
 
 
 def _require_engine() -> None:
+    from corral.durable.dbos import lean_import
     from corral.durable.dbos.database import require
 
     require()
+    lean_import.load()
 
 
 def _require_no_questions(graph: Graph) -> None:
