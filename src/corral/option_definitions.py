@@ -302,6 +302,7 @@ DEFINITIONS = (
         "on_budget",
         "At such a limit: end the run, or hold the next model call until the limit is raised.",
         "Limits",
+        ("--on-budget",),
         choices=("stop", "pause"),
         default="stop",
     ),

@@ -1,4 +1,4 @@
-"""Small value types: JSON, usage, cost, file changes, denied calls, MCP servers; slugs and paths.
+"""Small value types: JSON, usage, cost, budgets, changed files, MCP servers; slugs and paths.
 
 ``Json`` is the type of every value that came from a JSON decoder (``msgspec.json.decode`` returns
 ``Any``, so ``value: Json = msgspec.json.decode(data)`` needs no cast). The ``as_...`` and
@@ -242,6 +242,19 @@ def slug(text: str, *, limit: int, allowed: str = "", fill: str = "-", default: 
     """
     name = re.sub(f"[^A-Za-z0-9{re.escape(allowed)}]", fill, text)
     return name.strip(f"{fill}.")[:limit].rstrip(f"{fill}.") or default
+
+
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits of a budget, and what is spent: US dollars, tokens and model calls."""
+
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_calls: int | None = None
+    cost: float = 0.0
+    tokens: int = 0
+    calls: int = 0
+    is_paused: bool = False
+    """A call waits until a limit is raised."""
 
 
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from support.view_server import Transcript, tool_call
 
 from corral import events
+from corral.values import Cost, Usage
 from corral.view import logs
 from corral.view.items import ItemBuilder, decode
 from corral.view.log_pages import item_body, item_page, raw_page
 from corral.view.logs import PAGE, LogFile, TurnIndex, read_tail
-from corral.view.session_logs import DETAIL_BUDGET, SessionLogs
+from corral.view.session_logs import DETAIL_BUDGET, SessionLogs, read_end
 
 
 @given(
@@ -178,6 +179,32 @@ def test_the_turns_of_a_log_are_found_in_steps_and_when_it_grows(tmp_path: Path)
     facts = sessions.facts(log.path, logs.SCAN)
     assert len(facts.turns) == 4
     assert not facts.is_finished
+
+
+def test_the_model_calls_of_a_turn_that_runs_are_counted_as_they_come(tmp_path: Path) -> None:
+    log = Transcript(tmp_path, "20260101-000000-abcdef")
+    call = events.ModelCall("m", Usage(10, 2), Cost(0.25, "metered"))
+    log.begin()
+    log.add(call, call)
+    log.end()
+    log.begin("the second prompt")
+    sessions = SessionLogs()
+    assert sessions.facts(log.path, logs.SCAN).usage.total == 120
+    for count in (1, 2):
+        log.add(call, events.Text('{"type":"model_call"'))
+        turn = sessions.facts(log.path, logs.SCAN).turns[-1]
+        assert (turn.usage.total, turn.cost) == (12 * count, Cost(0.25 * count, "metered"))
+    with log.path.open("ab") as file:
+        file.write(b'{"type":"model_call","model":"m"')  # it is being written
+    assert sessions.facts(log.path, logs.SCAN).turns[-1].usage.total == 24
+    with log.path.open("ab") as file:
+        file.write(b',"usage":{"input":1,"output":1}}\n')
+    assert sessions.facts(log.path, logs.SCAN).turns[-1].usage.total == 26
+    log.end()
+    facts = sessions.facts(log.path, logs.SCAN)
+    assert (facts.turns[-1].usage.total, facts.turns[-1].cost.usd) == (120, 0.5)
+    end = read_end(log.path)
+    assert (end.context, end.model) == (2, "m")
 
 
 def test_a_log_of_two_gigabytes_is_opened_without_reading_it(tmp_path: Path) -> None:

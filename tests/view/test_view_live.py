@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import aiohttp
 import pytest
+from support.builtin_agent import MODELS, model_env
 from support.live_runs import pending_request, running
 from support.scripted_acp import agent
 from support.view_server import WAIT, ViewServer, running_view
@@ -16,6 +17,8 @@ from support.webhook import webhook
 import corral
 from corral.events import PermissionDecision
 from corral.run_kwargs import RunKwargs
+from corral.sessions import turn
+from corral.testing import Call, ModelServer, Turn, say
 
 pytestmark = pytest.mark.whole_program
 ASK = "ask execute make it"
@@ -63,8 +66,9 @@ async def test_a_permission_is_answered_once_and_a_session_is_cancelled(
             for _ in range(2)
         ]
         assert [status for status, _ in answers] == [200, 409]
-        status, refused = await view.post(f"{path}/budget", {"add": 1.0})
-        assert status == 409
+        for control, body in (("budget", {"cost": 1.0}), ("steer", {"text": "faster"})):
+            status, refused = await view.post(f"{path}/{control}", body)
+            assert (status, refused["error"]["code"]) == (409, "refused")
         (workspace / "go").touch()
         events = await task
         made = next(event for event in events if isinstance(event, PermissionDecision))
@@ -114,3 +118,65 @@ async def test_a_one_time_token_answers_without_the_cookie(tmp_path: Path, works
                 assert response.status == 409
         made = next(each for each in await task if isinstance(each, PermissionDecision))
         assert (made.decision, made.rule) == ("deny", "answered with a link")
+
+
+async def test_an_agent_is_steered_and_its_budget_is_raised(
+    tmp_path: Path, workspace: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    wait = f"until [ -e {workspace}/go ]; do sleep 0.02; done"
+    usage = {"input": 1_000, "output": 24}
+    script = [Turn(calls=[Call("shell", {"command": wait})], usage=usage), say("done")]
+    lane = model_server.lane("view-live-steer", script)
+    budget = corral.Budget(max_cost=5.0, max_calls=1, on_budget="pause")
+    options: RunKwargs = {"cwd": workspace, "policy": "all", "env": model_env(lane), "timeout": 60}
+    options["model"] = MODELS["gemini"]
+    with running_view(tmp_path / "corral-home") as view:
+        work = corral.run(None, "go", budget=budget, **options)
+        task = asyncio.create_task(work)
+        about = await running()
+        path = f"/api/sessions/{about.id}"
+
+        async def calls(wanted: int) -> Any:
+            async with asyncio.timeout(WAIT):
+                while (found := await view.get(path))["budgets"][0].get("calls") != wanted:
+                    await asyncio.sleep(0.1)
+            return found
+
+        detail = await calls(1)
+        assert detail["facts"]["can_steer"]
+        assert (detail["context"], detail["context_window"]) == (1_024, 1_048_576)
+        (known,) = detail["budgets"]
+        assert (known["max_cost"], known["max_calls"], known["tokens"]) == (5.0, 1, 1_024)
+        assert detail["summary"]["cost_usd"] == known["cost"] > 0
+        assert (await view.post(f"{path}/steer", {"text": " "}))[0] == 409
+        assert (await view.post(f"{path}/steer", {"text": "Use tabs"}))[0] == 200
+        (workspace / "go").touch()
+        detail = await state_of(view, about.id, "paused")
+        assert detail["summary"]["state_text"] == "paused: the budget is used up"
+        (listed,) = (await view.get("/api/runs", state="paused"))["runs"]
+        assert (listed["id"], listed["live"]) == (about.id, True)
+        for wrong in ({}, {"calls": -1}, {"tokens": 5}, {"cost": 1e300}):
+            assert (await view.post(f"{path}/budget", wrong))[0] == 409, wrong
+        assert (await view.post(f"{path}/budget", {"calls": 2}))[0] == 200
+        assert (await task).text == "done"
+        detail = await state_of(view, about.id, "success")
+    assert "Use tabs" in "\n".join(lane.requests[1].texts)
+    (known,) = detail["budgets"]
+    assert (known["max_calls"], known["calls"]) == (3, 2)
+    assert not detail["facts"]["can_steer"]
+
+
+async def test_a_person_who_is_the_agent_answers_over_http(tmp_path: Path, workspace: Path) -> None:
+    with running_view(tmp_path / "corral-home") as view:
+        work = corral.run("manual", "Is it green?", via="file", cwd=workspace, timeout=60)
+        task = asyncio.create_task(work)
+        about = await running()
+        detail = await state_of(view, about.id, "waiting_person")
+        (pending,) = detail["pending"]
+        assert (pending["kind"], pending["title"]) == ("question", "Is it green?")
+        path = f"/api/sessions/{about.id}/answer"
+        assert (await view.post(path, {"text": " "}))[0] == 400
+        assert (await view.post(path, {"text": "Yes, it is."}))[0] == 200
+        assert (await task).text == "Yes, it is."
+        assert (await view.post(path, {"text": "again"}))[0] == 409

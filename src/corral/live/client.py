@@ -136,10 +136,19 @@ def steer(run: str, text: str) -> None:
     _send(process, Request(do="steer", run=live.id, text=text))
 
 
-def add_budget(run: str, amount: float) -> None:
-    """Raise the budget of a run that is paused because it is spent. Raises ``LiveError``."""
+def add_budget(
+    run: str, cost: float | None = None, *, tokens: int | None = None, calls: int | None = None
+) -> None:
+    """Raise the limits of a run's budget: ``cost`` in USD, ``tokens`` and ``calls``. A run that is
+    paused because its budget is spent goes on. Raises ``LiveError``, also for a limit that the
+    budget does not have.
+
+    ::
+
+        corral.live.add_budget("last", 1.50)
+    """
     process, live = _require(run)
-    _send(process, Request(do="budget", run=live.id, amount=amount))
+    _send(process, Request(do="budget", run=live.id, cost=cost, tokens=tokens, calls=calls))
 
 
 def pipeline_gate(run: str) -> LiveError:

@@ -55,7 +55,7 @@ from corral.live.records import (
     Request,
 )
 from corral.system import environment, local_socket, paths, platform
-from corral.values import MAX_USD
+from corral.values import MAX_TOKENS, MAX_USD
 
 _log = logging.getLogger("corral.live")
 
@@ -86,8 +86,8 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     loop: asyncio.AbstractEventLoop
     cancel: Callable[[], None] | None = None
     steer: Callable[[str], None] | None = None
-    add_budget: Callable[[float], None] | None = None
-    """Raise the limit on the cost by this amount in USD."""
+    add_budget: Callable[[float | None, int | None, int | None], None] | None = None
+    """Raise the limits of the budget, by USD, tokens and calls."""
     cancel_hint: str | None = None
     """What to do instead if it cannot be cancelled here."""
 
@@ -183,7 +183,12 @@ class Entry:
             for each in self.questions.values()
         )
         state = "waiting_permission" if pending else self.run.state
-        return replace(self.run, pending=(*self.run.pending, *pending), state=state)
+        return replace(
+            self.run,
+            pending=(*self.run.pending, *pending),
+            state=state,
+            can_steer=self.controls.steer is not None,
+        )
 
 
 class Publisher:
@@ -322,7 +327,7 @@ class Publisher:
         elif request.do == "steer":
             _steer(entry, request.text)
         else:
-            _add_budget(entry, request.amount)
+            _add_budget(entry, request)
         return Reply()
 
     def _find(self, run: str) -> Entry:
@@ -379,19 +384,27 @@ def _cancel(entry: Entry) -> None:
     _on_loop(entry, cancel)
 
 
-def _add_budget(entry: Entry, amount: float) -> None:
+def _add_budget(entry: Entry, request: Request) -> None:
     add = entry.controls.add_budget
     if add is None:
         raise _error("refused", f"{entry.run.id} has no budget that can be raised")
-    if not 0 < amount <= MAX_USD:
-        raise _error("refused", f"a budget cannot be raised by {amount:g}")
-    _on_loop(entry, lambda: add(amount))
+    amounts = request.cost, request.tokens, request.calls
+    if all(amount is None for amount in amounts):
+        raise _error("refused", "by how much is the budget to be raised?")
+    for amount, most in zip(amounts, (MAX_USD, MAX_TOKENS, MAX_TOKENS), strict=True):
+        if amount is not None and not 0 < amount <= most:
+            raise _error("refused", f"a budget cannot be raised by {amount:g}")
+    _on_loop(entry, lambda: add(*amounts))
 
 
 def _steer(entry: Entry, text: str) -> None:
     steer = entry.controls.steer
     if steer is None:
-        raise _error("refused", f"{entry.run.id} takes no text while it works")
+        raise _error(
+            "refused",
+            f"{entry.run.agent or entry.run.id} cannot be steered while it works",
+            "Give it another prompt once it has answered.",
+        )
     _on_loop(entry, lambda: steer(text))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Decision
-from corral.values import Json
+from corral.values import BudgetState, Json
 
 VERSION = 1
 
@@ -62,6 +62,10 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the run, or its current turn, started."""
     until: float | None = None
     """When a limit ends, in the states ``rate_limited`` and ``paused``."""
+    can_steer: bool = False
+    """Whether its agent takes a text while it works."""
+    budgets: tuple[BudgetState, ...] = ()
+    """Its budget, then those that this one is part of."""
     pending: tuple[Pending, ...] = ()
 
 
@@ -97,7 +101,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     by: str = ""
     """How the answer was given, for the one who comes second."""
-    amount: float = 0.0
+    cost: float | None = None
+    """USD by which the budget is raised."""
+    tokens: int | None = None
+    calls: int | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -4,9 +4,11 @@ messages that it sends (``notify``)."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
@@ -39,6 +41,8 @@ class SessionLink:
         self.problems: list[str] = []
         """Messages that could not be sent, and why."""
         self._notifier: notify.Notifier | None = None
+        self._end_watch: Callable[[], None] = _nothing
+        """Ends the watch on the budget."""
 
     def publish(
         self,
@@ -65,6 +69,10 @@ class SessionLink:
             steer=None if steer is None else steer_turn,
             add_budget=_raiser(budget),
         )
+        self._unwatch()
+        if budget is not None:
+            run = _with_budget(run, budget)
+            self._end_watch = self._watch(budget)
         if self.entry is None:
             self.entry = current().add(run, controls)
         else:
@@ -77,12 +85,36 @@ class SessionLink:
             state: State = "running" if until is None else "rate_limited"
             self.entry.update(replace(self.entry.run, state=state, until=until))
 
+    def _watch(self, budget: Budget) -> Callable[[], None]:
+        """Show what is spent from now on, and whether a call waits. A budget may live longer than
+        the session, and calls back in any thread."""
+        loop, weak = asyncio.get_running_loop(), weakref.ref(self)
+
+        def show() -> None:
+            link = weak()
+            entry = None if link is None else link.entry
+            if entry is not None and (run := _with_budget(entry.run, budget)) != entry.run:
+                entry.update(run)
+
+        def changed() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(show)
+
+        *_, outermost = budget.chain()
+        return outermost.on_change(changed)
+
+    def _unwatch(self) -> None:
+        end, self._end_watch = self._end_watch, _nothing
+        end()
+
     def turn_ended(self) -> None:
+        self._unwatch()
         if self.entry is not None:
             self.entry.set_idle()
 
     def close(self) -> None:
         """The session is closed."""
+        self._unwatch()
         if self.entry is not None:
             self.entry.close()
             self.entry = None
@@ -114,11 +146,29 @@ class SessionLink:
         self.problems.append(problem)
 
 
-def _raiser(budget: Budget | None) -> Callable[[float], None] | None:
-    """How the limit on the cost is raised; None without such a limit."""
-    if budget is None or budget.max_cost is None:
+def _nothing() -> None:
+    pass
+
+
+def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:
+    """The run with what is spent now, and whether a call waits."""
+    states = budget.states()
+    is_paused = any(each.is_paused for each in states)
+    state = run.state
+    if is_paused and state == "running":
+        state = "paused"
+    elif not is_paused and state == "paused":
+        state = "running"
+    return replace(run, budgets=states, state=state)
+
+
+def _raiser(
+    budget: Budget | None,
+) -> Callable[[float | None, int | None, int | None], None] | None:
+    """How the limits are raised; None without a budget."""
+    if budget is None:
         return None
-    return lambda amount: budget.add(cost=amount)
+    return lambda cost, tokens, calls: budget.add(cost=cost, tokens=tokens, calls=calls)
 
 
 def live_run(

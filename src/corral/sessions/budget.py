@@ -24,6 +24,7 @@ import msgspec
 
 from corral.errors import BudgetExceeded, ConfigError
 from corral.options import OnBudget
+from corral.values import BudgetState
 
 HINT = "Raise the limit and resume the session, or ask for less."
 
@@ -121,16 +122,24 @@ class Budget:
         """Reserve an estimate for one call in this budget and all that it is part of."""
         chain = list(self.chain())
         with _lock:
-            for budget in chain:
-                text = budget._shortage(amount)
-                if text:
-                    alone = not budget._in_flight
-                    budget.is_paused = alone and budget.pauses
-                    return Shortage(text, budget, not alone or budget.pauses)
-            for budget in chain:
-                budget.is_paused = False
-                budget._in_flight += 1
-                budget._reserved += amount
+            before = [budget.is_paused for budget in chain]
+            found = self._reserve(chain, amount)
+            is_changed = before != [budget.is_paused for budget in chain]
+        if is_changed:
+            self._notify()
+        return found
+
+    def _reserve(self, chain: list[Budget], amount: Spent) -> Reservation | Shortage:
+        for budget in chain:
+            text = budget._shortage(amount)
+            if text:
+                alone = not budget._in_flight
+                budget.is_paused = alone and budget.pauses
+                return Shortage(text, budget, not alone or budget.pauses)
+        for budget in chain:
+            budget.is_paused = False
+            budget._in_flight += 1
+            budget._reserved += amount
         return Reservation(self, amount)
 
     def record(self, used: Spent) -> None:
@@ -152,8 +161,8 @@ class Budget:
             raise BudgetExceeded(f"the budget is spent: {text}", hint=HINT)
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have ``listener`` called when something is released or raised. Returns the function that
-        ends that."""
+        """Have ``listener`` called when something is released or raised, and when a call starts or
+        ends to wait for that. Returns the function that ends that."""
         with _lock:
             self._listeners.append(listener)
 
@@ -162,6 +171,21 @@ class Budget:
                 self._listeners.remove(listener)
 
         return remove
+
+    def states(self) -> tuple[BudgetState, ...]:
+        """The limits and what is spent: of this budget, then of those that it is part of."""
+        return tuple(
+            BudgetState(
+                max_cost=each.max_cost,
+                max_total_tokens=each.max_total_tokens,
+                max_calls=each.max_calls,
+                cost=each.spent.cost,
+                tokens=each.spent.tokens,
+                calls=each.spent.calls,
+                is_paused=each.is_paused,
+            )
+            for each in self.chain()
+        )
 
     def chain(self) -> Iterator[Budget]:
         """This budget, then those that it is part of."""

@@ -347,7 +347,7 @@ class Session:
             redactor=redactor,
             before=self._turn,
             checks=TurnChecks(self._tools_error, self._answers, typed),
-            steer=WeakMethod(self.steer),
+            steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
         return self._turn
 
@@ -376,17 +376,16 @@ class Session:
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steerable:
-        driver = (
-            self._get_driver()
-            if isinstance(self._require_open()[0].agent.transport, InProcess)
-            else None
-        )
+        driver = self._get_driver() if self._is_in_process() else None
         if not isinstance(driver, Steerable):
             raise ConfigError(
                 f"{self._agent} cannot be steered while it works",
                 hint="Give it another prompt once it has answered.",
             )
         return driver
+
+    def _is_in_process(self) -> bool:
+        return isinstance(self._require_open()[0].agent.transport, InProcess)
 
     def _get_driver(self) -> Driver:
         if self._driver is None:

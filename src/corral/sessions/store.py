@@ -27,7 +27,7 @@ from corral.events import Event, from_json
 from corral.id_lookup import LAST, find_id
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
-from corral.values import Usage
+from corral.values import BudgetState, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +71,8 @@ class Meta(msgspec.Struct, omit_defaults=True):
     spent_by_model: dict[str, Usage] = {}
     label: str | None = None
     """The option ``label``; a resumed session keeps it unless another is given."""
+    budgets: tuple[BudgetState, ...] = ()
+    """The budget at the end of the last turn, then those that it was part of."""
 
 
 _encoder = msgspec.json.Encoder()

@@ -589,6 +589,7 @@ class Turn(Generic[T_co]):
         meta.status = error.status if error else "success"
         meta.model = (normalizer.finish.model if normalizer.finish else None) or meta.model
         meta.title = meta.title or self._title()
+        meta.budgets = () if self._prepared.budget is None else self._prepared.budget.states()
         meta.session_id = normalizer.session_id if resumable else self._previous_session_id
         if self._record.is_pooled:
             meta.lost = POOLED

@@ -29,6 +29,9 @@ SCAN = 1024 * 1024
 """Bytes that are searched at once for the beginnings of turns."""
 INIT, DONE = b'\n{"type":"init"', b'\n{"type":"done"'
 """How the first and the last event of a turn begin: a raw newline is never inside an event."""
+CALL = b'\n{"type":"model_call"'
+MAX_CALLS = 10_000
+"""Model calls of the last turn whose places are remembered."""
 
 
 class Line(NamedTuple):
@@ -166,6 +169,8 @@ class TurnMarks(NamedTuple):
     """Offsets of the first events."""
     ends: list[int]
     """Offsets of the last events."""
+    calls: list[int]
+    """Offsets of the model calls of the last turn."""
     is_complete: bool
 
 
@@ -179,28 +184,33 @@ class TurnIndex:
         self._searched = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
+        self._calls: list[int] = []
 
     def advance(self, log: LogFile, budget: int) -> TurnMarks:
         """Search at most ``budget`` further bytes."""
         with self._lock:
             if log.identity != self._identity or log.size < self._searched:
                 self._identity, self._searched = log.identity, 0
-                self._starts, self._ends = [], []
+                self._starts, self._ends, self._calls = [], [], []
             while self._searched < log.size and budget > 0:
                 self._search(log)
                 budget -= SCAN
-            return TurnMarks([*self._starts], [*self._ends], self._searched >= log.size)
+            is_complete = self._searched >= log.size
+            return TurnMarks([*self._starts], [*self._ends], [*self._calls], is_complete)
 
     def _search(self, log: LogFile) -> None:
         # The overlap finds a mark on the border. At the start, a newline is added before the log.
-        start = max(0, self._searched - len(INIT))
+        start = max(0, self._searched - len(CALL))
         data = log.read(start, SCAN + self._searched - start)
         if not start:
             data, start = b"\n" + data, -1
-        for mark, found in ((INIT, self._starts), (DONE, self._ends)):
+        marks = (INIT, self._starts), (DONE, self._ends), (CALL, self._calls)
+        for mark, found in marks:
             for offset in _positions(data, mark):
                 if not found or start + offset + 1 > found[-1]:
                     found.append(start + offset + 1)
+        last = self._starts[-1] if self._starts else 0
+        self._calls = [each for each in self._calls if each > last][:MAX_CALLS]
         self._searched = min(log.size, start + len(data))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from corral.values import Coverage, FileChanged
+from corral.values import BudgetState, Coverage, FileChanged
 
 Kind = Literal["session", "pipeline", "batch"]
 ItemKind = Literal[
@@ -161,6 +161,8 @@ class Facts(msgspec.Struct, kw_only=True):
     tools: list[str] = []
     stderr_tail: str = ""
     pid: int | None = None
+    can_steer: bool = False
+    """Whether a process runs it now, and its agent takes a text while it works."""
     session_id: str | None = None
     """The agent's own id of the session."""
     resume_command: str | None = None
@@ -193,6 +195,12 @@ class SessionDetail(msgspec.Struct, kw_only=True):
     log: LogInfo
     plan: list[PlanStep] = []
     usage: Tokens = msgspec.field(default_factory=Tokens)
+    context: int | None = None
+    """Tokens of the conversation, as the model last got it."""
+    context_window: int | None = None
+    """Tokens that the model takes."""
+    budgets: list[BudgetState] = []
+    """Its budget, then those that this one is part of."""
 
 
 class ToolInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -341,8 +349,12 @@ class TextBody(msgspec.Struct, kw_only=True):
 
 
 class BudgetBody(msgspec.Struct, kw_only=True):
-    add: float
+    """By how much the limits of a budget are raised."""
+
+    cost: float | None = None
     """US dollars."""
+    tokens: int | None = None
+    calls: int | None = None
 
 
 class AnswerBody(msgspec.Struct, kw_only=True):

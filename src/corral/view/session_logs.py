@@ -15,7 +15,7 @@ import msgspec
 
 from corral import events
 from corral.values import Cost, Usage, as_object, as_objects, as_text
-from corral.view.items import decode, plan_steps, tokens
+from corral.view.items import Unreadable, decode, plan_steps, tokens
 from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
 from corral.view.safe_text import plain
@@ -30,8 +30,9 @@ MAX_PROMPT = 500
 """Characters of a prompt in the list of turns."""
 MAX_FILES = 500
 """Changed files of a turn that are listed."""
-PLAN_PAGES = 8
-"""Pages at the end of a log on which the plan is looked for."""
+END_PAGES = 8
+"""Pages at the end of a log on which the plan and the size of the context are looked for."""
+_USAGE = (b'{"type":"usage"', b'{"type":"model_call"')
 
 
 class Turn(msgspec.Struct, kw_only=True):
@@ -68,9 +69,40 @@ class LogFacts(msgspec.Struct, kw_only=True):
         return sum((turn.usage for turn in self.turns), start=Usage())
 
 
+class _CallSums(msgspec.Struct, kw_only=True):
+    """The model calls of a turn that runs, as far as they were read."""
+
+    start: int = -1
+    """Where the turn begins."""
+    count: int = 0
+    usage: Usage = Usage()
+    usd: float | None = None
+
+    def advance(self, log: LogFile, turn: Turn, calls: list[int]) -> None:
+        """Read the calls that are new, and give the turn their sums."""
+        if self.start != turn.info.log_start:
+            self.start, self.count, self.usage, self.usd = turn.info.log_start, 0, Usage(), None
+        for offset in calls[self.count :]:
+            line = log.line_at(offset)
+            call = decode(line) if line is not None else None
+            if line is None:
+                break  # it is being written
+            self.count += 1
+            if isinstance(call, events.ModelCall):
+                self.usage += call.usage
+                if call.cost.usd is not None:
+                    self.usd = (self.usd or 0.0) + call.cost.usd
+        turn.usage = self.usage
+        turn.cost = Cost(self.usd, "metered" if self.usd is not None else "unknown")
+        turn.info.usage = tokens(turn.usage)
+        turn.info.cost = Money(usd=turn.cost.usd, source=turn.cost.source)
+
+
 class _Known:
     def __init__(self) -> None:
         self.index = TurnIndex()
+        self.calls = _CallSums()
+        self.lock = Lock()
         self.turns: dict[int, Turn] = {}
         self.stamp: tuple[int, float] | None = None
         self.facts = LogFacts()
@@ -88,7 +120,7 @@ class SessionLogs:
         does not exist has no turns."""
         known = self._entry(path)
         try:
-            with LogFile(path) as log:
+            with known.lock, LogFile(path) as log:
                 stamp = (log.size, log.modified)
                 if known.stamp == stamp and known.facts.is_complete:
                     return known.facts
@@ -96,13 +128,13 @@ class SessionLogs:
                 facts = LogFacts(
                     size=log.size,
                     modified=log.modified,
-                    turns=_turns(log, marks, known.turns),
+                    turns=_turns(log, marks, known),
                     is_complete=marks.is_complete,
                 )
+                known.stamp, known.facts = stamp, facts
+                return facts
         except OSError:
             return LogFacts()
-        known.stamp, known.facts = stamp, facts
-        return facts
 
     def _entry(self, path: Path) -> _Known:
         with self._lock:
@@ -113,21 +145,23 @@ class SessionLogs:
             return known
 
 
-def _turns(log: LogFile, marks: TurnMarks, known: dict[int, Turn]) -> list[Turn]:
+def _turns(log: LogFile, marks: TurnMarks, known: _Known) -> list[Turn]:
     found: list[Turn] = []
     for number, start in enumerate(marks.starts):
         following = marks.starts[number + 1] if number + 1 < len(marks.starts) else log.size
         last = bisect_right(marks.ends, following) - 1
         end = marks.ends[last] if last >= 0 and marks.ends[last] > start else None
-        turn = known.get(start)
+        turn = known.turns.get(start)
         if turn is None or turn.info.log_end is None:
             turn = _read_turn(log, start, end, number + 1)
             if turn is None:
                 continue  # its first line is not complete
-            known[start] = turn
+            known.turns[start] = turn
         found.append(turn)
     if not marks.is_complete:
         _add_last(log, found)
+    elif found and found[-1].info.log_end is None and marks.calls:
+        known.calls.advance(log, found[-1], marks.calls)
     return found
 
 
@@ -202,14 +236,37 @@ def turn_number(run_id: str) -> int | None:
     return int(tail) if tail.isdecimal() else None
 
 
-def last_plan(path: Path) -> list[PlanStep]:
-    """The newest plan near the end of a log."""
+class LogEnd(msgspec.Struct, kw_only=True):
+    """What the last pages of a log say of a session."""
+
+    plan: list[PlanStep] | None = None
+    """The newest plan."""
+    context: int | None = None
+    """Tokens of the conversation, as the model last got it."""
+    model: str | None = None
+    """The model that got it, if the log names it."""
+
+
+def read_end(path: Path) -> LogEnd:
+    """The newest facts near the end of a log."""
+    found = LogEnd()
     try:
         with LogFile(path) as log:
-            for line in reversed(log.lines(max(0, log.size - PLAN_PAGES * PAGE), log.size)):
-                if line.data.startswith(b'{"type":"plan"'):
+            for line in reversed(log.lines(max(0, log.size - END_PAGES * PAGE), log.size)):
+                if found.plan is None and line.data.startswith(b'{"type":"plan"'):
                     event = decode(line)
-                    return plan_steps(event) if isinstance(event, events.Plan) else []
+                    found.plan = plan_steps(event) if isinstance(event, events.Plan) else []
+                elif found.context is None and line.data.startswith(_USAGE):
+                    _add_context(found, decode(line))
     except OSError:
         pass
-    return []
+    return found
+
+
+def _add_context(found: LogEnd, event: events.Event | Unreadable) -> None:
+    """By the agent's own report, else by its last model call. Calls beside the conversation, such
+    as those for a title, say nothing of it."""
+    if isinstance(event, events.UsageReport):
+        found.context = event.context_size
+    elif isinstance(event, events.ModelCall) and not (event.side or event.partial):
+        found.context, found.model = event.usage.total, event.model

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from corral.agents import registry
 from corral.errors import CorralError, ResumeLost
+from corral.models.families import vendor_of
+from corral.models.registry import canonical, is_model_name
 from corral.sessions import question_files, store
-from corral.system import clock, fs, paths
+from corral.system import catalogue_overrides, clock, fs, paths
 from corral.values import as_text, as_texts
 from corral.view import state
 from corral.view.items import MAX_INPUT, tokens, total_cost
@@ -24,7 +26,7 @@ from corral.view.session_logs import (
     LIST_BUDGET,
     LogFacts,
     SessionLogs,
-    last_plan,
+    read_end,
 )
 
 NEW_SECONDS = 3.0
@@ -106,6 +108,9 @@ class SessionViews:
         path = record.folder / store.EVENTS
         summary = self.summary(record, live, budget=DETAIL_BUDGET)
         facts = self._logs.facts(path, 0)
+        running = live.runs.get(("session", record.meta.id))
+        is_running = running is not None and not facts.is_finished
+        end = read_end(path)
         for turn in facts.turns:
             turn.info.has_diff = record.diff_file(turn.info.number).is_file()
         return SessionDetail(
@@ -119,8 +124,11 @@ class SessionViews:
                 page_bytes=PAGE,
                 turns_complete=facts.is_complete,
             ),
-            plan=last_plan(path),
+            plan=end.plan or [],
             usage=tokens(facts.usage),
+            context=end.context,
+            context_window=_window(summary.agent, end.model or summary.model),
+            budgets=[*(running.budgets if running and is_running else record.meta.budgets)],
         )
 
 
@@ -203,6 +211,7 @@ def _is_live(record: store.SessionRecord, facts: LogFacts, live: LiveRuns, *, is
 def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Facts:
     meta = _complete(record.meta, facts)
     process = live.processes.get(("session", meta.id))
+    running = live.runs.get(("session", meta.id))
     error = facts.last.error if facts.last is not None else None
     known = error.facts if error is not None else {}
     argv = as_texts(known.get("argv")) or [*(process.argv if process else ())]
@@ -213,6 +222,7 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         argv=[plain(word, 2_000) for word in argv],
         stderr_tail=plain(as_text(known.get("stderr")), 20_000),
         pid=process.pid if process else None,
+        can_steer=running is not None and running.can_steer and not facts.is_finished,
         session_id=meta.session_id,
         resume_command=None if meta.lost else f"corral run --resume {meta.id}",
         native_resume_command=_native_resume(record, meta),
@@ -226,6 +236,20 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
     reports = (turn.policy_report for turn in facts.turns)
     result.policy_report = next(filter(None, reports), "")
     return result
+
+
+def _window(agent: str, model: str | None) -> int | None:
+    """How many tokens the model of an agent takes, if it is known."""
+    if not model:
+        return None
+    full = canonical(model)
+    try:
+        if not is_model_name(full):
+            full = f"{registry.find(agent).vendor or vendor_of(model)}:{model}"
+        entry = catalogue_overrides.catalogue().lookup(full)
+    except CorralError:  # an agent that is not known here, or a models.toml that cannot be read
+        return None
+    return None if entry is None else entry.window
 
 
 def _native_resume(record: store.SessionRecord, meta: store.Meta) -> str | None:

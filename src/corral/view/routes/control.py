@@ -42,10 +42,9 @@ async def steer(call: Call) -> Done:
 
 async def add_budget(call: Call) -> Done:
     body = await call.body(BudgetBody)
-    if not 0 < body.add < 1e6:
-        raise ConfigError("add must be a positive amount of US dollars")
-    await asyncio.to_thread(live.add_budget, call.path("id"), body.add)
-    return Done(message=f"the budget is ${body.add:.2f} higher")
+    id = call.path("id")
+    await asyncio.to_thread(live.add_budget, id, body.cost, tokens=body.tokens, calls=body.calls)
+    return Done(message="the budget was raised")
 
 
 async def answer_with_token(call: Call) -> Done:
@@ -99,7 +98,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         "/api/sessions/{id}/budget",
         "add_budget",
-        "Raise the budget of a paused session.",
+        "Raise the limits of a running session's budget. One that is paused on it goes on.",
         add_budget,
         Done,
         BudgetBody,

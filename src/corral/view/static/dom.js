@@ -124,18 +124,21 @@ export async function copyText(text, what) {
   }
 }
 
-// Asks for one line of text. Gives null if the dialog is cancelled.
-export function askText(label, value, properties) {
+// Asks for numbers. `fields` have a name and a label. Gives an object with those that were filled in,
+// or null if the dialog is cancelled or nothing is.
+export function askNumbers(title, fields) {
   return new Promise((resolve) => {
-    const input = h("input", { type: "text", value, "aria-label": label, autocomplete: "off", ...properties });
-    const form = h("form", { method: "dialog" }, h("h2", null, label), input, h("div", { class: "choices" }, h("button", { class: "primary", value: "ok" }, "OK"), h("button", { value: "cancel", formnovalidate: true }, "Cancel")));
+    const inputs = fields.map(({ name, label }) => h("input", { type: "number", name, min: "0", step: name === "cost" ? "any" : "1", "aria-label": label, autocomplete: "off" }));
+    const rows = fields.map(({ label }, index) => h("label", { class: "spread" }, h("span", null, label), inputs[index]));
+    const form = h("form", { method: "dialog" }, h("h2", null, title), rows, h("div", { class: "choices" }, h("button", { class: "primary", value: "ok" }, "Raise"), h("button", { value: "cancel", formnovalidate: true }, "Cancel")));
     const dialog = h("dialog", { class: "ask-text" }, form);
     dialog.addEventListener("close", () => {
       dialog.remove();
-      resolve(dialog.returnValue === "ok" ? input.value : null);
+      const given = Object.fromEntries(inputs.filter((input) => Number(input.value) > 0).map((input) => [input.name, Number(input.value)]));
+      resolve(dialog.returnValue === "ok" && Object.keys(given).length ? given : null);
     });
     document.body.append(dialog);
     dialog.showModal();
-    input.select();
+    inputs[0].select();
   });
 }

@@ -1,13 +1,13 @@
 // One session: its conversation, changes, permissions, raw events and facts.
 
 import { address, follow, get, isOffline, post, route } from "./api.js";
-import { askText, attempt, button, copyText, h, notice, refill, replace } from "./dom.js";
+import { askNumbers, attempt, button, copyText, h, notice, refill, replace } from "./dom.js";
 import { changeCounts, diffView } from "./diff.js";
 import { bytes, clock, compact, duration, moment, number, plural, shorten, shortPath, tone, visible } from "./format.js";
 import { answerWith, Conversation, decisionButtons, decisionText, planList } from "./items.js";
 import { moveFocus } from "./keys.js";
 import { statePill, timeAgo } from "./runs.js";
-import { spendPanel } from "./spend.js";
+import { limitsOf, spendPanel } from "./spend.js";
 import { PageList } from "./virtual.js";
 
 const TABS = [["conversation", "Conversation"], ["changes", "Changes"], ["permissions", "Permissions"], ["events", "Events"], ["details", "Details"]];
@@ -136,35 +136,36 @@ export function sessionView(root, { id, query, go, title }) {
     if (isOffline) return [];
     return [
       summary.live ? button("Cancel", () => attempt(() => post(`${base}/cancel`), "Cancelled"), { class: "danger" }) : null,
-      summary.state === "paused" ? button("Raise budget", raiseBudget) : null,
+      summary.live && limitsOf(detail.budgets?.[0]).length ? button("Raise budget", raiseBudget, { class: summary.state === "paused" ? "primary" : "" }) : null,
       facts.resume_command ? button("Copy resume command", () => copyText(facts.resume_command, "the command"), { title: facts.resume_command }) : null,
       h("a", { class: "button", href: `${base}/bundle`, download: "" }, "Download bundle"),
     ];
   }
 
   async function raiseBudget() {
-    const text = await askText("Raise the budget by how many US dollars?", "1", { inputmode: "decimal" });
-    if (text && Number(text) > 0) await attempt(() => post(`${base}/budget`, { add: Number(text) }), "Budget raised");
+    const given = await askNumbers("Raise the budget by", limitsOf(detail.budgets[0]).map(({ name, label }) => ({ name, label })));
+    if (given) await attempt(() => post(`${base}/budget`, given), "The budget was raised").then(refresh);
   }
 
   function draw() {
     const { summary, turns, pending } = detail;
     title(shorten(summary.title, 60) || id, pending.length);
-    refill(head, [summary, detail.facts], () => pageHead({ summary, back: "#/", lines: lines(), actions: actions() }));
+    refill(head, [summary, detail.facts, Boolean(detail.budgets?.length)], () => pageHead({ summary, back: "#/", lines: lines(), actions: actions() }));
     const changed = new Set(turns.flatMap((turn) => turn.files.map((file) => file.path))).size;
     refill(tabs, [tab, changed, pending.length], () => tabBar(TABS.map(([name, label]) => [name, label, { changes: changed, permissions: pending.length }[name]]), tab, choose));
     refill(asks, pending, () => pending.map((each) => pendingCard(each, decide, answer)));
-    refill(aside, [detail.turns, detail.usage, detail.plan, summary.cost_usd, detail.log], overview);
+    refill(aside, [detail.turns, detail.usage, detail.plan, detail.context, detail.budgets, summary.cost_usd, detail.log], overview);
     const hasSteer = Boolean(steer.firstChild);
-    if (summary.live && !isOffline && !hasSteer) replace(steer, steerForm());
-    else if (!summary.live && hasSteer) replace(steer);
+    const canSteer = summary.live && detail.facts.can_steer;
+    if (canSteer && !hasSteer) replace(steer, steerForm());
+    else if (!canSteer && hasSteer) replace(steer);
   }
 
   function overview() {
     const { turns, summary, facts, plan } = detail;
     const files = fileTotals(turns);
     return [
-      spendPanel({ usage: detail.usage, usd: summary.cost_usd, source: summary.cost_source, context: detail.context, window: detail.context_window, budget: detail.budget }),
+      spendPanel({ usage: detail.usage, usd: summary.cost_usd, source: summary.cost_source, context: detail.context, window: detail.context_window, budgets: detail.budgets }),
       plan.length ? h("section", { class: "panel" }, h("h3", null, "Plan"), planList(plan)) : null,
       files.length
         ? h("section", { class: "panel" }, h("h3", null, "Files changed"), h("ul", { class: "files" }, files.slice(0, 12).map((file) => h("li", null, h("button", { type: "button", class: "link", title: file.path, on: { click: () => choose("changes") } }, shortPath(file.path)), changeCounts(file.added, file.removed)))), files.length > 12 ? h("p", { class: "dim small" }, `and ${files.length - 12} more`) : null)

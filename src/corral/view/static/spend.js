@@ -25,7 +25,30 @@ export function bar(share, tone = "") {
   return h("div", { class: `bar ${tone}`, role: "img", "aria-label": `${Math.round(percent)} %` }, h("div", { css: { width: `${percent}%` } }));
 }
 
-export function spendPanel({ usage, usd, source, context, window, budget }) {
+const exactMoney = (usd) => (usd > 0 && usd < 0.1 ? `$${usd.toFixed(4)}` : money(usd));
+const LIMITS = [
+  ["cost", "max_cost", "US dollars", exactMoney],
+  ["tokens", "max_total_tokens", "tokens", compact],
+  ["calls", "max_calls", "model calls", compact],
+];
+
+// The limits of a budget that are set, with what is spent of them.
+export function limitsOf(budget) {
+  return LIMITS.filter(([, limit]) => budget?.[limit] != null).map(([name, limit, label, text]) => {
+    const spent = budget[name] ?? 0;
+    return { name, label, share: spent / budget[limit], text: `${text(spent)} of ${text(budget[limit])}${name === "cost" ? "" : ` ${label}`}` };
+  });
+}
+
+function budgetBars(budgets) {
+  return (budgets ?? []).flatMap((budget, index) =>
+    limitsOf(budget).map(({ name, text, share }) =>
+      h("div", { class: "context budget", data: { limit: name } }, h("div", { class: "spread small" }, h("span", null, index ? "Shared budget" : "Budget"), h("span", null, text)), bar(share, share >= 1 ? "bad" : share > 0.85 ? "wait" : "")),
+    ),
+  );
+}
+
+export function spendPanel({ usage, usd, source, context, window, budgets }) {
   return h(
     "section",
     { class: "panel spend" },
@@ -48,6 +71,6 @@ export function spendPanel({ usage, usd, source, context, window, budget }) {
           window ? bar(context / window, context / window > 0.85 ? "wait" : "") : null,
         )
       : null,
-    budget ? h("div", { class: "context" }, h("div", { class: "spread small" }, h("span", null, "Budget"), h("span", null, `${money(usd)} of ${money(budget)}`)), bar((usd ?? 0) / budget)) : null,
+    budgetBars(budgets),
   );
 }
