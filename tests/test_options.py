@@ -35,6 +35,7 @@ def test_every_option_is_a_field_of_the_record() -> None:
         "agent",
         "interactive",
         "own_tools",
+        "at_wire",
         "in_sandbox",
         "hooked",
     }

@@ -159,6 +159,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hooked: bool = False
     """The caller's ``on_tool_call`` decides about each tool call, so the agent must ask before each
     of them. Set by the session, not an option."""
+    at_wire: bool = False
+    """The tool calls of the agent are judged in its model's responses. Set by the session, not an
+    option: the agent itself need not ask about them."""
     in_sandbox: bool = False
     """The agent is started in corral's sandbox, which covers files, network and processes. Set by
     the session, not an option: an agent switches its own sandbox off."""
@@ -221,7 +224,7 @@ OWN_SERVER = "corral"
 """The name of the MCP server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that are converted to others."""
-COMPUTED = ("agent", "interactive", "own_tools", "hooked", "in_sandbox")
+COMPUTED = ("agent", "interactive", "own_tools", "hooked", "at_wire", "in_sandbox")
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 

@@ -37,6 +37,7 @@ from corral.agents.spec import (
     Package,
     Probe,
     StreamTransport,
+    WireTools,
 )
 from corral.errors import ConfigError
 from corral.events import Init, Thinking, ToolKind, ToolResult
@@ -278,6 +279,10 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return Launch(argv=argv, env=env, stdin=stdin, files=files, notes=notes, service_url=url)
 
 
+def _kind_of(name: str) -> ToolKind:
+    return TOOLS.get(name, "other")
+
+
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("bash", {"command": "{command}"}),),
     "write": (("write", {"path": "{path}", "content": "{text}"}),),
@@ -301,7 +306,12 @@ AGENT = AgentSpec(
     transport=StreamTransport(
         frames=union_of(_NAMES),
         translator=translator,
-        command_hook=hook_script.command_hook(lambda name: TOOLS.get(name, "other"), "corral_"),
+        command_hook=hook_script.command_hook(_kind_of, "corral_"),
+        wire=WireTools(
+            kind_of=_kind_of,
+            own_prefix="corral_",
+            capabilities=lambda _policy: ("read", "write", "shell"),
+        ),
     ),
     tool_call_hook="edit",
     programs=("pi",),

@@ -19,7 +19,15 @@ import msgspec
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import CAPABILITY_OF, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.policy import (
+    CAPABILITIES,
+    CAPABILITY_OF,
+    Capability,
+    Enforcement,
+    Policy,
+    Verdict,
+    parse_rule,
+)
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
@@ -220,7 +228,12 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     was checked. The file tools of the built-in agent follow no link. A free shell can write
     anywhere, so there races do not matter."""
     policy = _without_denied_names(run.policy, agent.tools)
-    compiled = agent.compile(policy, run)
+    if run.at_wire:
+        from corral.agents.shared.at_wire import compile_at_wire
+
+        compiled = compile_at_wire(agent, policy, run)
+    else:
+        compiled = agent.compile(policy, run)
     free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
     report = compiled.report
     if agent.programs and not free:
@@ -234,6 +247,13 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
         plan=policy.mode == "plan",
         writable=policy.writable,
     )
+
+
+def asked_at_wire(wire: WireTools, run: RunOptions) -> tuple[Capability, ...]:
+    """The capabilities about which a person is asked if calls are judged at the wire."""
+    from corral.agents.shared.at_wire import asked
+
+    return asked(run.policy, run, wire)
 
 
 def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Policy:
@@ -378,6 +398,32 @@ class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that the hook calls by another name than the model does."""
 
 
+def _same_call(name: str, arguments: JsonObject) -> Form:
+    return name, arguments
+
+
+def _all_capabilities(policy: Policy) -> tuple[Capability, ...]:
+    return CAPABILITIES
+
+
+class WireTools(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tool calls in the responses of an agent's model mean. With it, an agent that cannot
+    ask is judged at the wire: corral's proxy decides about each call before the agent sees it."""
+
+    kind_of: Callable[[str], ToolKind]
+    own_prefix: str
+    """Name prefix of the tools of the caller's own server."""
+    rewrite: Callable[[str, JsonObject], Form] = _same_call
+    """The name and arguments of a call, as the agent's events have them: with ``command`` for
+    commands."""
+    capabilities: Callable[[Policy], tuple[Capability, ...]] = _all_capabilities
+    """What a person can be asked about under a policy. Without a capability that the agent does not
+    have, whose tools the vendor itself runs, or that its own sandbox decides about."""
+    judges_paths: bool = False
+    """The agent's own rules for paths do not apply while it has a shell, so that they are judged
+    at the wire too."""
+
+
 class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     """One process per prompt. It writes one JSON object per line to stdout."""
 
@@ -394,6 +440,8 @@ class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     command_hook: CommandHook | None = None
     """How ``on_tool_call`` gets the calls of an agent that cannot ask. ``launch`` registers
     ``LaunchContext.hook_command`` with the agent."""
+    wire: WireTools | None = None
+    """How tool calls are judged at the wire; None if they cannot be."""
     stdout: Literal["pipe", "file"] = "pipe"
     """``file`` for a program that exits before its pipe is flushed."""
 

@@ -11,6 +11,10 @@ happens depends on the option ``sandbox``:
 - ``auto`` and ``require``: the machine's sandbox, whatever the agent enforces.
 - ``off`` and ``agent``: no sandbox of corral.
 
+``at_wire`` decides the same for an agent that cannot ask, if its model calls go through corral's
+proxy: then its tool calls are judged in the model's responses (``sessions/wire_judge``), before the
+agent sees them. ``gains_at_wire`` says whether that would make a difference.
+
 A run with ``strict=False`` accepts rows that nothing enforces, so it needs no sandbox. In a replay
 nothing runs that could be limited: the report is that of the sandbox, and there is none.
 
@@ -30,6 +34,8 @@ from corral.agents.spec import (
     CompiledPolicy,
     InProcess,
     PolicyRow,
+    StreamTransport,
+    asked_at_wire,
     compile_for,
 )
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
@@ -84,6 +90,23 @@ def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
         return msgspec.structs.replace(alone, obstacle=error)
     reason = f"{agent.name} alone cannot enforce {named}"
     return _in_sandbox(agent, run, support, reason)
+
+
+def gains_at_wire(agent: AgentSpec, decision: Decision) -> bool:
+    """Whether more could be asked or enforced if the tool calls were judged at the wire."""
+    run, transport = decision.run, agent.transport
+    if not isinstance(transport, StreamTransport) or transport.wire is None:
+        return False
+    if run.hooked or run.replay is not None or run.policy.mode == "native":
+        return False
+    if run.policy.shell_rules and any(row.capability == "shell" for row in decision.unenforced):
+        return True
+    return run.interactive and bool(asked_at_wire(transport.wire, run))
+
+
+def at_wire(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
+    """As ``decide``, for a run whose tool calls are judged at the wire."""
+    return decide(agent, msgspec.structs.replace(run, at_wire=True), cwd)
 
 
 def can_contain(agent: AgentSpec) -> bool:

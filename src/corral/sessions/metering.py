@@ -25,7 +25,7 @@ from corral.sessions.budget_gate import BudgetGate, paused_event
 from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepare import PreparedRun
 from corral.system.environment import Environment
-from corral.system.model_proxy.proxy import ABANDONED, ModelProxy, ProxySettings
+from corral.system.model_proxy.proxy import ABANDONED, ModelProxy, ProxySettings, ToolJudge
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"
@@ -85,7 +85,8 @@ class Meter:
         self._close = weakref.finalize(self, proxy.close)
 
     @classmethod
-    async def open(cls, prepared: PreparedRun) -> Meter:
+    async def open(cls, prepared: PreparedRun, judge: ToolJudge | None = None) -> Meter:
+        """``judge`` decides about the tool calls in the model's responses."""
         route = prepared.meter
         if route is None:
             raise TypeError("the run is not metered")
@@ -99,11 +100,11 @@ class Meter:
         log = CallLog()
         budget = prepared.budget
         gate = None if budget is None else BudgetGate(budget, log.on_wait)
-        proxy = ModelProxy(settings, log.on_call, gate)
+        proxy = ModelProxy(settings, log.on_call, gate, judge)
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
         given = {**proxy.dummy_keys, route.url_env: url}
-        if prepared.run.on_budget == "pause":
+        if prepared.run.on_budget == "pause" or judge is not None:
             given |= route.pause_env
         # The proxy enforces the limit, not the agent.
         run = replace(prepared.run, max_cost=None)

@@ -153,15 +153,22 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
         return env
 
+    @property
+    def asks(self) -> bool:
+        """The agent can send permission requests, or its calls are judged at the wire."""
+        return self.agent.asks or self.run.at_wire
+
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be
         asked. ``asks``: a person can be asked."""
-        if asks or self.run.policy.mode == "native":
+        if self.run.policy.mode == "native" or (asks and not self.run.at_wire):
             return ()
         return tuple(
             row.capability
             for row in self.compiled.report
-            if row.verdict == "ask" and (row.capability != "mcp" or self.run.mcp_servers)
+            if row.verdict == "ask"
+            and (row.capability != "mcp" or self.run.mcp_servers)
+            and not (asks and row.enforcement == "brokered")
         )
 
     def launch_context(self, folder: Path) -> LaunchContext:
@@ -261,21 +268,22 @@ def prepare(
         hooked=on_tool_call is not None,
     )
     decision = enforcement.decide(agent, run, cwd)
+    found = None
+    if enforcement.gains_at_wire(agent, decision):
+        found = _find_on_machine(agent, run)
+        if isinstance(found.route, MeterRoute):
+            decision = enforcement.at_wire(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
     _check_files_and_services(agent, run, cwd)
-    agent, program, env = _program(agent, run)
-    inherits = run.inherit == "user"
-    # The credentials were chosen when it was recorded; this machine may not have them.
-    payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
-    chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
-    credentials = chosen.files
-    route = _meter_route(agent, run, program, chosen)
+    found = found or _find_on_machine(agent, run)
+    agent, chosen, route = found.agent, found.chosen, found.route
+    inherits, credentials = run.inherit == "user", chosen.files
     return PreparedRun(
         agent=agent,
         run=run,
         cwd=cwd,
-        program=program,
+        program=found.program,
         environment=chosen.environment,
         auth=chosen.kind,
         meter=None if isinstance(route, str) else route,
@@ -293,6 +301,24 @@ def prepare(
         guard=_guard(run, cwd),
         hook=_hook(on_tool_call, agent, cwd),
     )
+
+
+class _OnMachine(msgspec.Struct, frozen=True):
+    """What this machine has for an agent."""
+
+    agent: AgentSpec
+    program: programs.FoundProgram
+    chosen: ChosenCredentials
+    route: MeterRoute | str | None
+    """How its model calls are counted, or why they are not."""
+
+
+def _find_on_machine(agent: AgentSpec, run: RunOptions) -> _OnMachine:
+    agent, program, env = _program(agent, run)
+    # The credentials were chosen when it was recorded; this machine may not have them.
+    payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
+    chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
+    return _OnMachine(agent, program, chosen, _meter_route(agent, run, program, chosen))
 
 
 def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> None:

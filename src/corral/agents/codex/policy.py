@@ -40,6 +40,8 @@ WRITE = ("apply_patch",)
 READ = ("view_image",)
 NETWORK = ("web_search",)
 
+HARMLESS = ("update_plan", "tool_search")
+"""Tools without an effect, which only the judge at the wire sees."""
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(SHELL, "execute"),
     **dict.fromkeys(WRITE, "edit"),
@@ -59,6 +61,14 @@ _HOOK_SECONDS = 86_400
 HOOKS = "hooks.PreToolUse"
 """The setting that lists the commands that Codex runs before tool calls."""
 READS_ALL = "include_directories changes nothing: Codex reads the whole disk"
+
+
+def asked_at_wire(policy: Policy) -> tuple[Capability, ...]:
+    """What a person can be asked about at the wire. OpenAI itself searches the web. If commands
+    need no permission, the sandbox decides what they write: then it stays read-only."""
+    return (
+        ("read", "shell", "mcp") if allows(policy, "shell") else ("read", "write", "shell", "mcp")
+    )
 
 
 def is_agent_tool(name: str) -> bool:

@@ -26,6 +26,7 @@ from corral.agents.spec import (
     Package,
     Probe,
     StreamTransport,
+    WireTools,
 )
 from corral.models.openai.schema import is_strict
 from corral.options import OWN_SERVER
@@ -47,6 +48,12 @@ HEADLESS = AgentSpec(
             deny=stream.hook_denial,
             edit=stream.hook_edit,
             names={"Bash": "exec_command"},
+        ),
+        wire=WireTools(
+            kind_of=stream.wire_kind_of,
+            own_prefix=f"mcp__{OWN_SERVER}__",
+            rewrite=stream.wire_call,
+            capabilities=policy.asked_at_wire,
         ),
     ),
     tool_call_hook="edit",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TypeAlias
 
 import msgspec
 
-from corral.agents.codex.policy import TOOLS, is_agent_tool
+from corral.agents.codex.policy import HARMLESS, SHELL, TOOLS, is_agent_tool
 from corral.events import (
     Error,
     FileChange,
@@ -24,7 +25,7 @@ from corral.events import (
 )
 from corral.protocol.common_events import joined_text, retrying, warning
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.values import Json, JsonObject, Usage, as_object, as_objects, text_or_none
+from corral.values import Json, JsonObject, Usage, as_object, as_objects, as_texts, text_or_none
 
 
 class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
@@ -258,6 +259,25 @@ def read_stderr(line: str) -> RawEvent | None:
 def kind_of(name: str) -> ToolKind:
     """The kind of a tool, as a hook names it."""
     return "mcp" if name.startswith("mcp__") else TOOLS.get(name, "other")
+
+
+def wire_kind_of(name: str) -> ToolKind:
+    """The kind of a tool, as the model names it."""
+    return "think" if name in HARMLESS else kind_of(name)
+
+
+def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
+    """A call of the model, with its command as text."""
+    action = as_object(arguments.get("action"))
+    given = arguments.get("cmd", arguments.get("command", action.get("command")))
+    if name not in SHELL or given is None:
+        return name, arguments
+    words = as_texts(given)
+    if words[1:2] in (["-c"], ["-lc"]) and len(words) == 3:
+        given = words[2]
+    elif words:
+        given = shlex.join(words)
+    return name, {**arguments, "command": given}
 
 
 def hook_denial(reason: str) -> JsonObject:

@@ -14,6 +14,7 @@ from corral.agents.spec import (
     Package,
     Probe,
     StreamTransport,
+    WireTools,
 )
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
@@ -93,6 +94,7 @@ _HEADLESS = AgentSpec(
             deny=lambda reason: {"decision": "deny", "reason": reason},
             edit=lambda arguments: {"hookSpecificOutput": {"tool_input": arguments}},
         ),
+        wire=WireTools(kind_of=stream.kind_of, own_prefix=f"mcp_{OWN_SERVER}_"),
     ),
     programs=("gemini",),
     vendor="gemini",

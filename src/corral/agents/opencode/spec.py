@@ -27,7 +27,7 @@ import msgspec
 
 from corral.agents.opencode import errors, launch, policy, stream
 from corral.agents.shared import hook_script
-from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport, WireTools
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
@@ -106,6 +106,12 @@ _HEADLESS = msgspec.structs.replace(
         frames=stream.Frames,
         translator=stream.translator,
         command_hook=hook_script.command_hook(stream.kind_of, f"{OWN_SERVER}_"),
+        wire=WireTools(
+            kind_of=stream.kind_of,
+            own_prefix=f"{OWN_SERVER}_",
+            rewrite=stream.wire_call,
+            judges_paths=True,
+        ),
     ),
     compile=policy.compile_headless,
     launch=launch.launch_headless,

@@ -69,7 +69,7 @@ class Progress(LiveProgress):
         if "person" in prepared.agent.capabilities:
             self._is_live = self._beats = False
         denied = prepared.denied_without_asking(asks=asks)
-        self.show_denied(prepared.agent.name, denied, agent_asks=prepared.agent.asks)
+        self.show_denied(prepared.agent.name, denied, agent_asks=prepared.asks)
 
     def show_denied(self, agent: str, denied: Sequence[str], *, agent_asks: bool) -> None:
         """Print which capabilities are denied because no one can be asked. ``agent_asks``: the

@@ -19,6 +19,7 @@ WIRE = Wire(
     error_body=error_body,
     ask_for_usage=ask_for_usage,
     is_usage_event=is_usage_event,
+    call_format="corral.models.chat.tool_calls:ChatCalls",
 )
 
 PROVIDERS = (

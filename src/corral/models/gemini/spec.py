@@ -16,6 +16,7 @@ WIRE = Wire(
     billed_paths=(":generateContent", ":streamGenerateContent"),
     free_paths=(":countTokens",),
     error_body=error_body,
+    call_format="corral.models.gemini.tool_calls:GeminiCalls",
 )
 
 PROVIDERS = (

@@ -17,6 +17,7 @@ WIRE = Wire(
     reset_headers=RESETS,
     billed_paths=("/responses", "/responses/compact"),
     error_body=error_body,
+    call_format="corral.models.openai.tool_calls:ResponsesCalls",
 )
 
 PROVIDERS = (

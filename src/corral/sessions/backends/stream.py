@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.sessions.backends.command_hook import HookedCalls
     from corral.sessions.metering import Meter
+    from corral.sessions.wire_judge import WireJudge
     from corral.system.hook_socket import HookSocket
 
 
@@ -97,6 +98,12 @@ class StreamBackend:
             self._hooked = HookedCalls(transport.command_hook, self._questions, emit)
             in_sandbox = prepared.sandbox is not None
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
+        self._judge: WireJudge | None = None
+        if prepared.run.at_wire:
+            from corral.sessions.wire_judge import WireJudge
+
+            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted, self)
+            self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._meter: Meter | None = None
         self._turn_ended = False
@@ -127,7 +134,7 @@ class StreamBackend:
         if prepared.meter is not None:
             from corral.sessions.metering import Meter
 
-            self._meter = await Meter.open(prepared)
+            self._meter = await Meter.open(prepared, self._judge)
             self._meter.subscribe(self.emit)
             self._prepared = prepared = self._meter.prepared
         context = prepared.launch_context(record.folder)
@@ -243,6 +250,11 @@ class StreamBackend:
     @property
     def service_url(self) -> str | None:
         return self._launch.service_url if self._launch else None
+
+    def fail(self, error: CorralError) -> None:
+        """End the turn with this error."""
+        if self._fail is not None:
+            self._fail(error)
 
     def emit(self, item: RawEvent) -> None:
         self._own_items.append(item)

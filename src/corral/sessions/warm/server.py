@@ -281,11 +281,11 @@ class _Server:
     @staticmethod
     def _accepted(session: Session, request: Request) -> Accepted:
         prepared = session.prepared
-        can_ask = request.interactive and prepared.agent.asks
+        can_ask = request.interactive and prepared.asks
         return Accepted(
             session=session.id,
             agent=prepared.agent.name,
-            agent_asks=prepared.agent.asks,
+            agent_asks=prepared.asks,
             denied_without_asking=prepared.denied_without_asking(asks=can_ask),
         )
 

@@ -20,6 +20,7 @@ Each connection of the agent is one task:
 3. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
    refuses it. It is asked again while the response comes, and may end it.
 4. The response is passed on, and a ``CallMeter`` reads its usage.
+   With a ``ToolJudge``, the tool calls in the response are judged first (``judged``).
 5. ``on_call`` gets each model call that was sent, exactly once, also if the agent or the vendor
    closes its connection, or the proxy is closed. What was not reported then is marked as partial.
 
@@ -37,7 +38,7 @@ import contextlib
 import http
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -62,6 +63,9 @@ from corral.system.model_proxy.client_requests import (
 )
 from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
 from corral.values import Cost, Usage
+
+if TYPE_CHECKING:
+    from corral.models.tool_gate import WireCall
 
 ABANDONED = "the agent closed the connection"
 CLOSE_SECONDS = 5.0
@@ -93,6 +97,23 @@ class CallGate(Protocol):
         ...
 
 
+class ToolJudge(Protocol):
+    """Decides about the tool calls in a model's response before the agent sees them."""
+
+    def refuse_tools(self, names: Sequence[str]) -> str | None:
+        """Why a request with these tools, which the vendor itself runs, may not be sent."""
+        ...
+
+    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
+        """None if all calls may be made. Else none of them is: a text for each that the model
+        gets as its result. Waits for a person if one is asked."""
+        ...
+
+    def fail(self, text: str) -> None:
+        """A refusal could not be passed on to the model: the run must end."""
+        ...
+
+
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the proxy needs to know."""
 
@@ -115,11 +136,13 @@ class ModelProxy:
         settings: ProxySettings,
         on_call: Callable[[MeteredCall], None],
         gate: CallGate | None = None,
+        judge: ToolJudge | None = None,
     ) -> None:
         self._settings = settings
         self._target = parse_url(settings.upstream)
         self._on_call = on_call
         self._gate = gate
+        self._judge = judge
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._providers: Sequence[Provider] | None = None
@@ -164,7 +187,7 @@ class ModelProxy:
                 if not (keeps_open and request.keeps_open):
                     break
         except BadRequest as bad:
-            self._answer(writer, bad.status, bad.text, close=True)
+            self.answer(writer, bad.status, bad.text, close=True)
         except OSError:
             pass  # the agent closed its connection
         finally:
@@ -177,21 +200,36 @@ class ModelProxy:
     ) -> bool:
         """Whether the connection can be used again. Raises ``BadRequest``."""
         if not any(key in _credentials(request) for key in self._keys):
-            self._answer(writer, 401, "the request does not have the key of this run")
+            self.answer(writer, 401, "the request does not have the key of this run")
             return True
         kind = read_request(
             self._find_providers(), request.method, request.target, request.plain_body()
         )
         if isinstance(kind, UnknownRequest):
-            self._answer(writer, 403, kind.reason)
+            self.answer(writer, 403, kind.reason)
             return True
         if isinstance(kind, FreeRequest):
             return await self._pass_on(request, writer, upstream, _Call())
-        admitted = None if self._gate is None else await self._gate.admit(kind)
+        if self._judge is not None:
+            from corral.system.model_proxy.judged import JudgedExchange
+
+            return await JudgedExchange(self, self._judge, writer, upstream).run(request, kind)
+        admitted = await self.admit(kind)
         if isinstance(admitted, str):
-            self._answer(writer, 402, admitted)
+            self.answer(writer, 402, admitted)
             return True
-        return await self._pass_on(request, writer, upstream, _MeteredCall(kind, admitted))
+        return await self._pass_on(request, writer, upstream, OpenCall(kind, admitted))
+
+    async def admit(self, request: ModelRequest) -> Ticket | str | None:
+        """Wait until the call may be made. A text is a refusal."""
+        return None if self._gate is None else await self._gate.admit(request)
+
+    def read_call(self, request: AgentRequest) -> ModelRequest | None:
+        """What is to be counted of a request; None if it is not a model call."""
+        kind = read_request(
+            self._find_providers(), request.method, request.target, request.plain_body()
+        )
+        return kind if isinstance(kind, ModelRequest) else None
 
     async def _pass_on(
         self, request: AgentRequest, writer: asyncio.StreamWriter, upstream: Upstream, call: _Call
@@ -203,7 +241,7 @@ class ModelProxy:
             added = call.added_usage
             if added is not None:
                 request = request.with_body(added)
-            await upstream.send(self._head(request), request.body)
+            await upstream.send(self.head(request), request.body)
             while not response.is_complete:
                 data = await upstream.read()
                 body = response.receive(data) if data else response.end()
@@ -216,21 +254,22 @@ class ModelProxy:
             call.error = failed.text
             upstream.close()
             if not call.has_begun:
-                self._answer(writer, failed.status, failed.text)
+                self.answer(writer, failed.status, failed.text)
             return not call.has_begun
         finally:
             response.close()
-            self._report(call)
+            self.report(call)
         if not response.keeps_open:
             upstream.close()
         return response.has_length
 
-    def _report(self, call: _Call) -> None:
+    def report(self, call: _Call) -> None:
+        """The call has ended."""
         done = call.finish()
         if done is not None:
             self._on_call(done)
 
-    def _head(self, request: AgentRequest) -> bytes:
+    def head(self, request: AgentRequest) -> bytes:
         """The request as it is sent to the vendor, up to its body."""
         target, length = self._target, len(request.body)
         size = b"%d" % length
@@ -266,9 +305,10 @@ class ModelProxy:
             self._providers = self._settings.providers()
         return self._providers
 
-    def _answer(
+    def answer(
         self, writer: asyncio.StreamWriter, status: int, text: str, *, close: bool = False
     ) -> None:
+        """Answer a request of the agent with an error, in the vendor's format."""
         wire = self._find_providers()[0].wire
         body = msgspec.json.encode(wire.error_body(status, f"corral: {text}"))
         lines = [
@@ -348,7 +388,7 @@ class _Call:
         return None
 
 
-class _MeteredCall(_Call):
+class OpenCall(_Call):
     """A model call. If the agent did not ask for the usage that ``added_usage`` asks for, the
     events with it are taken out of the response, and the rest is sent in chunks."""
 
@@ -385,7 +425,7 @@ class _MeteredCall(_Call):
     def encode(self, response: Response, body: bytes) -> bytes:
         if self._filter is None:
             return super().encode(response, body)
-        out = b"" if self.has_begun else _chunked_head(response.head)
+        out = b"" if self.has_begun else chunked_head(response.head)
         self.has_begun = True
         if response.is_complete:
             self._passed.append(self._filter.take_rest())
@@ -425,10 +465,11 @@ def cost_of(request: ModelRequest, model: str, usage: Usage) -> Cost:
     return catalogue_overrides.catalogue().cost(request.model_id, known, model)
 
 
-def _chunked_head(head: bytes) -> bytes:
-    """The head of a response whose body is sent in chunks."""
+def chunked_head(head: bytes, *dropped: bytes) -> bytes:
+    """The head of a response whose body is sent in chunks, without the headers that begin with one
+    of ``dropped``."""
     lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    framing = (b"content-length:", b"transfer-encoding:")
+    framing = (b"content-length:", b"transfer-encoding:", *dropped)
     kept = [line for line in lines if not line.lower().startswith(framing)]
     return b"\r\n".join([*kept, b"transfer-encoding: chunked", b"", b""])
 

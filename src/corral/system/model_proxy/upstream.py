@@ -73,7 +73,8 @@ class Response:
         """Bytes of the body that are still to come, if its length is known."""
         self._ends_with_connection = False
         self._decompressor: Decompressor | None = None
-        self._is_unreadable = False
+        self.is_unreadable = False
+        """Its compression is not supported or wrong, so its body is not read."""
         self.status = 0
         self.head = b""
         """The head as it came, once it is complete."""
@@ -177,10 +178,10 @@ class Response:
             encoding = self.fields.get(b"content-encoding", b"").decode("latin-1")
             self._decompressor = decompressor_for(encoding)
         except ValueError:
-            self._is_unreadable = True
+            self.is_unreadable = True
 
     def on_body(self, data: bytes) -> None:
-        if self._is_unreadable:
+        if self.is_unreadable:
             return
         if self._decompressor is None:
             self._sink.on_body(data)
@@ -190,7 +191,7 @@ class Response:
             while piece := self._decompressor.read():
                 self._sink.on_body(piece)
         except zlib.error:
-            self._is_unreadable = True
+            self.is_unreadable = True
 
     def on_message_complete(self) -> None:
         if self._in_body and self._parser is not None and not self.is_complete:

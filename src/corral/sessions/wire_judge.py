@@ -1,0 +1,177 @@
+"""Decides about tool calls in the responses of a model, for an agent that cannot ask.
+
+The model proxy holds each call back (``corral.system.model_proxy.judged``). Here it is decided as a
+permission request is (``sessions/permissions``): by the policy with its rules and paths, or by a
+person. The agent's own record of its tools (``WireTools``) says what a call means.
+
+All calls of a response are made, or none: if one is refused, the model gets a refusal for each of
+them. Those that the policy refuses are decided first. Then no person is asked about the others.
+A refused call is reported as ``tool_use`` with a ``tool_result`` of the status ``denied``, although
+the agent never saw it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Protocol
+
+from corral.agents.spec import WireTools, stream_transport
+from corral.errors import CorralError, PermissionRefused
+from corral.events import PermissionRequest, ToolResult
+from corral.models.tool_gate import WireCall
+from corral.policy import Action
+from corral.protocol.common_events import build_tool_use
+from corral.protocol.named_paths import named_paths
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.permissions import (
+    Granted,
+    PermissionAnswer,
+    PermissionBroker,
+    PermissionQuestions,
+    Question,
+)
+from corral.sessions.prepare import PreparedRun
+from corral.values import JsonObject
+
+NOT_JSON = "its arguments are not a JSON object"
+PROVIDER_TOOLS = "the policy denies the network, and the model's vendor would run: {names}"
+
+
+class JudgedTurn(Protocol):
+    """What a judge needs of the turn of its agent. It is held weakly: the event loop holds the
+    judge, and a dropped session must end its agent."""
+
+    def emit(self, item: RawEvent) -> None: ...
+
+    def fail(self, error: CorralError) -> None: ...
+
+
+class WireJudge:
+    """See ``corral.system.model_proxy.proxy.ToolJudge``."""
+
+    def __init__(
+        self,
+        tools: WireTools,
+        broker: PermissionBroker,
+        granted: set[Granted],
+        turn: JudgedTurn,
+        *,
+        denies_network: bool,
+    ) -> None:
+        self._tools = tools
+        self._denies_network = denies_network
+        self._turn: Callable[[], JudgedTurn | None] = weakref.ref(turn)
+        self._numbers = count(1)
+        self.questions = PermissionQuestions(broker, self._emit, granted)
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedRun,
+        broker: PermissionBroker,
+        granted: set[Granted],
+        turn: JudgedTurn,
+    ) -> WireJudge:
+        tools = stream_transport(prepared.agent).wire
+        if tools is None:
+            raise TypeError(f"{prepared.agent.name} cannot be judged at the wire")
+        denies_network = any(
+            row.capability == "network" and row.verdict != "allow" and row.enforcement != "brokered"
+            for row in prepared.compiled.report
+        )
+        return cls(tools, broker, granted, turn, denies_network=denies_network)
+
+    def refuse_tools(self, names: Sequence[str]) -> str | None:
+        if not names or not self._denies_network:
+            return None
+        text = PROVIDER_TOOLS.format(names=", ".join(dict.fromkeys(names)))
+        self.fail(text)
+        return text
+
+    def fail(self, text: str) -> None:
+        if (turn := self._turn()) is not None:
+            turn.fail(
+                PermissionRefused(
+                    f"a call was refused, and the run cannot continue without it: {text}",
+                    hint="Allow it in the policy, or use an agent that asks for permission.",
+                )
+            )
+
+    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
+        asked = [_AskedCall(call, self._tools, f"wire-{next(self._numbers)}") for call in calls]
+        # Those that the policy refuses come first: then no person is asked about the others.
+        asked.sort(key=self._is_open)
+        for call in asked:
+            answer = await self._answer(call)
+            if not answer.is_allowed:
+                self._report(call, answer)
+                if answer.decision == "cancel":
+                    self.fail(f"{call.name}: {answer.rule}")
+                return [_result(each, call, answer.rule) for each in calls]
+        return None
+
+    def _is_open(self, call: _AskedCall) -> bool:
+        """Whether it may still be allowed."""
+        answer = self.questions.broker.policy_answer(call.action, call.paths)
+        return not call.is_invalid and (answer is None or answer.is_allowed)
+
+    async def _answer(self, call: _AskedCall) -> PermissionAnswer:
+        if call.is_invalid:
+            return PermissionAnswer("deny", "policy", NOT_JSON)
+        answered: asyncio.Future[PermissionAnswer] = asyncio.get_running_loop().create_future()
+
+        def reply(answer: PermissionAnswer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._emit(call.request)
+        self.questions.put(Question(call.request, call.action, call.paths, reply))
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self.questions.withdraw(call.request.request_id)
+            raise
+
+    def _report(self, call: _AskedCall, answer: PermissionAnswer) -> None:
+        self._emit(call.use)
+        self._emit(ToolResult(call.use.call_id, "denied", error=answer.rule))
+
+    def _emit(self, item: RawEvent) -> None:
+        if (turn := self._turn()) is not None:
+            turn.emit(item)
+
+
+class _AskedCall:
+    """A call as the policy and a person see it."""
+
+    def __init__(self, call: WireCall, tools: WireTools, number: str) -> None:
+        self.call = call
+        self.is_invalid = call.arguments is None
+        arguments: JsonObject
+        self.name, arguments = tools.rewrite(call.name, call.arguments or {})
+        kind = tools.kind_of(self.name)
+        self.use = build_tool_use(number, self.name, arguments, kind=kind)
+        command = None if kind == "edit" else arguments.get("command")  # it may be a patch
+        self.action = Action(
+            self.name,
+            kind,
+            command if isinstance(command, str) else None,
+            own=self.name.startswith(tools.own_prefix),
+        )
+        self.paths = (*self.use.paths, *named_paths(self.name, kind, arguments))
+        self.request = PermissionRequest(
+            number, call_id=number, kind=kind, title=self.use.title, input=arguments
+        )
+
+
+def _result(call: WireCall, refused: _AskedCall, rule: str) -> str:
+    """What the model gets as the result of a call."""
+    if call is refused.call:
+        return f"Denied by policy: {rule}. The call was not made. Do not try it in another way."
+    return (
+        f"Not made, because another call of the same message ({refused.name}) was denied by policy."
+        " Make it again if it is still needed."
+    )

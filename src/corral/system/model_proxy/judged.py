@@ -1,0 +1,222 @@
+"""A model call whose tool calls are judged before the agent sees them.
+
+Theory of operation
+-------------------
+``ToolGate`` (``corral.models.tool_gate``) reads the response: text is passed on to the agent, tool
+calls are held. At the end of the response a ``ToolJudge`` decides about its calls, which may take
+as long as a person needs. Meanwhile the agent gets an empty line now and then, which means nothing
+in a stream of events or before a JSON text: so its connection does not time out.
+
+If all calls are allowed, the agent gets the held bytes unchanged. If one is refused, the proxy
+sends the next request itself: the same conversation with the calls and their refusals. The agent
+gets the response to that as the continuation of the one before. Each such request is a model call
+of its own: it is admitted and reported like those of the agent. After ``MOST_REFUSALS`` in a row
+the response ends with a text that says so.
+
+The agent does not know of a refused call, so its next request does not contain it.
+
+What cannot be read or continued safely is not passed on: the connection is closed, or the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from corral.models.metering import ModelRequest
+from corral.models.spec import decode_or_none
+from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
+from corral.system.model_proxy.client_requests import AgentRequest
+from corral.system.model_proxy.proxy import ModelProxy, OpenCall, Ticket, ToolJudge, chunked_head
+from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
+from corral.values import as_object
+
+MOST_REFUSALS = 3
+"""Refusals in a row, until the response is ended."""
+KEEP_ALIVE_SECONDS = 10.0
+"""Seconds after which the agent gets an empty line while a decision is awaited."""
+CANCEL_SECONDS = 5.0
+"""Seconds that a decision gets to end once it is cancelled."""
+ENDED = "corral: the response ends here, because the policy refused {count} tool calls in a row: "
+UNSAFE = "corral: a tool call was refused, and the run ends: "
+
+
+class JudgedCall(OpenCall):
+    """Collects the body for the gate, decoded."""
+
+    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
+        super().__init__(request, ticket)
+        self._pieces: list[bytes] = []
+
+    def on_head(self, response: Response) -> None:
+        super().on_head(response)
+        self._filter = None  # the gate leaves the usage out
+
+    def on_body(self, data: bytes) -> None:
+        super().on_body(data)
+        self._pieces.append(data)
+
+    def take(self) -> bytes:
+        pieces, self._pieces = b"".join(self._pieces), []
+        return pieces
+
+
+class JudgedExchange:
+    """One request of the agent, with all the model calls that it leads to."""
+
+    def __init__(
+        self,
+        proxy: ModelProxy,
+        judge: ToolJudge,
+        writer: asyncio.StreamWriter,
+        upstream: Upstream,
+    ) -> None:
+        self._proxy = proxy
+        self._judge = judge
+        self._writer = writer
+        self._upstream = upstream
+        self._has_begun = False
+        """Whether the agent got a part of a response."""
+
+    async def run(self, request: AgentRequest, kind: ModelRequest) -> bool:
+        """Whether the agent's connection can be used again."""
+        wire = kind.provider.wire
+        reader = call_format(wire)
+        if reader is None:
+            self._proxy.answer(self._writer, 403, f"tool calls of {wire.name} cannot be judged")
+            return True
+        gate = ToolGate(reader, as_object(decode_or_none(request.plain_body())), wire)
+        refusal = self._judge.refuse_tools(gate.provider_tools)
+        if refusal is not None:
+            self._proxy.answer(self._writer, 403, refusal)
+            return True
+        try:
+            return await self._until_decided(request, kind, gate)
+        except ResponseFailed as failed:
+            self._upstream.close()
+            if not self._has_begun:
+                self._proxy.answer(self._writer, failed.status, failed.text)
+            return not self._has_begun
+
+    async def _until_decided(
+        self, request: AgentRequest, kind: ModelRequest, gate: ToolGate
+    ) -> bool:
+        refusals = 0
+        while True:
+            response = await self._exchange(request, kind, gate)
+            if not _is_success(response):
+                return response.has_length
+            results = await self._decide(_calls(gate), response)
+            if results is None:
+                return await self._finish(response, gate.release())
+            refusals += 1
+            if refusals == MOST_REFUSALS:
+                text = ENDED.format(count=refusals) + "\n".join(dict.fromkeys(results))
+                return await self._finish(response, gate.close(text))
+            body = gate.refuse(results)
+            if body is None:
+                self._judge.fail(results[0])
+                return await self._finish(response, gate.close(UNSAFE + results[0]))
+            request = request.with_body(body)
+            kind = self._proxy.read_call(request) or kind
+
+    async def _exchange(
+        self, request: AgentRequest, kind: ModelRequest, gate: ToolGate
+    ) -> Response:
+        """Send the request and read the response to its end. The agent gets what need not be
+        judged, or the complete response if it is an error. Raises ``ResponseFailed``."""
+        admitted = await self._proxy.admit(kind)
+        if isinstance(admitted, str):
+            raise ResponseFailed(402, admitted)
+        call = JudgedCall(kind, admitted)
+        response = Response(call)
+        try:
+            if call.added_usage is not None:
+                request = request.with_body(call.added_usage)
+            await self._upstream.send(self._proxy.head(request), request.body)
+            is_started = False
+            while not response.is_complete:
+                data = await self._upstream.read()
+                raw = response.receive(data) if data else response.end()
+                if response.head and not is_started:
+                    is_started = True
+                    self._start(response, gate, drops_usage=call.added_usage is not None)
+                self._pass_on(response, gate, raw, call.take())
+                await self._writer.drain()
+                if not response.is_complete and not call.may_continue():
+                    raise ResponseFailed(402, "the budget is spent")
+            call.is_complete = True
+        except (ResponseFailed, Unreadable) as failed:
+            call.error = str(failed)
+            if isinstance(failed, Unreadable):
+                raise _not_judged(failed) from failed
+            raise
+        finally:
+            response.close()
+            self._proxy.report(call)
+        if not response.keeps_open:
+            self._upstream.close()
+        return response
+
+    def _start(self, response: Response, gate: ToolGate, *, drops_usage: bool) -> None:
+        if _is_success(response):
+            gate.start(response.media_type, drops_usage=drops_usage)
+        elif self._has_begun:
+            raise ResponseFailed(502, f"the vendor answered a refusal with {response.status}")
+        else:
+            self._has_begun = True
+            self._writer.write(response.head)
+
+    def _pass_on(self, response: Response, gate: ToolGate, raw: bytes, body: bytes) -> None:
+        if not _is_success(response):
+            self._writer.write(raw)
+            return
+        if response.is_unreadable:
+            raise Unreadable("its compression is not supported")
+        data = gate.receive(body)
+        if data:
+            self._write(response, data)
+
+    async def _decide(self, calls: Sequence[WireCall], response: Response) -> list[str] | None:
+        if not calls:
+            return None
+        decision = asyncio.ensure_future(self._judge.decide(calls))
+        try:
+            while not (await asyncio.wait([decision], timeout=KEEP_ALIVE_SECONDS))[0]:
+                self._write(response, b"\n")
+                await self._writer.drain()
+        finally:
+            if not decision.done():
+                decision.cancel()
+                await asyncio.wait([decision], timeout=CANCEL_SECONDS)
+        return decision.result()
+
+    def _write(self, response: Response, data: bytes) -> None:
+        """Send a chunk, after the head of the response if that was not sent."""
+        head = b"" if self._has_begun else chunked_head(response.head, b"content-encoding:")
+        self._has_begun = True
+        self._writer.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+
+    async def _finish(self, response: Response, data: bytes) -> bool:
+        self._write(response, data) if data else None
+        if not self._has_begun:
+            self._writer.write(chunked_head(response.head, b"content-encoding:"))
+            self._has_begun = True
+        self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+        return True
+
+
+def _calls(gate: ToolGate) -> tuple[WireCall, ...]:
+    try:
+        return gate.end()
+    except Unreadable as failed:
+        raise _not_judged(failed) from failed
+
+
+def _not_judged(failed: Unreadable) -> ResponseFailed:
+    return ResponseFailed(502, f"the tool calls of a response cannot be judged: {failed}")
+
+
+def _is_success(response: Response) -> bool:
+    return 200 <= response.status < 300

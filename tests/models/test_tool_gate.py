@@ -1,0 +1,211 @@
+"""Tool calls are held back until they are decided; everything else is passed on unchanged."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.model_calls import FORMATS, recorded_streams
+from support.raw_answers import post
+
+from corral.models.metering import EVENT_STREAM
+from corral.models.registry import find_provider
+from corral.models.spec import Wire
+from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
+from corral.testing import Call, ModelServer, Turn
+from corral.values import Json, JsonObject
+
+VENDORS = [name for name in sorted(FORMATS) if find_provider(name).wire.call_format]
+CALLS: list[tuple[str, JsonObject]] = [("read_file", {"path": "a"}), ("ls", {})]
+
+
+def wire_of(vendor: str) -> Wire:
+    return find_provider(vendor).wire
+
+
+def gate_of(vendor: str, **more: Json) -> ToolGate:
+    calls = call_format(wire_of(vendor))
+    assert calls is not None
+    return ToolGate(calls, {**FORMATS[vendor].body, **more}, wire_of(vendor))
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, *(cut % (len(data) + 1) for cut in cuts), len(data)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def passed(gate: ToolGate, stream: bytes, cuts: list[int]) -> bytes:
+    gate.start(EVENT_STREAM)
+    return b"".join(map(gate.receive, pieces(stream, cuts)))
+
+
+def responses(vendor: str, *turns: Turn, **more: object) -> list[bytes]:
+    made = FORMATS[vendor]
+    with ModelServer([*turns]) as server:
+        return [post(server, made.path, {**made.body, **more}).encode() for _ in turns]
+
+
+def read_by_client(vendor: str, stream: bytes) -> tuple[str, list[str]]:
+    """The text and the calls that a client reads from a stream."""
+    provider, decoder = find_provider(vendor), SseDecoder()
+    builder = ResponseBuilder(vendor, "model")
+    events = [*decoder.receive(stream), *decoder.take_rest()]
+    provider.wire.translator(provider)(events, builder)
+    response = builder.response()
+    return response.text, [call.name for call in response.tool_calls]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(0, 20_000), max_size=12))
+def test_if_all_calls_are_allowed_the_bytes_are_those_of_the_vendor(
+    vendor: str, cuts: list[int]
+) -> None:
+    for stream in recorded_streams(vendor):
+        gate = gate_of(vendor)
+        seen = passed(gate, stream, cuts)
+        gate.end()
+        assert seen + gate.release() == stream
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_text_is_passed_on_and_calls_are_held(vendor: str) -> None:
+    text_only, with_calls = recorded_streams(vendor)
+    gate = gate_of(vendor)
+    seen = passed(gate, text_only, [])
+    assert (gate.end(), seen + gate.release()) == ((), text_only)
+    gate = gate_of(vendor)
+    seen = passed(gate, with_calls, [])
+    assert b"I look." in seen
+    assert b"read_file" not in seen
+    assert [(call.name, call.arguments) for call in gate.end()] == CALLS
+    assert b"read_file" in gate.release()
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_response_that_is_not_streamed_is_judged_too(vendor: str) -> None:
+    made = FORMATS[vendor]
+    path = made.path.replace(":streamGenerateContent?alt=sse", ":generateContent")
+    body = {k: v for k, v in made.body.items() if k not in ("stream", "stream_options")}
+    calls = [Call(name, given) for name, given in CALLS]
+    with ModelServer([Turn(text="I look.", calls=calls)]) as server:
+        answer = post(server, path, body).encode()
+    gate = gate_of(vendor)
+    gate.start("application/json")
+    assert b"".join(map(gate.receive, pieces(answer, [7, 100]))) == b""
+    assert [(call.name, call.arguments) for call in gate.end()] == CALLS
+    assert gate.release() == answer
+    closed = gate.close("refused")
+    builder = ResponseBuilder(vendor, "model")
+    wire_of(vendor).read(closed, builder, find_provider(vendor))
+    response = builder.response()
+    assert (response.text, response.tool_calls) == ("refused", ())
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
+def test_the_response_after_a_refusal_continues_the_one_before(
+    vendor: str, cuts: list[int]
+) -> None:
+    first = recorded_streams(vendor)[1]
+    [second] = responses(vendor, Turn(text="then", calls=[Call("glob", {"pattern": "*"})]))
+    gate = gate_of(vendor)
+    seen = passed(gate, first, cuts)
+    gate.end()
+    request = msgspec.json.decode(gate.refuse(["denied", "not made"]) or b"")
+    assert "denied" in str(request)
+    seen += passed(gate, second, cuts)
+    assert [call.name for call in gate.end()] == ["glob"]
+    assert read_by_client(vendor, seen + gate.release()) == ("I look.then", ["glob"])
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_refused_response_can_be_ended_with_a_text(vendor: str) -> None:
+    gate = gate_of(vendor)
+    seen = passed(gate, recorded_streams(vendor)[1], [])
+    gate.end()
+    assert read_by_client(vendor, seen + gate.close(" Refused.")) == ("I look. Refused.", [])
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_the_model_gets_the_calls_and_the_refusals(vendor: str) -> None:
+    """The vendor's own format of the request, as the scripted model reads it."""
+    gate = gate_of(vendor)
+    passed(gate, recorded_streams(vendor)[1], [])
+    gate.end()
+    body: JsonObject = msgspec.json.decode(gate.refuse(["denied by rule", "not made"]) or b"")
+    with ModelServer([Turn(text="ok")]) as server:
+        post(server, FORMATS[vendor].path, body)
+        [request] = server.requests
+    texts = [str(result) for _, result in request.tool_results]
+    assert "denied by rule" in texts[0]
+    assert "not made" in texts[1]
+    calls = [call.name for message in request.history for call in message.calls]
+    assert calls == [name for name, _ in CALLS]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body"),
+    [
+        ("text/html", b""),
+        (EVENT_STREAM, b"data: {not json}\n\n"),
+        (EVENT_STREAM, b"data: [1]\n\n"),
+        ("application/json", b"<html>"),
+        ("application/json", b""),
+    ],
+)
+def test_what_cannot_be_read_is_not_passed_on(media_type: str, body: bytes) -> None:
+    gate = gate_of("gemini")
+    with pytest.raises(Unreadable):
+        gate.start(media_type)
+        assert gate.receive(body) == b""
+        gate.end()
+
+
+def test_a_stream_of_gemini_as_a_list_is_judged() -> None:
+    made = FORMATS["gemini"]
+    turn = Turn(text="I look.", calls=[Call("ls", {})])
+    with ModelServer([turn]) as server:
+        answer = post(server, made.path.partition("?")[0], made.body).encode()
+    assert answer.startswith(b"[")
+    gate = gate_of("gemini")
+    gate.start("application/json")
+    assert gate.receive(answer) == b""
+    assert [call.name for call in gate.end()] == ["ls"]
+
+
+def test_calls_of_a_second_candidate_are_not_replayed() -> None:
+    gate = gate_of("gemini")
+    part: Json = {"functionCall": {"name": "ls", "args": {}}}
+    chunk: Json = {
+        "candidates": [{"content": {"parts": []}}, {"content": {"parts": [part]}, "index": 1}]
+    }
+    assert passed(gate, b"data: %b\n\n" % msgspec.json.encode(chunk), []) == b""
+    assert gate.end() == (WireCall(call_id="", name="ls", arguments={}),)
+    assert gate.refuse(["denied"]) is None
+
+
+def test_signatures_of_gemini_are_sent_back_and_thoughts_are_not() -> None:
+    [stream] = responses(
+        "gemini", Turn(thoughts="hm", signature="signed", calls=[Call("ls", {}, "id-1")])
+    )
+    gate = gate_of("gemini")
+    passed(gate, stream, [])
+    gate.end()
+    request = msgspec.json.decode(gate.refuse(["denied"]) or b"")
+    [_, model, user] = request["contents"]
+    [part] = model["parts"]
+    assert "thoughtSignature" in part
+    answer = {"id": "id-1", "name": "ls", "response": {"error": "denied"}}
+    assert user == {"role": "user", "parts": [{"functionResponse": answer}]}
+
+
+def test_tools_that_the_vendor_runs_are_found() -> None:
+    tools: Json = [{"functionDeclarations": []}, {"googleSearch": {}}]
+    assert gate_of("gemini", tools=tools).provider_tools == ["googleSearch"]

@@ -1,0 +1,204 @@
+"""Tool calls of agents that cannot ask, judged in the model's responses before the agent sees them.
+
+What was refused is looked for on the disk and in the requests of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.files import file_names
+from support.model_scripts import tool_results_json
+from support.real_agents import USAGE, RealAgent, for_agents
+
+from corral import Policy, result_from_events
+from corral.events import (
+    Decision,
+    Event,
+    ModelCall,
+    PermissionDecision,
+    PermissionRequest,
+)
+from corral.testing import Call, Request, Turn
+
+pytestmark = pytest.mark.timeout(400)
+
+JUDGED = ("gemini-cli", "codex-cli", "opencode-cli", "pi-cli")
+MOST = ("gemini-cli",)
+"""With these, each behavior is tested every day."""
+RULES = Policy(write="allow", shell="ask", shell_rules=("deny touch denied*",))
+
+
+class Person:
+    """Answers each question, and notes it."""
+
+    def __init__(self, *answers: Decision) -> None:
+        self.questions: list[PermissionRequest] = []
+        self._answers = list(answers)
+
+    def __call__(self, request: PermissionRequest) -> Decision:
+        self.questions.append(request)
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+def decisions(events: list[Event]) -> list[tuple[str, str, str | None]]:
+    found = [each for each in events if isinstance(each, PermissionDecision)]
+    return [(each.decision, each.by, each.rule) for each in found]
+
+
+@for_agents(*JUDGED)
+async def test_a_refused_call_is_replayed_to_the_model_and_an_allowed_one_is_made(
+    agent: RealAgent, workspace: Path
+) -> None:
+    person = Person("allow_once")
+    script = [
+        Turn(text="I try.", calls=[agent.shell("touch denied.txt")], usage=USAGE),
+        Turn(calls=[agent.shell("touch asked.txt")], usage=USAGE),
+        Turn(text="done", usage=USAGE),
+    ]
+    events = await agent.events(script, ask=person, policy=RULES)
+    result = result_from_events(events)
+    assert result.ok, result.error
+    assert file_names(workspace) == ["asked.txt"]
+    assert result.final_text.endswith("done")
+    refusal = tool_results_json(agent.turns[1])
+    assert "Denied by policy: shell_rules: deny touch denied*" in refusal
+    assert [question.kind for question in person.questions] == ["execute"]
+    assert decisions(events) == [
+        ("deny", "policy", "shell_rules: deny touch denied*"),
+        ("allow_once", "person", "asked"),
+    ]
+    [denied] = result.denied
+    assert denied.rule == "shell_rules: deny touch denied*"
+    calls = [event for event in events if isinstance(event, ModelCall) and not event.side]
+    assert len(calls) == 3
+    assert result.usage_source == "metered"
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_a_person_decides_about_each_write(agent: RealAgent, workspace: Path) -> None:
+    person = Person("deny", "allow_once")
+    script = [
+        Turn(calls=[agent.write("no.txt")]),
+        Turn(calls=[agent.write("yes.txt")]),
+        Turn(text="done"),
+    ]
+    events = await agent.events(script, ask=person, policy=Policy())
+    assert file_names(workspace) == ["yes.txt"]
+    assert [question.kind for question in person.questions] == ["edit", "edit"]
+    assert [decision for decision, _, _ in decisions(events)] == ["deny", "allow_once"]
+    assert result_from_events(events).final_text == "done"
+    assert result_from_events(events).denied[0].rule == "asked"
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_an_answer_for_the_session_is_asked_for_once(
+    agent: RealAgent, workspace: Path
+) -> None:
+    person = Person("allow_session")
+    script = [*(Turn(calls=[agent.shell("echo x >> log.txt")]) for _ in range(2)), Turn(text="ok")]
+    await agent.events(script, ask=person, policy=Policy(write="allow"))
+    assert (workspace / "log.txt").read_text() == "x\nx\n"
+    assert len(person.questions) == 1
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_after_three_refusals_in_a_row_the_response_ends(
+    agent: RealAgent, workspace: Path
+) -> None:
+    script = [
+        Turn(text="I try.", calls=[agent.shell("touch denied.txt")], usage=USAGE, repeat="forever")
+    ]
+    events = await agent.events(script, ask=Person("allow_once"), policy=RULES)
+    result = result_from_events(events)
+    assert file_names(workspace) == []
+    assert result.ok, result.error
+    assert "the policy refused 3 tool calls in a row" in result.final_text
+    assert "deny touch denied*" in result.final_text
+    assert len(agent.turns) == 3
+    assert len(result.denied) == 3
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_if_one_of_several_calls_is_refused_none_is_made(
+    agent: RealAgent, workspace: Path
+) -> None:
+    person = Person("allow_once")
+    both = [agent.shell("touch asked.txt"), agent.shell("touch denied.txt")]
+    script = [
+        Turn(calls=both),
+        Turn(calls=[agent.shell("touch one.txt"), agent.shell("touch two.txt")]),
+        Turn(text="done"),
+    ]
+    events = await agent.events(script, ask=person, policy=RULES)
+    assert file_names(workspace) == ["one.txt", "two.txt"]
+    results = tool_results_json(agent.turns[1])
+    assert "Not made, because another call of the same message" in results
+    assert "Denied by policy: shell_rules: deny touch denied*" in results
+    assert len(person.questions) == 2  # not about the call beside the refused one
+    assert len(result_from_events(events).denied) == 1
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_without_the_proxy_what_the_policy_asks_about_is_denied(
+    agent: RealAgent, workspace: Path
+) -> None:
+    person = Person("allow_once")
+    script = [Turn(calls=[agent.shell("touch asked.txt")]), Turn(text="done", repeat="forever")]
+    await agent.events(script, ask=person, policy=Policy(write="allow"), meter=False)
+    assert file_names(workspace) == []
+    assert person.questions == []
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_a_refusal_that_does_not_fit_into_the_budget_ends_the_run(
+    agent: RealAgent, workspace: Path
+) -> None:
+    script = [Turn(calls=[agent.shell("touch denied.txt")], usage=USAGE, repeat="forever")]
+    result = await agent.run(script, ask=Person("deny"), policy=RULES, max_calls=2)
+    assert (result.status, len(agent.turns)) == ("max_budget", 2)
+    assert file_names(workspace) == []
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_the_idle_timeout_does_not_count_while_a_person_is_asked(
+    agent: RealAgent, workspace: Path
+) -> None:
+    async def ask(request: PermissionRequest) -> Decision:
+        await asyncio.sleep(6)
+        return "allow_once"
+
+    script = [Turn(calls=[agent.shell("touch asked.txt")]), Turn(text="done")]
+    result = await agent.run(script, ask=ask, policy=RULES, idle_timeout=4)
+    assert result.ok, result.error
+    assert file_names(workspace) == ["asked.txt"]
+
+
+@for_agents("gemini-cli")
+async def test_the_calls_of_a_sub_agent_are_judged(agent: RealAgent, workspace: Path) -> None:
+    [delegate] = agent.calls("delegate", prompt="run the errand")
+    person = Person("allow_once")
+
+    steps = iter(
+        (
+            Turn(calls=[agent.shell("touch denied.txt")]),
+            Turn(calls=[agent.shell("touch asked.txt")]),
+            Turn(calls=[Call("complete_task", {"result": "did it", "response": "did it"})]),
+        )
+    )
+
+    def answer(request: Request) -> Turn:
+        if "complete_task" in request.tools:
+            return next(steps)
+        return Turn(calls=[delegate]) if not request.tool_results else Turn(text="done")
+
+    events = await agent.events(answer, ask=person, policy=RULES)
+    assert result_from_events(events).final_text == "done"
+    assert file_names(workspace) == ["asked.txt"]
+    assert [each for _, _, each in decisions(events)] == [
+        "asked",
+        "shell_rules: deny touch denied*",
+        "asked",
+        "harmless",
+    ]

@@ -1,0 +1,244 @@
+"""The model proxy shows tool calls to a judge before the agent gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from support.model_calls import FORMATS, recorded_streams, request_bytes
+from support.raw_server import ConnectionHandler, raw_server, respond_with
+
+from corral.models.metering import MeteredCall
+from corral.models.registry import find_provider
+from corral.models.tool_gate import WireCall
+from corral.system.model_proxy import judged
+from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
+from corral.testing import Call, ModelServer, Turn
+from corral.values import Json
+
+VENDORS = [name for name in sorted(FORMATS) if find_provider(name).wire.call_format]
+GEMINI = FORMATS["gemini"]
+
+
+class Judge:
+    """Refuses the calls with these names."""
+
+    def __init__(self, *refused: str, tools: bool = True, seconds: float = 0.0) -> None:
+        self.calls: list[list[str]] = []
+        self.failures: list[str] = []
+        self.is_cancelled = asyncio.Event()
+        self._refused = refused
+        self._takes_tools = tools
+        self._seconds = seconds
+
+    def refuse_tools(self, names: Sequence[str]) -> str | None:
+        return None if self._takes_tools or not names else f"not {names[0]}"
+
+    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
+        self.calls.append([call.name for call in calls])
+        try:
+            await asyncio.sleep(self._seconds)
+        except asyncio.CancelledError:
+            self.is_cancelled.set()
+            raise
+        is_refused = any(call.name in self._refused for call in calls)
+        return [f"refused {call.name}" for call in calls] if is_refused else None
+
+    def fail(self, text: str) -> None:
+        self.failures.append(text)
+
+
+class Line:
+    def __init__(self, proxy: ModelProxy, calls: list[MeteredCall]) -> None:
+        self.proxy = proxy
+        self.calls = calls
+
+    async def send(self, vendor: str = "gemini", **more: Json) -> tuple[bytes, bytes]:
+        """The head of the response and its decoded body."""
+        key = self.proxy.dummy_keys["KEY"]
+        request = request_bytes(
+            FORMATS[vendor], self.proxy.port, f"Authorization: Bearer {key}", **more
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
+        writer.write(request)
+        writer.write_eof()
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return head, _joined(body) if b"transfer-encoding: chunked" in head.lower() else body
+
+
+def _joined(body: bytes) -> bytes:
+    """The data of chunks. Fails if the last one is missing."""
+    found = b""
+    while True:
+        size, _, body = body.partition(b"\r\n")
+        if int(size, 16) == 0:
+            return found
+        length = int(size, 16)
+        found, body = found + body[:length], body[length + 2 :]
+
+
+@asynccontextmanager
+async def proxy_to(url: str, judge: Judge, vendor: str = "gemini") -> AsyncGenerator[Line]:
+    calls: list[MeteredCall] = []
+    made = ProxySettings(
+        upstream=url, providers=lambda: [find_provider(vendor)], keys={"KEY": "real"}
+    )
+    proxy = ModelProxy(made, calls.append, judge=judge)
+    await proxy.open()
+    try:
+        yield Line(proxy, calls)
+    finally:
+        proxy.close()
+        await proxy.wait_closed()
+
+
+@asynccontextmanager
+async def proxy_before(talk: ConnectionHandler, judge: Judge) -> AsyncGenerator[Line]:
+    async with raw_server(talk) as server, proxy_to(server.url, judge) as line:
+        yield line
+
+
+def answer(body: bytes, *headers: str) -> bytes:
+    lines = ["HTTP/1.1 200 OK", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def event_stream(body: bytes) -> bytes:
+    return answer(body, "content-type: text/event-stream")
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_allowed_calls_reach_the_agent_unchanged(vendor: str) -> None:
+    stream, judge = recorded_streams(vendor)[1], Judge()
+    async with (
+        raw_server(respond_with(event_stream(stream))) as server,
+        proxy_to(server.url, judge, vendor) as line,
+    ):
+        head, body = await line.send(vendor)
+        assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", stream)
+        assert judge.calls == [["read_file", "ls"]]
+        assert len(line.calls) == 1
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_after_a_refusal_the_proxy_sends_the_next_request(vendor: str) -> None:
+    script = [Turn(calls=[Call("remove_all", {"path": "/"})]), Turn(text="then")]
+    judge = Judge("remove_all")
+    with ModelServer(script) as server:
+        async with proxy_to(server.url, judge, vendor) as line:
+            _, body = await line.send(vendor)
+            assert b"then" in body
+            assert b"remove_all" not in body
+            assert [call.status for call in line.calls] == [200, 200]
+        [_, replayed] = server.requests
+    assert "refused remove_all" in str(replayed.tool_results)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_the_response_ends_after_three_refusals(vendor: str) -> None:
+    with ModelServer([Turn(calls=[Call("remove_all", {})], repeat="forever")]) as server:
+        async with proxy_to(server.url, Judge("remove_all"), vendor) as line:
+            _, body = await line.send(vendor)
+            assert b"the policy refused 3 tool calls in a row" in body
+            assert b"refused remove_all" in body
+            assert len(line.calls) == len(server.requests) == judged.MOST_REFUSALS
+
+
+async def test_while_a_decision_is_awaited_the_agent_gets_empty_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(judged, "KEEP_ALIVE_SECONDS", 0.05)
+    stream = recorded_streams("gemini")[1]
+    async with proxy_before(respond_with(event_stream(stream)), Judge(seconds=0.4)) as line:
+        _, body = await line.send()
+        assert body.replace(b"\n", b"") == stream.replace(b"\n", b"")
+        assert b"\r\n\r\n\n" in body
+
+
+async def test_a_request_with_tools_of_the_vendor_is_refused() -> None:
+    async with proxy_before(respond_with(answer(b"{}")), Judge(tools=False)) as line:
+        head, body = await line.send(tools=[{"googleSearch": {}}])
+        assert (head.split()[1], line.calls) == (b"403", [])
+        assert b"not googleSearch" in body
+
+
+async def test_an_error_of_the_vendor_is_passed_on() -> None:
+    with ModelServer([Turn(status=429, message="too many")]) as server:
+        async with proxy_to(server.url, Judge("remove_all")) as line:
+            head, body = await line.send()
+            assert head.split()[1] == b"429"
+            assert b"too many" in body
+
+
+async def test_an_error_after_a_refusal_is_passed_on_if_the_agent_has_seen_nothing() -> None:
+    script = [Turn(calls=[Call("remove_all", {})]), Turn(status=503, message="busy")]
+    with ModelServer(script) as server:
+        async with proxy_to(server.url, Judge("remove_all")) as line:
+            head, _ = await line.send()
+            assert head.split()[1] == b"503"
+
+
+async def test_an_error_after_a_refusal_breaks_a_response_that_was_started() -> None:
+    script = [Turn(text="I try.", calls=[Call("remove_all", {})]), Turn(status=503, message="busy")]
+    with ModelServer(script) as server:
+        async with proxy_to(server.url, Judge("remove_all")) as line:
+            with pytest.raises(ValueError, match="invalid literal"):  # the last chunk is missing
+                await line.send()
+
+
+async def test_a_compressed_response_is_judged() -> None:
+    stream, judge = recorded_streams("gemini")[1], Judge()
+    packed = answer(
+        gzip.compress(stream), "content-type: text/event-stream", "Content-Encoding: gzip"
+    )
+    async with proxy_before(respond_with(packed), judge) as line:
+        head, body = await line.send()
+        assert (b"gzip" in head, body) == (False, stream)
+        assert judge.calls
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        answer(b"x", "content-type: text/event-stream", "Content-Encoding: compress"),
+        answer(b"data: nonsense\n\n", "content-type: text/event-stream"),
+        answer(b"<p>hi</p>", "content-type: text/html"),
+    ],
+)
+async def test_a_response_that_cannot_be_judged_is_not_passed_on(response: bytes) -> None:
+    async with proxy_before(respond_with(response), Judge()) as line:
+        head, body = await line.send()
+        assert head.split()[1] == b"502"
+        assert b"cannot be judged" in body
+
+
+async def test_a_refusal_that_cannot_be_replayed_fails_the_run() -> None:
+    part = b'{"functionCall":{"name":"remove_all","args":{}}}'
+    content = b'{"content":{"parts":[%b]},"index":%%d}' % part
+    stream = b'data: {"candidates":[%b,%b]}\n\n' % (content % 0, content % 1)
+    judge = Judge("remove_all")
+    async with proxy_before(respond_with(event_stream(stream)), judge) as line:
+        _, body = await line.send()
+        assert judge.failures == ["refused remove_all"]
+        assert b"functionCall" not in body
+        assert b"the run ends" in body
+
+
+async def test_the_decision_is_cancelled_when_the_agent_goes_away() -> None:
+    stream, judge = recorded_streams("gemini")[1], Judge(seconds=600)
+    async with proxy_before(respond_with(event_stream(stream)), judge) as line:
+        key = line.proxy.dummy_keys["KEY"]
+        _, writer = await asyncio.open_connection("127.0.0.1", line.proxy.port)
+        writer.write(request_bytes(GEMINI, line.proxy.port, f"Authorization: Bearer {key}"))
+        while not judge.calls:
+            await asyncio.sleep(0.01)
+        writer.close()
+        await writer.wait_closed()
+        async with asyncio.timeout(30):
+            await judge.is_cancelled.wait()
