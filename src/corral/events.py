@@ -76,6 +76,9 @@ class Init(Envelope, frozen=True, tag="init"):
     agent_version: str | None = None
     capabilities: tuple[str, ...] = ()
     resumed: bool = False
+    continued_from: str | None = None
+    """corral's id of the session that this one continues: that of another agent, or the one that
+    it was forked from."""
     auth: str | None = None
     """Which credentials are billed, if known: ``api_key`` or ``subscription``."""
     sandbox: str | None = None

@@ -342,7 +342,7 @@ DEFINITIONS = (
     # Session.
     Definition(
         "resume",
-        "Continue a session: its id, the beginning of it, or 'last' for the newest.",
+        "Continue a session, also of another agent: its id, the beginning of it, or 'last'.",
         "Session",
         ("--resume",),
         "ID",

@@ -61,6 +61,9 @@ class Result(
     agent: str = ""
     session_id: str | None = None
     resume_token: str | None = None
+    continued_from: str | None = None
+    """corral's id of the session that this one continues: that of another agent, or the one that
+    it was forked from."""
     model: str | None = None
     agent_version: str | None = None
     auth: str | None = None
@@ -231,6 +234,7 @@ class ResultBuilder:
             agent=done.agent or self._init.agent,
             session_id=done.session_id,
             resume_token=done.resume_token,
+            continued_from=self._init.continued_from,
             model=done.model or self._init.model,
             agent_version=self._init.agent_version,
             auth=self._init.auth,

@@ -78,7 +78,7 @@ class RunKwargs(TypedDict, total=False):
     mcp_servers: Sequence[McpServer | Mapping[str, object]]
     """MCP servers whose tools the agent may use."""
     resume: str | None
-    """Continue a session: its id, the beginning of it, or 'last' for the newest."""
+    """Continue a session, also of another agent: its id, the beginning of it, or 'last'."""
     fork: bool
     """Continue in a new session; the resumed one does not change."""
     max_cost: float | None

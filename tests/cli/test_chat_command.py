@@ -178,13 +178,20 @@ def test_a_wrong_model_agent_or_policy_changes_nothing(chat: ChatSetup) -> None:
 @playing(say("Blue."), say("You like blue."))
 def test_another_agent_gets_the_conversation_so_far(chat: ChatSetup) -> None:
     program = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
-    lines = f"my color?\n/agent {sys.executable} {program} --acp\ntext I see it\n"
+    agent = f"{sys.executable} {program} --acp"
+    lines = f"my color?\n/agent {agent}\ntext I see it\nhistory\n/model {MODEL[1]}\nmy color?\n"
     done = chat.corral("chat", *MODEL, stdin=lines)
     assert "the conversation so far is sent with the next prompt" in done.stderr, done.stderr
-    assert done.stdout.startswith("Blue.\n")
+    assert done.stdout.startswith("Blue.\nI see it\n")
+    assert "<conversation_so_far>" in done.stdout
+    assert "### corral wrote\\n| Blue.\\n" in done.stdout
+    # It goes back to the first agent with what was said meanwhile.
+    assert done.stdout.endswith("You like blue.\n")
+    assert "I see it" in chat.received(1)
     shown = chat.corral("sessions", "show", "last").stdout
-    assert "<conversation_so_far>" in shown
-    assert "Assistant: Blue." in shown
+    assert re.search(r"^continues \S+ · \S.* · after 2 turns$", shown, re.MULTILINE)
+    assert re.search(r"^continues \S+ · corral · after 1 turns$", shown, re.MULTILINE)
+    assert "<conversation_so_far>" not in shown
 
 
 @playing(

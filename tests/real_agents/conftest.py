@@ -47,6 +47,13 @@ def add_ripgrep_to_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def two_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that makes its own agents, of several vendors."""
+    remove_keys(monkeypatch)
+    add_ripgrep_to_path(monkeypatch)
+
+
+@pytest.fixture
 def seed(workspace: Path) -> Path:
     """A file that exists before the run."""
     file = workspace / "seed.txt"

@@ -480,6 +480,9 @@ class InProcess(msgspec.Struct, frozen=True, kw_only=True):
     """``module:name`` of the class that drives a session."""
     runs_commands: bool = False
     """Its commands are programs, which a sandbox can contain."""
+    takes_messages: bool = False
+    """A conversation of another agent becomes part of its history, as messages; otherwise it is
+    text before the first prompt."""
 
 
 Transport = StreamTransport | AcpTransport | InProcess

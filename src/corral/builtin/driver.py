@@ -194,8 +194,21 @@ class Driver:
                 raise ResumeLost(f"the history of session {self.record.meta.id} is missing")
             if self._history is None:
                 self._history = History(path, keep=run.keep, clean=self._clean)
+                self._take_handover(self._history)
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
+
+    def _take_handover(self, history: History) -> None:
+        """Begin with the conversation of another agent, if the session continues one."""
+        given = self.record.handover
+        if given is None or history.messages:
+            return
+        from corral.sessions.handover.as_messages import messages
+        from corral.sessions.handover.neutral_form import fit
+        from corral.sessions.handover.source import room
+
+        for message in messages(fit(given, room(self.prepared.agent, self.model))):
+            history.add(message)
 
     def _sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
         return self._new_loop(History(), self._sub_executor, emit, mailbox)

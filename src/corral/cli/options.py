@@ -217,7 +217,7 @@ def choose_agent(agent: str | None, options: RunKwargs) -> str:
 
     if agent is not None:
         return agent
-    recording, model, resume = (options.get(name) for name in ("replay", "model", "resume"))
+    recording, resume = options.get("replay"), options.get("resume")
     if isinstance(recording, str):
         from corral.system.cassette import format
 
@@ -227,10 +227,7 @@ def choose_agent(agent: str | None, options: RunKwargs) -> str:
     if isinstance(resume, str):
         from corral.sessions import store
 
-        meta = store.find(resume).meta
-        if model is None and meta.model is not None and registry.names_a_model(meta.model):
-            options["model"] = meta.model
-        return meta.agent
+        return store.agent_of(resume, options)
     return registry.default(options.get("model"))
 
 

@@ -209,10 +209,18 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     started."""
     from corral.cli.ui.tables import policy_table, sandbox_table
     from corral.sessions.prepare import prepare, resolve_prompt
+    from corral.sessions.session import split_resume
     from corral.system.paths import sessions
 
-    prepared = prepare(agent, {**options}, has_asker=is_interactive())
+    source, own = split_resume(agent, {**options})
+    prepared = prepare(agent, own, has_asker=is_interactive())
     prompt = resolve_prompt(prepared, text)
+    if source is not None:
+        from corral.sessions.handover.source import begin, first_prompt
+
+        record = begin(prepared, source, has_cwd=own.get("cwd") is not None)
+        if record.handover is not None:
+            prompt = first_prompt(record.handover, prompt, prepared)
     rows = prepared.sandbox_report()
     if isinstance(prepared.agent.transport, InProcess):
         launch = Launch(argv=(), env={}, stdin=b"")

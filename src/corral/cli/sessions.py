@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 
 import click
 import msgspec
@@ -91,7 +92,9 @@ def _state(meta: store.Meta, running: str | None) -> str:
 
 def _description(found: index.Match, name: str | None) -> str:
     text = f"…{found.snippet}…" if found.snippet else found.meta.title
-    return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd})"
+    before = found.meta.continued_from
+    more = f", continues {before}" if before else ""
+    return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd}{more})"
 
 
 def _moment(text: str) -> float:
@@ -130,6 +133,8 @@ def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
         return
     meta = record.meta
     echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
+    for line in _chain(meta):
+        echo(line)
     for turn in records:
         echo(f"\n── {format_time(turn.started)} · {transcript.summary(turn)}")
         echo("".join(f"> {line}\n" for line in turn.prompt.splitlines()))
@@ -139,6 +144,24 @@ def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
             echo(f"  {file.kind:8} {file.path}")
         if diff and turn.files:
             echo(f"\n{turn.diff or 'The changes are not stored.'}", nl=not turn.diff)
+
+
+def _chain(meta: store.Meta) -> Iterator[str]:
+    """The sessions that this one continues, the nearest first, and those that continue it."""
+    known = {each.meta.id: each.meta for each in store.all_sessions()}
+    seen = {meta.id}
+    before = meta
+    while (name := before.continued_from) is not None and name not in seen:
+        seen.add(name)
+        found = known.get(name)
+        turns = f"after {before.continued_turns} turns"
+        yield f"continues {name} · {found.agent if found else 'deleted'} · {turns}"
+        if found is None:
+            break
+        before = found
+    for other in known.values():
+        if other.continued_from == meta.id:
+            yield f"continued in {other.id} · {other.agent}"
 
 
 def _turns(record: store.SessionRecord, *, diff: bool) -> list[transcript.TurnRecord]:
@@ -222,7 +245,7 @@ def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:
     elif name is None or grep is not None:
         raise ConfigError("give the id of a session ('last' is the newest), or --grep TEXT")
     record = store.find(name)
-    if not (record.folder / store.EVENTS).exists():
+    if not record.has_transcript:
         raise ResumeLost(
             f"session {record.meta.id} has no transcript",
             hint="It was run with record=False, or is the question of a person.",

@@ -12,6 +12,7 @@ from corral.options import RunOptions
 from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
+from corral.sessions import store
 from corral.sessions.session import Session
 from corral.sessions.sync_session import sync_session_of
 from corral.system import config, programs
@@ -53,7 +54,8 @@ def session(
     """A conversation with an agent, as ``async with``; see ``RunKwargs`` for the options.
 
     Without ``agent``, the default agent is used, or the built-in agent if ``model`` is
-    ``vendor:model``.
+    ``vendor:model``; with ``resume``, the agent of that session. With ``resume`` and another
+    ``agent``, the conversation continues in that agent, in a new session.
 
     ``ask`` answers the agent's permission requests, if the agent can ask: it gets the
     ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
@@ -237,7 +239,14 @@ async def run(  # noqa: PLR0913
 
 
 def _or_default(agent: str | None, options: RunKwargs) -> str:
-    return registry.default(options.get("model")) if agent is None else agent
+    if agent is not None:
+        return agent
+    resume = options.get("resume")
+    return (
+        registry.default(options.get("model"))
+        if resume is None
+        else store.agent_of(resume, options)
+    )
 
 
 run_sync = sync_twin(run)

@@ -359,6 +359,7 @@ class EventNormalizer:
             meter_reason=default.meter_reason,
             capabilities=init.capabilities or default.capabilities,
             resumed=init.resumed or default.resumed,
+            continued_from=default.continued_from,
         )
         self._emit(complete, ts, out)
         for queued in self._before_init:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
@@ -43,7 +44,9 @@ from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks
+from corral.system import config
 from corral.system.environment import SecretRedactor
+from corral.system.threads import in_thread
 from corral.values import AgentSession
 
 if TYPE_CHECKING:
@@ -105,6 +108,9 @@ class Session:
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
+        self.source: SessionRecord | None = None
+        """A session that this process has open and that this one continues, also if its agent is
+        the same. Set before this one is opened."""
 
     def __repr__(self) -> str:
         if self._record is None:
@@ -123,6 +129,18 @@ class Session:
     def prepared(self) -> PreparedRun:
         """The facts that were found before anything starts."""
         return self._require_open()[0]
+
+    @property
+    def continued_from(self) -> str | None:
+        """corral's id of the session that this one continues: that of another agent, or the one
+        that it was forked from."""
+        return self._require_open()[1].meta.continued_from
+
+    @property
+    def sends_history(self) -> bool:
+        """Whether the next prompt takes the conversation of another session to the agent."""
+        record = self._require_open()[1]
+        return record.handover is not None and record.meta.session_id is None
 
     @property
     def budget(self) -> Budget | None:
@@ -144,11 +162,17 @@ class Session:
         return self
 
     async def _set_up(self) -> None:
+        source, self._options = split_resume(self._agent, self._options)
+        source = self.source or source
         prepared = self._prepare(self._options)
         if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
         try:
-            record = _find_resumed(prepared) if prepared.run.resume is not None else None
+            record: SessionRecord | None = None
+            if source is not None:
+                record = await self._continue(source, prepared)
+            elif prepared.run.resume is not None:
+                record = _find_resumed(prepared)
             if record is not None and prepared.run.fork:
                 record = store.fork(record, prepared.agent.path_bound_files)
         except BaseException:
@@ -156,6 +180,13 @@ class Session:
             raise
         self._prepared = prepared
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
+
+    async def _continue(self, source: SessionRecord, prepared: PreparedRun) -> SessionRecord:
+        from corral.sessions.handover.source import begin
+
+        is_here = self.source is not None
+        has_cwd = self._options.get("cwd") is not None
+        return await in_thread(partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd))
 
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
@@ -323,20 +354,21 @@ class Session:
             has_asker=self._ask is not None,
             on_tool_call=self._on_tool_call,
         )
-        check_prompt(text, prepared.agent.prompt_limit)
+        sent = self._with_handover(text, prepared, record)
+        check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:
             prepared.budget.check()
         redactor = SecretRedactor(prepared.environment.redacted)
         backend: Backend
         if isinstance(prepared.agent.transport, InProcess):
-            backend = self._get_driver().turn(text, prepared)
+            backend = self._get_driver().turn(sent, prepared)
         elif isinstance(prepared.agent.transport, AcpTransport):
             from corral.sessions.backends.acp import AcpBackend
 
-            backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
+            backend = AcpBackend(prepared, record, sent, self._private_connection(), self._ask)
         else:
             backend = StreamBackend(
-                prepared, record, text, redactor, self._ask, granted=self._granted
+                prepared, record, sent, redactor, self._ask, granted=self._granted
             )
         self._backend = backend
         self._turn = Turn(
@@ -350,6 +382,17 @@ class Session:
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
         return self._turn
+
+    def _with_handover(self, text: str, prepared: PreparedRun, record: SessionRecord) -> str:
+        """The prompt, after the conversation that the session continues if the agent has stored
+        nothing of it yet."""
+        transport = prepared.agent.transport
+        takes_messages = isinstance(transport, InProcess) and transport.takes_messages
+        if record.handover is None or not self.sends_history or takes_messages:
+            return text
+        from corral.sessions.handover.source import first_prompt
+
+        return first_prompt(record.handover, text, prepared)
 
     def takes_schema(self, typed: TypedAnswer) -> bool:
         """Whether the agent is given the schema in its own way. One that has tools of the caller
@@ -500,6 +543,20 @@ def _driver(
     module, _, name = prepared.agent.transport.driver.partition(":")
     make: DriverFactory = getattr(import_module(module), name)
     return make(prepared, record, redactor, ask, tools)
+
+
+def split_resume(
+    agent: str, options: Mapping[str, object]
+) -> tuple[SessionRecord | None, Mapping[str, object]]:
+    """The session to resume if it is one of another agent, and the options without it: its
+    conversation continues in a new session, and the old one never changes."""
+    name = options.get("resume")
+    if not isinstance(name, str) or "\0" in name:  # an error of the options
+        return None, options
+    record = store.find(name)
+    if record.meta.agent == config.find_agent(agent).name:
+        return None, options
+    return record, {key: each for key, each in options.items() if key not in ("resume", "fork")}
 
 
 def _find_resumed(prepared: PreparedRun) -> SessionRecord:

@@ -6,6 +6,7 @@ One folder per session, readable only by its owner::
         meta.json       agent, working directory, the agent's own session id
         events.ndjson   the transcript, unless it was declined
         diffs/2.patch   how the second turn changed files
+        handover.json   the conversation of another agent that this session continues
         home/           the agent's private home
 
 If corral's home cannot be written, the folder is a temporary one, and the session is not kept.
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from corral.agents.spec import AgentSpec, Launch
     from corral.live.session_link import SessionLink
+    from corral.run_kwargs import RunKwargs
+    from corral.sessions.handover.neutral_form import Conversation
     from corral.sessions.prepare import PreparedRun
     from corral.system.environment import SecretRedactor
 
@@ -43,6 +46,7 @@ LOCK = "lock"
 """Locked while a session is in use: two runs at once would share a home, and so a policy."""
 EVENTS = "events.ndjson"
 DIFFS = "diffs"
+HANDOVER = "handover.json"
 POOLED = "pool"
 """``Meta.lost`` of a prompt of a pool: the pool's processes keep no conversations."""
 
@@ -73,6 +77,11 @@ class Meta(msgspec.Struct, omit_defaults=True):
     """The option ``label``; a resumed session keeps it unless another is given."""
     budgets: tuple[BudgetState, ...] = ()
     """The budget at the end of the last turn, then those that it was part of."""
+    continued_from: str | None = None
+    """Our id of the session that this one continues: that of another agent, or the one that it was
+    forked from."""
+    continued_turns: int = 0
+    """How many turns that session had then."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -92,6 +101,9 @@ class SessionRecord:
         """The connection with people elsewhere, once it is needed."""
         self.publish: WeakMethod[Callable[[], SessionLink]] | None = None
         """Makes the current turn visible to other processes."""
+        self.handover: Conversation | None = None
+        """What this new session continues: the conversation of another agent."""
+        self._is_handover_saved = False
         self._transcript: int | None = None
         self._lock: int | None = None
 
@@ -136,6 +148,9 @@ class SessionRecord:
             ) from error
 
     def save(self) -> None:
+        if self.handover is not None and not self._is_handover_saved:
+            paths.write_private(self.folder / HANDOVER, msgspec.json.encode(self.handover))
+            self._is_handover_saved = True
         paths.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
     def append_events(self, events: list[Event]) -> None:
@@ -166,6 +181,10 @@ class SessionRecord:
             self.save()
         return True
 
+    @property
+    def has_transcript(self) -> bool:
+        return (self.folder / EVENTS).exists()
+
     def events(self) -> Iterator[Event]:
         """The transcript, read back."""
         try:
@@ -176,6 +195,13 @@ class SessionRecord:
                         yield from_json(line)
         except FileNotFoundError:
             return
+
+    def stored_handover(self) -> bytes | None:
+        """The conversation that the session began with, as JSON; None if it continues none."""
+        try:
+            return (self.folder / HANDOVER).read_bytes()
+        except OSError:
+            return None
 
     def diff(self, turn: int) -> str:
         """How a turn changed files; empty if it changed none, or that is not stored."""
@@ -279,10 +305,10 @@ def no_conversation(meta: Meta) -> ResumeLost:
     elif meta.lost is not None:
         how = "was interrupted" if meta.lost == "interrupted" else "timed out"
         why = f"its first turn {how}, and {meta.agent} did not keep it"
-    return ResumeLost(
-        f"session {meta.id} cannot be continued: {why}",
-        hint="Start a new session and give the prompt again.",
-    )
+    hint = "Start a new session and give the prompt again."
+    if meta.continued_from is not None:
+        hint = f"Continue from {meta.continued_from} again."
+    return ResumeLost(f"session {meta.id} cannot be continued: {why}", hint=hint)
 
 
 def create(agent: str, cwd: str) -> SessionRecord:
@@ -314,9 +340,10 @@ def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     other = create(meta.agent, meta.cwd)
     other.meta.session_id = other.meta.forked_from = meta.session_id
     other.meta.model, other.meta.spent = meta.model, meta.spent
+    other.meta.continued_from, other.meta.continued_turns = meta.id, meta.turns
     try:
         paths.make_dir(paths.sessions())
-        skipped = shutil.ignore_patterns(META, LOCK, EVENTS, DIFFS, *without)
+        skipped = shutil.ignore_patterns(META, LOCK, EVENTS, DIFFS, HANDOVER, *without)
         shutil.copytree(record.folder, other.folder, symlinks=True, ignore=skipped)
     except (OSError, shutil.Error) as error:
         raise StorageFailed(f"session {meta.id} cannot be copied: {error}") from error
@@ -344,6 +371,18 @@ def find(name: str) -> SessionRecord:
     return by_id[found]
 
 
+def agent_of(name: str, options: RunKwargs) -> str:
+    """The agent of a stored session, for a run that names none. The built-in agent also needs the
+    session's model, which is set in ``options`` unless it has one. Raises as ``find`` does."""
+    from corral.agents import registry
+
+    meta = find(name).meta
+    model = meta.model
+    if options.get("model") is None and model is not None and registry.names_a_model(model):
+        options["model"] = model
+    return meta.agent
+
+
 def all_sessions() -> list[SessionRecord]:
     """All, the newest first."""
     try:
@@ -352,6 +391,11 @@ def all_sessions() -> list[SessionRecord]:
         return []
     found = (open_folder(paths.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
+
+
+def has_folder(meta: Meta) -> bool:
+    """Whether the folder in which the session began still exists."""
+    return os.path.isdir(meta.cwd)
 
 
 def is_in_use(record: SessionRecord) -> bool:

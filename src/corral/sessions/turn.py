@@ -380,6 +380,7 @@ class Turn(Generic[T_co]):
             meter_reason=prepared.meter_reason,
             capabilities=prepared.agent.capabilities,
             resumed=meta.session_id is not None,
+            continued_from=meta.continued_from,
             run_id=self._record.next_run_id,
             agent=prepared.agent.name,
             session_id=self._backend.session_id,

@@ -1,7 +1,7 @@
 """The conversation of a chat: its session, which may change its agent, model or policy.
 
 A change opens a new session that resumes the old one. Where that is not possible, because the agent
-is another one or cannot resume, the text of the conversation so far is sent with the next prompt.
+is another one or cannot resume, the conversation so far is handed over with the next prompt.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from corral.system.git.file_history import FileHistory
 from corral.system.terminal import is_interactive
 from corral.system.threads import in_thread
 from corral.values import Usage
-
-LONGEST_HANDOVER = 40_000
-"""Characters of a conversation that are sent to another agent; the newest."""
 
 
 class Spent(msgspec.Struct):
@@ -80,7 +77,6 @@ class Conversation:
         """The agent and model that were printed last."""
         self._ids: list[str] = []
         """The sessions of this chat, the newest last."""
-        self._handover = ""
         self.resume_token: str | None = None
         self.spent = Spent()
         self.code = 0
@@ -104,14 +100,15 @@ class Conversation:
     def open(self) -> None:
         self._runner.run(_enter(self._session))
         self._opened()
-        if self._options.get("resume") is not None:
+        if self._options.get("resume") is not None and not self.sends_history:
             self.resume_token = self._session.id
 
     def _opened(self) -> None:
         asks = self._asker is not None
         Progress(enabled=not self._quiet).begin(self._session.prepared, asks=asks)
-        if self._session.id not in self._ids:
-            self._ids.append(self._session.id)
+        for name in (self._session.continued_from, self._session.id):
+            if name is not None and name not in self._ids:
+                self._ids.append(name)
         if self.files is None:
             own = paths.sessions() / self._session.id / "files"
             self.files = FileHistory(own, Path(self._session.prepared.cwd))
@@ -127,29 +124,42 @@ class Conversation:
             del options[name]  # type: ignore[misc]
         options.pop("resume", None)
         options.pop("fork", None)
-        is_same = not agent or config.find_agent(agent).name == self.agent
-        if is_same and self.resume_token is not None:
-            options["resume"] = self.resume_token
+        source = self._to_continue(agent or self._agent)
+        if isinstance(source, str):
+            options["resume"] = source
         new = Session(agent or self._agent, {**options}, self._asker)
+        new.source = None if isinstance(source, str) else source
         self._runner.run(_enter(new))
         old, self._session = self._session, new
-        handover = self._handover or ("" if "resume" in options else self.text())
         self._runner.run(old.__aexit__())
         self._agent, self._options = agent or self._agent, options
-        self._handover = handover
         if "resume" not in options:
             self.resume_token = None
         if not self.spent.prompts:
             self.files = None  # the session that would have kept it is gone
         self._opened()
 
+    def _to_continue(self, agent: str) -> str | store.SessionRecord | None:
+        """What a session with this agent continues: the name of one that it can resume, one whose
+        conversation is handed over, or nothing."""
+        target = config.find_agent(agent)
+        if target.name == self.agent and self.resume_token is not None:
+            return self.resume_token
+        for name in reversed(self._ids):
+            with contextlib.suppress(CorralError):  # it has no turn yet, or is not stored
+                found = store.find(name)
+                if not found.has_transcript:
+                    continue
+                can_resume = found.meta.agent == target.name and target.resumes
+                return name if can_resume and found.meta.session_id is not None else found
+        return None
+
     def ask(self, text: str) -> None:
         """Send a prompt and print the answer. Raises ``CorralError``."""
         self._runner.run(self._ask(text))
 
     async def _ask(self, text: str) -> None:
-        prompt = f"{self._handover}\n\n{text}" if self._handover else text
-        turn = self._session.prompt(prompt)
+        turn = self._session.prompt(text)
         await self._begin_files()
         begins = self._shown != f"{self.agent} {self.model}"
         progress = self._progress = Progress(enabled=not self._quiet, begins=begins)
@@ -158,7 +168,6 @@ class Conversation:
         await self._end_files()
         if done is None:
             return
-        self._handover = ""
         self.spent.add(done)
         self.resume_token = done.resume_token or self.resume_token
         self.code = exit_code(done)
@@ -197,19 +206,10 @@ class Conversation:
             with contextlib.suppress(CorralError):  # it has no turn yet, or is not stored
                 yield from store.find(name).events()
 
-    def text(self) -> str:
-        """The conversation so far, as text for another agent; empty if there is none."""
-        parts = [f"User: {turn.prompt}\n\nAssistant: {turn.text}" for turn in self.history()]
-        if not parts:
-            return ""
-        body = "\n\n".join(parts)
-        cut = f"…{body[-LONGEST_HANDOVER:]}" if len(body) > LONGEST_HANDOVER else body
-        return f"<conversation_so_far>\n{cut}\n</conversation_so_far>"
-
     @property
     def sends_history(self) -> bool:
         """Whether the conversation so far is sent with the next prompt."""
-        return bool(self._handover)
+        return self._session.sends_history
 
     def _paused(self) -> AbstractContextManager[None]:
         return self._progress.paused()

@@ -227,6 +227,8 @@ def _describe_start(event: Init) -> list[str]:
         parts.append(event.model)
     elif "person" not in event.capabilities:
         parts.append("default model")
+    if event.continued_from and not event.resumed:
+        parts.append(f"continues {event.continued_from}")
     if event.sandbox:
         parts.append(f"in a sandbox ({event.sandbox_reason})")
     return parts
