@@ -279,27 +279,49 @@ def test_a_machine_that_forbids_it_is_reported_with_the_reason(
 
 
 AS_USER = """
-import os, sys
-from pathlib import Path
+import asyncio, os, sys, threading
+from corral.system.process.process import Process, ProcessSpec
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
 from corral.system.sandbox.sandbox import Sandbox, find_support
-import subprocess
-workspace = sys.argv[1]
+workspace, threads = sys.argv[1:]
+for _ in range(int(threads)):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 support = find_support(workspace)
 assert support.method == "bubblewrap", support
-box = Box(cwd=workspace, writable=(workspace,), readable=interpreter_folders(),
-          endpoints=(Endpoint("models.example", 443),))
-wrapped = Sandbox(support=support, box=box).wrap()
-script = "id -u; script -qc 'test -t 1' /dev/null || exit 5; mount -t tmpfs x /tmp;"
-script += "touch inside; touch ../outside; cat /etc/hosts; exit 3"
-done = subprocess.run([*wrapped.argv, "sh", "-c", script], pass_fds=wrapped.passed,
-                      capture_output=True, text=True)
-print(os.geteuid(), done.returncode, done.stdout, done.stderr)
+assert support.can_enter == (threads == "0"), support
+script = "id -u; grep CapEff /proc/self/status;"
+script += "script -qc 'test -t 1' /dev/null || exit 5; mount -t tmpfs x /tmp;"
+script += "touch inside; touch ../outside; cat /etc/hosts;"
+script += f"{sys.executable} -Ic 'import socket, sys; address = sys.argv[1], int(sys.argv[2]);"
+script += "print(socket.create_connection(address).recv(99).decode())' 127.0.0.1 $PORT; exit 3"
+
+async def answer(reader, writer):
+    writer.write(b"connected")
+    writer.close()
+
+async def main():
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        box = Box(cwd=workspace, writable=(workspace,), readable=interpreter_folders(),
+                  endpoints=(Endpoint("models.example", 443), Endpoint("127.0.0.1", port)))
+        process = await Process.start(ProcessSpec(
+            ["sh", "-c", script], cwd=workspace, env={**os.environ, "PORT": str(port)},
+            sandbox=Sandbox(support=support, box=box)))
+        output = b""
+        while part := await process.read():
+            output += part
+        done = await process.wait()
+        await process.end()
+        print(os.geteuid(), done.code, output.decode(), process.stderr)
+
+asyncio.run(main())
 """
 
 
-def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
-    """Other tests cover the user that runs them, who may be root."""
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path, threads: int) -> None:
+    """Other tests cover the user that runs them, who may be root. Without other threads corral
+    enters the sandbox to open its sockets; with them a program inside sends them."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -319,7 +341,7 @@ def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
         for path in (folder, workspace):
             os.chown(path, 65534, 65534)
         result = subprocess.run(
-            [*become, python, "-c", AS_USER, workspace],
+            [*become, python, "-c", AS_USER, workspace, str(threads)],
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(packages), "HOME": "/nonexistent",
                  "CORRAL_HOME": f"{folder}/home"},
             capture_output=True,
@@ -327,8 +349,12 @@ def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
             check=False,
             timeout=60,
         )  # fmt: skip
-        assert result.stdout.startswith("65534 3 0\n"), result.stderr + result.stdout
-        assert "permission denied" in result.stdout  # root is only a name there
+        # The program that opens port 443 inside needs the name of root, which is only a name.
+        user = "0" if threads else "65534"
+        assert result.stdout.startswith(f"65534 3 {user}\n"), result.stderr + result.stdout
+        assert ("CapEff:\t0000000000000000" in result.stdout) == (threads == 0)
+        assert "permission denied" in result.stdout or "must be superuser" in result.stdout
+        assert "connected" in result.stdout
         assert "127.0.1.1 models.example" in result.stdout
         assert (workspace / "inside").stat().st_uid == 65534
         assert not (Path(folder) / "outside").exists()

@@ -23,7 +23,7 @@ from corral.agents.spec import AgentSpec, Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
-from corral.system import environment, own_state, paths
+from corral.system import environment, fs, own_state, paths
 from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
@@ -297,9 +297,9 @@ def is_write_denied(run: RunOptions, report: Iterable[PolicyRow]) -> bool:
 
 def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
     """Those that exist in one of the folders."""
-    real = [os.path.realpath(folder) for folder in folders]
+    real = [fs.real_path(folder) for folder in folders]
     for path in paths:
-        found = os.path.realpath(path)
+        found = fs.real_path(path)
         inside = found not in real and any(is_inside(found, folder) for folder in real)
         if inside and os.path.exists(found):
             yield found
@@ -390,7 +390,7 @@ def install_folders(path: str) -> Iterator[str]:
         return
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     above = os.path.dirname(folder)
-    if is_inside(_real_home(), os.path.realpath(folder)):
+    if is_inside(_real_home(), fs.real_path(folder)):
         if folder != path:
             yield path
     elif os.path.basename(folder) != "bin":
@@ -406,7 +406,7 @@ def _is_package(folder: str) -> bool:
     """Whether a folder with ``bin`` in it belongs to one program. ``~/.local`` and ``/data`` do
     not."""
     home = _real_home()
-    parts = PurePath(os.path.realpath(folder)).parts
+    parts = PurePath(fs.real_path(folder)).parts
     own = PurePath(home).parts
     if parts[: len(own)] == own:
         depth = len(parts) - len(own)
@@ -428,6 +428,9 @@ def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
 def named_hosts(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
     """The hosts, each ``{NAME}`` replaced by the value of that variable."""
     for host in hosts:
+        if "{" not in host:
+            yield host
+            continue
         names = re.findall(r"\{(\w+)\}", host)
         values = {name: environ.get(name, "") for name in names}
         if all(re.fullmatch(r"[a-z0-9-]+", value) for value in values.values()):
@@ -443,6 +446,8 @@ def _local_endpoints(policy: Policy) -> Iterator[Endpoint]:
 
 def urls(text: str) -> Iterator[Endpoint]:
     """The hosts and ports of all URLs in a text."""
+    if "://" not in text:
+        return
     for found in re.finditer(_URL, text):
         parts = urlsplit(found[0])
         try:

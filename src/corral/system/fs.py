@@ -49,6 +49,22 @@ _DRAFT_NAME = 40
 """Characters of a file's name that its draft's name repeats: a name has at most 255 bytes."""
 
 
+def real_path(path: str) -> str:
+    """``os.path.realpath``, in a third of its time: on Linux the kernel knows the path of a file
+    that exists."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError):
+            number = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                found = os.readlink(f"/proc/self/fd/{number}")
+            finally:
+                os.close(number)
+            # Pipes and sockets have no path. A path of another root has no first slash.
+            if found.startswith("/") and not found.endswith(" (deleted)"):
+                return found
+    return os.path.realpath(path)
+
+
 def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
     """Open a regular file for reading. Links are not followed. Raises ``OSError``."""
     fd = os.open(path, _FLAGS, dir_fd=dir_fd)

@@ -209,9 +209,39 @@ def apply_stamp(pid: int, number: int | None) -> None:
 def can_drop_limits_right() -> bool:
     """Whether we could raise a hard limit (CAP_SYS_RESOURCE) and can take that capability from a
     child permanently (CAP_SETPCAP). Root can, unless its container forbids it."""
+    return _has_rights(1 << 8 | 1 << 24)
+
+
+@functools.cache
+def can_enter_networks() -> bool:
+    """Whether a thread can enter the network of a child (CAP_SYS_ADMIN)."""
+    return _has_rights(1 << 21)
+
+
+def _has_rights(needed: int) -> bool:
+    """Whether this process has these capabilities."""
     _, _, rights = _read("/proc/self/status").partition(b"\nCapEff:")
-    needed = 1 << 8 | 1 << 24
     return bool(rights) and int(rights.split(maxsplit=1)[0], 16) & needed == needed
+
+
+def enter_namespace(number: int) -> None:
+    """Move this thread into a namespace, for which there is a descriptor. Raises ``OSError``."""
+    import ctypes
+
+    if libc().setns(number, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def can_fork(largest: int) -> bool:
+    """Whether a fork of this process is safe and cheap: it has one thread, and at most this many
+    bytes of memory."""
+    used = _read("/proc/self/statm").split()
+    return (
+        len(used) > 1
+        and int(used[1]) * os.sysconf("SC_PAGE_SIZE") <= largest
+        and len(os.listdir("/proc/self/task")) == 1
+    )
 
 
 def has_mark(pid: int, mark: str, number: int | None) -> bool:

@@ -242,7 +242,7 @@ def test_the_probe_reports_why_it_cannot_be_built(tmp_path: Path) -> None:
         "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
     )
     program.chmod(0o755)
-    assert "No permissions" in (bubblewrap.probe(str(program)) or "")
+    assert "No permissions" in bubblewrap.probe(str(program)).reason
 
 
 REFUSED = "No permissions to create new namespace"

@@ -188,11 +188,9 @@ class Process:
                 child = Child(
                     loop, popen=popen, tree=tree, feed=feed, out=out, err=tail, registry=registry
                 )
-            if spec.sandbox and wrapped is not None and wrapped.control is not None:
-                from corral.system.sandbox.gateway import Gateway
-
-                child.gateway = Gateway(loop, wrapped.control, wrapped.addresses, spec.sandbox.box)
             undo.pop_all()
+        if spec.sandbox is not None and wrapped is not None:
+            await _open_gateway(child, wrapped, spec.sandbox)
         _log.info("started %s as process %s", argv[0], popen.pid)
         return cls(child)
 
@@ -290,6 +288,20 @@ def _open_sandbox(
     if wrapped.control is not None:
         undo.callback(wrapped.control.close)
     return wrapped
+
+
+async def _open_gateway(child: Child, wrapped: Wrapped, sandbox: Sandbox) -> None:
+    """The program starts when this is done. Raises ``SandboxFailed``; then nothing is left."""
+    if wrapped.control is None:
+        return
+    try:
+        from corral.system.sandbox.gateway import Gateway
+
+        child.gateway = Gateway(child.loop, wrapped, wrapped.control, sandbox.box)
+        await child.gateway.open()
+    except BaseException:
+        child.kill_now()
+        raise
 
 
 def _open_stdin(

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral.host_rules import HostRule
+from corral.system import fs
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder of corral's modules."""
@@ -162,7 +163,9 @@ class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     """The command starts the program as a child, and the kernel ends everything inside when the
     command or corral ends. Otherwise the command executes the program."""
     control: socket.socket | None = None
-    """The listening sockets arrive here."""
+    """The listening sockets arrive here; or, with ``is_entered``, what ``listeners`` needs to open
+    them, and the command waits for one byte."""
+    is_entered: bool = False
     addresses: tuple[Address, ...] = ()
 
 
@@ -201,7 +204,7 @@ def mounts(box: Box, home: str) -> list[str]:
     """The arguments of bubblewrap that make the file system."""
     tools = [os.path.join(home, name) for name in TOOLCHAINS]
     named = {*tools, *box.readable, *box.writable, *box.read_only, *box.hidden}
-    real = {path: os.path.realpath(path) for path in named if os.path.exists(path)}
+    real = {path: fs.real_path(path) for path in named if os.path.exists(path)}
     inside = _Folders(
         writable=[real[path] for path in box.writable if path in real],
         read_only=[real[path] for path in box.read_only if path in real],
@@ -263,7 +266,7 @@ class _Folders(msgspec.Struct, frozen=True, kw_only=True):
 
     def needs_mount(self, path: str) -> bool:
         """Whether it is not in a writable folder, or in a hidden part of one."""
-        real = os.path.realpath(path)
+        real = fs.real_path(path)
         return not _is_in(real, self.writable) or _is_in(real, self.hidden)
 
     def protect(self, absent: Iterable[str]) -> Iterator[tuple[str, _Step]]:
@@ -290,7 +293,7 @@ class _Folders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _parent(path: str) -> str:
-    return os.path.realpath(os.path.dirname(path))
+    return fs.real_path(os.path.dirname(path))
 
 
 def _needed(steps: Iterable[tuple[str, _Step]]) -> Iterator[_Step]:
@@ -351,4 +354,4 @@ def interpreter_folders() -> tuple[str, ...]:
         PACKAGE,
         os.path.dirname(interpreter()),
     )
-    return tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
+    return tuple(dict.fromkeys(fs.real_path(folder) for folder in folders))

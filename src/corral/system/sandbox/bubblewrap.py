@@ -7,8 +7,9 @@ mounts what ``box.mounts`` names and executes the program as a child of its firs
 which has pid 1 in the sandbox. The kernel ends everything in the sandbox when that process or
 ``bwrap`` itself ends (``--die-with-parent``), daemons included.
 
-- Without a network, ``inner`` runs before the program and sends the listening sockets to corral:
-  see ``gateway``.
+- Without a network, corral opens listening sockets in that of the sandbox before the program runs,
+  and accepts the connections: see ``listeners`` and ``gateway``. Where it cannot or should not
+  enter the sandbox, the program ``inner`` runs there first and sends the sockets to corral.
 - The name server inside is one that does not exist and is not waited for: some programs wait five
   seconds for a name server before they give up.
 - TERM would end ``bwrap`` and with it, at once, everything inside. So the tree of a sandboxed run
@@ -21,15 +22,17 @@ which has pid 1 in the sandbox. The kernel ends everything in the sandbox when t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 
 import msgspec
 
 from corral.system import paths, platform, version_cache
-from corral.system.sandbox import seccomp
+from corral.system.sandbox import listeners, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
+    Address,
     Box,
     Wrapped,
     addresses,
@@ -52,7 +55,16 @@ _NAMESPACES = (
     "ALL",
 )
 _NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:0 attempts:1\n"
-_WORKS = "works"
+_WORKS, _ENTERS = "works", "enters"
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out of an attempt to build a sandbox."""
+
+    reason: str = ""
+    """Why it cannot be built on this machine; empty if it can."""
+    can_enter: bool = False
+    """Whether corral could open sockets inside from outside."""
 
 
 def find(workspace: str | None = None) -> str | None:
@@ -88,35 +100,47 @@ def _from_agents() -> str | None:
     return next((file for file in reversed(found) if os.access(file, os.X_OK)), None)
 
 
-def probe(program: str) -> str | None:
-    """Why the sandbox cannot be built on this machine; None if it can. That it can is remembered
-    until the program changes or the machine is restarted."""
-    key = version_cache.cache_key(program, "probe", platform.boot_id(), str(os.geteuid()))
-    if version_cache.get("sandbox", key) == _WORKS:
-        return None
+def probe(program: str) -> Probe:
+    """Try it. That it works is remembered until the program changes or the machine is restarted,
+    for each way to open sockets inside."""
+    enters = listeners.is_cheap()
+    way = "enter" if enters else "inner"
+    key = version_cache.cache_key(program, "probe", way, platform.boot_id(), str(os.geteuid()))
+    known = version_cache.get("sandbox", key)
+    if known in (_WORKS, _ENTERS):
+        return Probe(can_enter=known == _ENTERS)
     from corral.system.sandbox import diagnosis
 
+    if enters and diagnosis.try_sandbox(program, can_enter=True) is None:
+        version_cache.put("sandbox", key, _ENTERS)
+        return Probe(can_enter=True)
     reason = diagnosis.try_sandbox(program)
     if reason is None:
         version_cache.put("sandbox", key, _WORKS)
-    return reason
+    return Probe(reason=reason or "")
 
 
-def wrap(program: str, box: Box, home: str) -> Wrapped:
-    """Prepare the sandbox. Raises ``OSError`` if no more files can be opened."""
+def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapped:
+    """Prepare the sandbox. ``can_enter``: corral may open sockets inside from outside, if that is
+    cheap now. Raises ``OSError`` if no more files can be opened."""
     opened: list[int] = []
+    found = () if box.network else addresses(box)
     try:
-        return _wrap(program, box, home, opened)
+        options = _options(box, home, opened)
+        if not found:
+            return _wrapped(program, options, opened)
+        if can_enter and listeners.is_cheap():
+            return _entered(program, options, found, opened)
+        return _with_inner(program, [*options, *_low_port(box)], found, opened)
     except OSError:
         for number in opened:
             os.close(number)
         raise
 
 
-def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
+def _options(box: Box, home: str, opened: list[int]) -> list[str]:
     """Descriptors for the child are added to ``opened``."""
     options = [*layout(box, home), "--chdir", box.cwd]
-    found = () if box.network else addresses(box)
     if box.network:
         options += _show_resolver()
     else:
@@ -126,26 +150,53 @@ def _wrap(program: str, box: Box, home: str, opened: list[int]) -> Wrapped:
                 options += ["--ro-bind-data", _open_data(content.encode(), opened), path]
     if seccomp.is_supported():
         options += ["--seccomp", _open_data(seccomp.build_filter(), opened)]
-    if needs_low_port(box):
-        options += ["--cap-add", "CAP_NET_BIND_SERVICE"]
-        if os.geteuid() != 0:
-            # bubblewrap would give the user its own number in a second user namespace, which has
-            # no right to low ports of the network. So the user is called root inside.
-            options += ["--uid", "0", "--gid", "0"]
+    return options
+
+
+def _wrapped(program: str, options: list[str], opened: list[int]) -> Wrapped:
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
-    if not found:
-        return Wrapped(argv=argv, passed=tuple(opened), is_container=True)
+    return Wrapped(argv=argv, passed=tuple(opened), is_container=True)
+
+
+def _entered(
+    program: str, options: list[str], found: tuple[Address, ...], opened: list[int]
+) -> Wrapped:
+    """``bwrap`` says who it is, and waits for an answer before it runs the program."""
     ours, theirs = socket.socketpair()
-    opened.append(theirs.detach())
-    inner = (interpreter(), "-SIc", program_text("inner.py"), str(opened[-1]), str(len(found)))
-    return Wrapped(
-        argv=(*argv, *inner, *map(str, found)),
-        passed=tuple(opened),
-        is_container=True,
-        control=ours,
-        addresses=found,
-    )
+    with contextlib.ExitStack() as undo:
+        undo.callback(ours.close)
+        opened.append(theirs.detach())
+        opened.append(os.dup(opened[-1]))
+        options = [*options, "--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
+        made = _wrapped(program, options, opened)
+        undo.pop_all()
+    return msgspec.structs.replace(made, control=ours, addresses=found, is_entered=True)
+
+
+def _with_inner(
+    program: str, options: list[str], found: tuple[Address, ...], opened: list[int]
+) -> Wrapped:
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as undo:
+        undo.callback(ours.close)
+        opened.append(theirs.detach())
+        inner = (interpreter(), "-SIc", program_text("inner.py"), str(opened[-1]), str(len(found)))
+        made = _wrapped(program, options, opened)
+        undo.pop_all()
+    argv = (*made.argv, *inner, *map(str, found))
+    return msgspec.structs.replace(made, argv=argv, control=ours, addresses=found)
+
+
+def _low_port(box: Box) -> list[str]:
+    """The right to listen on a port that only root may use."""
+    if not needs_low_port(box):
+        return []
+    if os.geteuid() == 0:
+        return ["--cap-add", "CAP_NET_BIND_SERVICE"]
+    # bubblewrap would give the user its own number in a second user namespace, which has
+    # no right to low ports of the network. So the user is called root inside.
+    return ["--cap-add", "CAP_NET_BIND_SERVICE", "--uid", "0", "--gid", "0"]
 
 
 def layout(box: Box, home: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from corral.system import paths
+from corral.system import fs, paths
 from corral.system.sandbox.box import TOOLCHAINS, is_inside
 
 NAMES = (
@@ -70,13 +70,13 @@ def to_cover(home: str, logins: Callable[[], Iterable[str]], shown: Iterable[str
     """The paths of credentials that are in a shown folder. One that is itself shown, or contains
     what is shown, was named by the caller. ``logins``: the files of agents. It is called only if
     one of them can be in a shown folder."""
-    folders = [os.path.realpath(folder) for folder in dict.fromkeys(shown)]
+    folders = [fs.real_path(folder) for folder in dict.fromkeys(shown)]
     may_have = _may_have_logins(home, filter(os.path.isdir, folders))
     names = [*NAMES, *(logins() if may_have else ())]
     for name in dict.fromkeys(names):
         file = os.path.join(home, name)
         if os.path.exists(file):
-            path = os.path.realpath(file)
+            path = fs.real_path(file)
             is_named = any(is_inside(folder, path) for folder in folders)
             if not is_named and any(is_inside(path, folder) for folder in folders):
                 yield path
@@ -90,9 +90,7 @@ def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
     except OSError:
         return True
     tools = (os.path.join(home, name) for name in (*TOOLCHAINS, *_LIBRARIES))
-    without = [
-        os.path.realpath(path) for path in (str(paths.home()), *filter(os.path.exists, tools))
-    ]
+    without = [fs.real_path(path) for path in (str(paths.home()), *filter(os.path.exists, tools))]
     others = [path for path in folders if not any(is_inside(path, each) for each in without)]
     pairs = ((path, entry) for path in others for entry in entries)
     return any(is_inside(path, entry) or is_inside(entry, path) for path, entry in pairs)

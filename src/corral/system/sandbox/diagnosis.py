@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import msgspec
 
 from corral.errors import SandboxFailed
 from corral.system import version_cache
-from corral.system.sandbox import bubblewrap
+from corral.system.sandbox import bubblewrap, listeners
 from corral.system.sandbox.box import Box, Endpoint, Wrapped, interpreter_folders
 
 FIXED_VERSION = (0, 12)
@@ -23,6 +24,7 @@ FIXED_VERSION = (0, 12)
 (GHSA-pxhw-h44j-8pfx), if the workspace is changed by another program at that moment."""
 
 INSTALL = "Install it: `apt install bubblewrap`, or `pip install 'corral[sandbox]'`."
+_LONGEST_TRIAL = 60
 _USE_CONTAINER = "Or use the container as the sandbox, and run corral with sandbox='off'."
 _NAMESPACES_REFUSED = ("new namespace", "unshare", "setns", "uid map", "gid map", "RTM_NEWADDR")
 """Parts of the messages with which bwrap says that it may not create namespaces, or gets no rights
@@ -57,40 +59,67 @@ def describe_version(program: str) -> str:
     )
 
 
-def try_sandbox(program: str) -> str | None:
-    """Build one and run a program in it. Return why that failed."""
+def try_sandbox(program: str, *, can_enter: bool = False) -> str | None:
+    """Build one and run a program in it. Return why that failed. ``can_enter``: open its sockets
+    from outside."""
     # A low port, because that needs one more right than a high port.
     box = Box(cwd="/", readable=interpreter_folders(), endpoints=(Endpoint("127.0.0.1", 9),))
     try:
-        wrapped = bubblewrap.wrap(program, box, os.path.expanduser("~"))
+        home = os.path.expanduser("~")
+        wrapped = bubblewrap.wrap(program, box, home, can_enter=can_enter)
     except OSError as error:
         return str(error)
     try:
         return _run(wrapped)
-    except subprocess.TimeoutExpired:
-        return f"{program} did not end within 60 seconds"
+    except (subprocess.TimeoutExpired, TimeoutError):
+        return f"{program} did not end within {_LONGEST_TRIAL} seconds"
     except OSError as error:
         return f"{program} cannot be executed: {error.strerror}"
+    except SandboxFailed as error:
+        return str(error)
     finally:
-        for number in wrapped.passed:
-            os.close(number)
         if wrapped.control is not None:
             wrapped.control.close()
 
 
 def _run(wrapped: Wrapped) -> str | None:
-    done = subprocess.run(
-        [*wrapped.argv, "/bin/sh", "-c", "exit 0"],
-        pass_fds=wrapped.passed,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode == 0:
+    try:
+        process = subprocess.Popen(
+            [*wrapped.argv, "/bin/sh", "-c", "exit 0"],
+            pass_fds=wrapped.passed,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        for number in wrapped.passed:
+            os.close(number)
+    with process:
+        try:
+            if wrapped.is_entered and wrapped.control is not None:
+                for each in _answer(wrapped.control, wrapped):
+                    each.close()
+            _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode == 0:
         return None
-    message = done.stderr.decode(errors="replace").strip()
-    return message.removeprefix("bwrap: ") or f"exit code {done.returncode}"
+    message = stderr.decode(errors="replace").strip()
+    return message.removeprefix("bwrap: ") or f"exit code {process.returncode}"
+
+
+def _answer(control: socket.socket, wrapped: Wrapped) -> list[socket.socket]:
+    """The sockets that were opened inside. Then the sandbox continues."""
+    control.settimeout(_LONGEST_TRIAL)
+    text = b""
+    while (info := listeners.parse_info(text)) is None:
+        if not (part := control.recv(4096)):
+            return []
+        text += part
+    opened = listeners.open_inside(info, wrapped.addresses)
+    control.send(b".")
+    return opened
 
 
 def startup_error(stderr: str) -> SandboxFailed | None:
@@ -147,7 +176,10 @@ def advice(reason: str, machine: Machine | None = None) -> str:
     if any(part in reason for part in _NAMESPACES_REFUSED):
         return _about_namespaces(reason, machine)
     if "execvp" in reason:
-        return "The folder of the Python that runs corral must be readable for this user."
+        return (
+            "The folder of that program must be readable for this user. If it is not one of the"
+            " system, add it: --add-dir FOLDER."
+        )
     if machine.in_container and any(part in reason for part in _NOT_PERMITTED):
         return _about_container(reason, machine)
     return "corral does not know this reason: see the documentation of bubblewrap."

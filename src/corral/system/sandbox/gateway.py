@@ -1,11 +1,11 @@
 """Connections from inside the sandbox to the endpoints that it may reach.
 
-The sandbox has its own network, which consists of a loopback interface. The program
-``inner`` listens there and sends the listening sockets to corral. ``Gateway`` accepts connections
-from them in corral's event loop, connects each to its endpoint outside, through the user's proxy if
-there is one (``outside``), and copies bytes both ways. One endpoint may be a proxy, which
-is corral itself (``host_proxy``). No process is needed for this, and no other program
-of the machine can connect.
+The sandbox has its own network, which consists of a loopback interface. Corral opens listening
+sockets there (``listeners``), or gets them from the program ``inner``. ``Gateway`` accepts
+connections from them in corral's event loop, connects each to its endpoint outside, through the
+user's proxy if there is one (``outside``), and copies bytes both ways. One endpoint may be a proxy,
+which is corral itself (``host_proxy``). No process is needed for this, and no other program of the
+machine can connect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import socket
 from collections.abc import Sequence
 
 from corral.errors import CorralError
-from corral.system.sandbox.box import PROXY, Address, Box, Endpoint
+from corral.system.sandbox import listeners
+from corral.system.sandbox.box import PROXY, Box, Endpoint, Wrapped
 
 _log = logging.getLogger(__name__)
 
@@ -31,18 +32,41 @@ class Gateway:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        wrapped: Wrapped,
         control: socket.socket,
-        addresses: Sequence[Address],
         box: Box,
     ) -> None:
         self._loop = loop
         self._box = box
         self._control = control
-        self._addresses = addresses
+        self._addresses = wrapped.addresses
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_entered = wrapped.is_entered
         control.setblocking(False)
-        loop.add_reader(control.fileno(), self._receive)
+
+    async def open(self) -> None:
+        """Open the sockets and let the program start, or wait for ``inner`` in the background.
+        Without effect if the sandbox could not be built: then its command exits. Raises
+        ``SandboxFailed``."""
+        if not self._is_entered:
+            self._loop.add_reader(self._control.fileno(), self._receive)
+            return
+        text = b""
+        while (info := listeners.parse_info(text)) is None:
+            if not (part := await self._read_control()):
+                return
+            text += part
+        self._serve(listeners.open_inside(info, self._addresses))
+        with contextlib.suppress(OSError):
+            self._control.send(b".")
+        self._close_control()
+
+    async def _read_control(self) -> bytes:
+        try:
+            return await self._loop.sock_recv(self._control, 4096)
+        except OSError:
+            return b""
 
     def _receive(self) -> None:
         try:
@@ -52,11 +76,13 @@ class Gateway:
         except OSError:
             numbers = []
         self._close_control()
-        for number, address in zip(numbers, self._addresses, strict=False):
-            listener = socket.socket(fileno=number)
+        self._serve([listeners.from_number(number) for number in numbers])
+
+    def _serve(self, opened: Sequence[socket.socket]) -> None:
+        for listener, address in zip(opened, self._addresses, strict=False):
             listener.setblocking(False)
             self._listeners.append(listener)
-            self._loop.add_reader(number, self._accept, listener, address.endpoint)
+            self._loop.add_reader(listener.fileno(), self._accept, listener, address.endpoint)
 
     def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:
         with contextlib.suppress(OSError):

@@ -24,6 +24,8 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not bubblewrap."""
     hint: str = ""
+    can_enter: bool = False
+    """Corral can open sockets in the network of the sandbox: see ``listeners``."""
 
     @property
     def is_complete(self) -> bool:
@@ -44,7 +46,9 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
             case "bubblewrap":
                 from corral.system.sandbox import bubblewrap
 
-                return bubblewrap.wrap(self.support.program, self.box, home)
+                return bubblewrap.wrap(
+                    self.support.program, self.box, home, can_enter=self.support.can_enter
+                )
             case "landlock":
                 from corral.system.sandbox import landlock
 
@@ -73,16 +77,17 @@ def find_support(workspace: str | None = None) -> Support:
     from corral.system.sandbox import bubblewrap
 
     program = bubblewrap.find(workspace)
-    reason = bubblewrap.probe(program) if program else "bubblewrap is not installed"
-    if program and not reason:
-        return Support(method="bubblewrap", program=program)
+    found = bubblewrap.probe(program) if program else None
+    if program and found and not found.reason:
+        return Support(method="bubblewrap", program=program, can_enter=found.can_enter)
+    reason = found.reason if found else "bubblewrap is not installed"
     from corral.system.sandbox import diagnosis, landlock
 
     return Support(
         method="landlock" if landlock.version() else None,
         program=program or "",
-        reason=reason or "",
-        hint=diagnosis.advice(reason or "") if program else diagnosis.INSTALL,
+        reason=reason,
+        hint=diagnosis.advice(reason) if program else diagnosis.INSTALL,
     )
 
 

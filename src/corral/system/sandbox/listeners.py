@@ -1,0 +1,161 @@
+"""Listening sockets in the network of a sandbox that is being built, opened from outside.
+
+Theory of operation
+-------------------
+A socket belongs to the network of the thread that opens it, wherever it is used later. ``bwrap``
+reports its first process inside (``--info-fd``) and then waits (``--block-fd``). Meanwhile corral
+enters the network of that process, opens the sockets there, and lets ``bwrap`` continue: they exist
+before the program runs, and no part of corral runs inside.
+
+- With the right to do that (root, unless its container forbids it) a thread enters, opens the
+  sockets and ends. The other threads stay where they are.
+- Without it, the user namespace of the sandbox must be entered first, which gives all rights inside
+  and none outside. The kernel allows that only to a process with one thread. So a fork of corral
+  does it and sends the sockets back.
+- A fork copies the tables of all memory, and a fork of a process with threads may block for ever.
+  So a large corral, and one with threads, uses the program ``inner`` instead. It takes four times
+  the CPU time of a fork of a small process.
+
+The loopback interface may not be up yet when the sockets are bound, so they are bound without a
+check of the address (IP_FREEBIND).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from corral.errors import SandboxFailed
+from corral.system import platform
+from corral.system.sandbox.box import Address
+
+LARGEST_FORK = 128 << 20
+"""Bytes of memory of a process that is forked. A fork of more costs as much as the other way."""
+_FREEBIND = 15
+_BACKLOG = 128
+
+
+class Info(msgspec.Struct, frozen=True, rename={"pid": "child-pid", "network": "net-namespace"}):
+    """What ``bwrap`` says of the sandbox."""
+
+    pid: int
+    network: int
+    """The number of its network namespace."""
+
+
+def is_cheap() -> bool:
+    """Whether to open them from outside now."""
+    return platform.can_enter_networks() or platform.can_fork(LARGEST_FORK)
+
+
+def parse_info(text: bytes) -> Info | None:
+    """None if the text is not complete. Raises ``SandboxFailed`` if this ``bwrap`` does not say
+    what is needed."""
+    if b"}" not in text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Info)
+    except msgspec.MsgspecError as error:
+        raise SandboxFailed(f"bubblewrap says {error} of the sandbox") from error
+
+
+def open_inside(info: Info, addresses: Sequence[Address]) -> list[socket.socket]:
+    """One socket for each address; none if the sandbox has ended already. Blocks for a few
+    milliseconds. Raises ``SandboxFailed`` if that is not permitted."""
+    try:
+        with contextlib.ExitStack() as files:
+            names = ("net",) if platform.can_enter_networks() else ("user", "net")
+            spaces = [_open(f"/proc/{info.pid}/ns/{name}", files) for name in names]
+            if os.fstat(spaces[-1]).st_ino != info.network:
+                return []  # it ended, and another process got its number
+            if len(spaces) == 1:
+                return _in_thread(spaces, addresses)
+            return _in_fork(spaces, addresses)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    except OSError as error:
+        raise SandboxFailed(
+            f"cannot listen in the network of the sandbox: {error.strerror}"
+        ) from error
+
+
+def _open(path: str, files: contextlib.ExitStack) -> int:
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    files.callback(os.close, number)
+    return number
+
+
+def _listen(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+    """Enter the namespaces, for ever, and open the sockets."""
+    for space in spaces:
+        platform.enter_namespace(space)
+    opened: list[socket.socket] = []
+    try:
+        for address in addresses:
+            opened.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            opened[-1].setsockopt(socket.SOL_IP, _FREEBIND, 1)
+            opened[-1].bind((address.ip, address.endpoint.port))
+            opened[-1].listen(_BACKLOG)
+    except OSError:
+        for each in opened:
+            each.close()
+        raise
+    return opened
+
+
+def _in_thread(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+    opened: list[socket.socket] = []
+    errors: list[OSError] = []
+
+    def work() -> None:
+        try:
+            opened.extend(_listen(spaces, addresses))
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="corral-sandbox")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return opened
+
+
+def _in_fork(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                _serve_fork(theirs, spaces, addresses)
+        try:
+            data, numbers, _, _ = socket.recv_fds(ours, 4, len(addresses), socket.MSG_CMSG_CLOEXEC)
+        finally:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    if not numbers:
+        code = int.from_bytes(data, "big")
+        raise OSError(code, os.strerror(code) if code else "the process that should do it ended")
+    return [from_number(number) for number in numbers]
+
+
+def from_number(number: int) -> socket.socket:
+    """The socket of a received descriptor, which other programs do not inherit."""
+    os.set_inheritable(number, False)
+    return socket.socket(fileno=number)
+
+
+def _serve_fork(theirs: socket.socket, spaces: Sequence[int], addresses: Sequence[Address]) -> None:
+    """Everything that the fork does. It never returns."""
+    try:
+        opened = _listen(spaces, addresses)
+        socket.send_fds(theirs, [b"."], [each.fileno() for each in opened])
+    except OSError as error:
+        theirs.send((error.errno or 0).to_bytes(4, "big"))
+    finally:
+        os._exit(0)

@@ -1,0 +1,195 @@
+"""Sockets that corral opens in the network of a sandbox, with real sandboxes and namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.sandbox import needs_sandbox
+
+from corral.errors import SandboxFailed
+from corral.system import platform
+from corral.system.process.process import Process, ProcessSpec
+from corral.system.sandbox import listeners
+from corral.system.sandbox.box import Address, Box, Endpoint, Wrapped, interpreter_folders
+from corral.system.sandbox.listeners import Info
+from corral.system.sandbox.sandbox import Sandbox, find_support
+
+pytestmark = needs_sandbox
+LOW = Address(Endpoint("models.example", 443), "127.0.1.1")
+HIGH = Address(Endpoint("127.0.0.1", 8123), "127.0.0.1")
+
+
+@pytest.fixture
+def other_network() -> Iterator[int]:
+    """The pid of a process in another network."""
+    if not platform.can_enter_networks():
+        pytest.skip("only root can enter a network")
+    # It prints a line when it is there.
+    script = "echo there; exec sleep 60"
+    command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        yield process.pid
+        process.kill()
+
+
+def info(pid: int) -> Info:
+    return Info(pid, os.stat(f"/proc/{pid}/ns/net").st_ino)
+
+
+def networks() -> set[int]:
+    """Those of all threads of this process."""
+    return {
+        os.stat(f"/proc/self/task/{task}/ns/net").st_ino for task in os.listdir("/proc/self/task")
+    }
+
+
+def listening(pid: int) -> set[str]:
+    lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    return {line.split()[1] for line in lines if line.split()[3] == "0A"}
+
+
+def test_they_listen_in_the_other_network_and_every_thread_stays_in_ours(
+    other_network: int,
+) -> None:
+    before = networks()
+    opened = listeners.open_inside(info(other_network), (LOW, HIGH))
+    assert listening(other_network) == {"0101007F:01BB", "0100007F:1FBB"}
+    assert networks() == before
+    assert not any(each.get_inheritable() for each in opened)
+    for each in opened:
+        each.close()
+
+
+FORK = """
+import os, sys
+from corral.system import platform
+from corral.system.sandbox import listeners
+from corral.system.sandbox.box import Address, Endpoint
+platform.can_enter_networks = lambda: False
+info = listeners.Info(int(sys.argv[1]), int(sys.argv[2]))
+low, high = Address(Endpoint("a", 443), "127.0.1.1"), Address(Endpoint("b", 8123), "127.0.0.1")
+opened = listeners.open_inside(info, (low, high))
+print([each.getsockname() for each in opened], any(each.get_inheritable() for each in opened))
+print(open(f"/proc/{info.pid}/net/tcp").read().count(" 0A "))
+print(os.stat("/proc/self/ns/net").st_ino != info.network)
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def test_a_fork_opens_them_where_a_thread_may_not(other_network: int) -> None:
+    found = info(other_network)
+    result = subprocess.run(
+        [sys.executable, "-c", FORK, str(found.pid), str(found.network)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    addresses = "[('127.0.1.1', 443), ('127.0.0.1', 8123)] False"
+    assert result.stdout.splitlines() == [addresses, "2", "True", "no child is left"]
+
+
+def test_an_address_in_use_is_an_error_and_leaves_nothing_open(other_network: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(SandboxFailed, match="Address already in use"):
+        listeners.open_inside(info(other_network), (HIGH, HIGH))
+    assert os.listdir("/proc/self/fd") == before
+    assert listening(other_network) == set()
+
+
+def test_nothing_is_opened_in_the_network_of_another_process() -> None:
+    """The sandbox has ended, and its pid belongs to another process, or to none."""
+    ours = os.stat("/proc/self/ns/net").st_ino
+    assert listeners.open_inside(Info(os.getpid(), ours + 1), (HIGH,)) == []
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    assert listeners.open_inside(Info(ended.pid, ours + 1), (HIGH,)) == []
+
+
+def test_an_incomplete_report_is_waited_for_and_one_without_a_network_is_an_error() -> None:
+    assert listeners.parse_info(b'{\n "child-pid": 7,') is None
+    assert listeners.parse_info(b'{"child-pid": 7, "net-namespace": 8, "x": 1}') == Info(7, 8)
+    with pytest.raises(SandboxFailed, match="net-namespace"):
+        listeners.parse_info(b'{"child-pid": 7}')
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert not platform.can_fork(1 << 40)
+    finally:
+        stop.set()
+        thread.join()
+    assert not platform.can_fork(1 << 10)
+
+
+async def test_the_program_gets_no_descriptor_and_no_right(tmp_path: Path) -> None:
+    support = find_support()
+    if not support.can_enter:
+        pytest.skip("this process enters no sandbox")
+    box = Box(
+        cwd=str(tmp_path),
+        writable=(str(tmp_path),),
+        readable=interpreter_folders(),
+        endpoints=(Endpoint("models.example", 443),),
+    )
+    command = ["sh", "-c", "ls /proc/$$/fd; grep CapEff /proc/self/status; cat /proc/net/tcp"]
+    process = await Process.start(
+        ProcessSpec(
+            command, cwd=tmp_path, env=dict(os.environ), sandbox=Sandbox(support=support, box=box)
+        )
+    )
+    output = b""
+    async with asyncio.timeout(60):
+        while part := await process.read():
+            output += part
+    await process.end(1.0)
+    lines = output.decode().splitlines()
+    assert lines[:4] == ["0", "1", "2", "CapEff:\t0000000000000000"]
+    assert "0101007F:01BB 00000000:0000 0A" in output.decode()
+
+
+async def test_a_sandbox_that_cannot_be_entered_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support = find_support()
+    if not support.can_enter:
+        pytest.skip("this process enters no sandbox")
+    # Both listen on the same port of the same address.
+    twice = (HIGH, HIGH)
+    box = Box(cwd=str(tmp_path), writable=(str(tmp_path),), endpoints=(HIGH.endpoint,))
+    made = Sandbox(support=support, box=box).wrap()
+    changed = msgspec.structs.replace(made, addresses=twice)
+
+    def wrap(_: Sandbox) -> Wrapped:
+        return changed
+
+    monkeypatch.setattr(Sandbox, "wrap", wrap)
+    before = os.listdir("/proc/self/fd")
+    spec = ProcessSpec(
+        ["sh", "-c", "touch started"],
+        cwd=tmp_path,
+        env=dict(os.environ),
+        sandbox=Sandbox(support=support, box=box),
+    )
+    with pytest.raises(SandboxFailed, match="Address already in use"):
+        await Process.start(spec)
+    await asyncio.sleep(0)
+    assert not (tmp_path / "started").exists()
+    # Those of the sandbox were open before.
+    assert len(os.listdir("/proc/self/fd")) < len(before)
