@@ -212,6 +212,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/retention.py": ("clock", "how long ago a session was used"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
+    "sessions/shared_budget.py": ("file", "removes the file of a budget, which it owns"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),

@@ -212,8 +212,9 @@ def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
 
 
 TEXTS = {
-    ("batch", "max_cost"): "A limit on the cost of the complete batch; when it is spent, no"
-    " further task is started.",
+    ("batch", "max_cost"): "The most that the model calls of the complete batch may cost.",
+    ("batch", "max_total_tokens"): "The most tokens that the complete batch may use.",
+    ("batch", "max_calls"): "The most model calls of the complete batch.",
     ("compare", "max_cost"): "A limit on the cost of the complete comparison; when it is"
     " spent, no further attempt is started.",
     ("compare", "timeout"): "Time for each attempt; after that it is verified as it is.",

@@ -21,7 +21,8 @@ from corral.pipelines.execution import interviewers
 NAMES = [
     "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",
     "Graph", "Interviewer", "LintError", "Node", "NodeContext", "NodeResources", "Outcome",
-    "PipelineResult", "Question", "Queued", "Recording", "answer", "answer_sync",
+    "PipelineResult", "Question", "Queued", "Recording", "add_budget", "add_budget_sync",
+    "answer", "answer_sync",
     "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel",
     "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
     "load", "parse", "register", "resume", "resume_sync", "run", "run_sync", "runs", "runs_sync",

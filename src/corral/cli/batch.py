@@ -56,6 +56,9 @@ class BatchFlags(PolicyFlags, RunKwargs):
     simulate: bool
     db: str | None
     queue: str | None
+    task_max_cost: float | None
+    task_max_total_tokens: int | None
+    task_max_calls: int | None
     no_durable: bool
     as_json: bool
     quiet: bool
@@ -79,8 +82,9 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @run_options(
     EVERYWHERE,
     texts={
-        "max_cost": "A limit on the cost of the complete batch; when it is spent, no further"
-        " task is started."
+        "max_cost": "The most that the model calls of the complete batch may cost.",
+        "max_total_tokens": "The most tokens that the complete batch may use.",
+        "max_calls": "The most model calls of the complete batch.",
     },
     defaults={"timeout": "1h"},
 )
@@ -106,6 +110,12 @@ class BatchFlags(PolicyFlags, RunKwargs):
     metavar="N",
     help="Attempts at a task that fails temporarily: network, rate limits.",
 )
+@option("Limits", "--task-max-cost", type=float, metavar="USD", help="Within that: the most that"
+        " one task may cost.")  # fmt: skip
+@option("Limits", "--task-max-total-tokens", type=int, metavar="N", help="Within that: the most"
+        " tokens of one task.")  # fmt: skip
+@option("Limits", "--task-max-calls", type=int, metavar="N", help="Within that: the most model"
+        " calls of one task.")  # fmt: skip
 @option("Execution", "--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
 @option("Execution", "--accept-changed", is_flag=True, help="If tasks or prompt have changed: run"
         " what is changed or new, keep the rest.")  # fmt: skip
@@ -171,12 +181,13 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         durable=not flags["no_durable"],
         db=flags["db"],
         queue=flags["queue"],
+        task_max_cost=flags["task_max_cost"],
+        task_max_total_tokens=flags["task_max_total_tokens"],
+        task_max_calls=flags["task_max_calls"],
         on_result=show,
         **read_options(flags),
     )
-    batch.collects = False
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
-    gc.enable()  # loading is done; the run may be long
     try:
         report = threads.run_event_loop(_run_to_end(batch, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -201,6 +212,8 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
 async def _run_to_end(batch: Batch, progress: Progress) -> BatchReport:
     from corral.cli.ui.signals import signals
 
+    batch.collects = False
+    gc.enable()  # loading is done; the run may be long
     task = asyncio.ensure_future(batch.run_to_end())
 
     def end() -> None:

@@ -409,6 +409,29 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
 
 
 @short_traceback_async
+async def add_budget(
+    run: str,
+    *,
+    cost: float | None = None,
+    tokens: int | None = None,
+    calls: int | None = None,
+    db: str | None = None,
+) -> None:
+    """Raise the limits of a durable run or batch that has not ended, by these amounts: ``cost`` in
+    USD for ``max_cost``, ``tokens`` for ``max_total_tokens``, ``calls`` for ``max_calls``. Model
+    calls that wait for it are made. Raises ``ConfigError``.
+
+    ::
+
+        await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
+    """
+    from corral.durable import budget_raise
+    from corral.sessions.budget import Raise
+
+    await budget_raise.add_budget(run, Raise(cost, tokens, calls), db=db)
+
+
+@short_traceback_async
 async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.RunOverview]:
     """The runs of a database, newest first.
 
@@ -490,6 +513,16 @@ cancel_sync.__doc__ = """
     ::
 
         pipelines.cancel_sync("review-20260131-142501-3f9a", reason="not needed any more")
+    """
+
+
+add_budget_sync = sync_twin(add_budget)
+add_budget_sync.__doc__ = """
+    ``add_budget`` for code that is not async, with the same arguments.
+
+    ::
+
+        pipelines.add_budget_sync("review-20260131-142501-3f9a", cost=1.00)
     """
 
 

@@ -68,6 +68,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pipeline's file, if it came from one."""
     goal: str = ""
     """The goal that replaced the one of the file."""
+    budgets: tuple[str, ...] = ()
+    """The stores that limit the model calls of its nodes: of the outermost run first."""
     concurrency: int = 0
     """Nodes that run at once, if known: it decides how many agents are kept warm."""
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from corral.durable import budgets
 from corral.durable import query as durable_query
 from corral.durable.agent_host import client
 from corral.durable.batch import query
@@ -96,6 +97,7 @@ def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
             store.client.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
+                budgets.remove(database, root)
             for folder in each.folders:
                 shutil.rmtree(folder, ignore_errors=True)
             deleted.append(each)

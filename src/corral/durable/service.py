@@ -15,6 +15,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from corral.durable import open_questions, query
 from corral.durable.agent_host import client as agent_host_client
@@ -47,10 +50,14 @@ from corral.errors import ConfigError
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Answer, Cancelled, Message
+from corral.pipelines.run_limits import run_limits
+from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
+
+if TYPE_CHECKING:
+    from corral.sessions.budget import Spent
 
 POLL = 0.1
 """Seconds between two checks for work, in the engine of a process that waits for its run."""
@@ -156,6 +163,12 @@ async def start(
     if request.artifacts_url:
         await asyncio.to_thread(artifacts.check, request.artifacts_url)
     config = request.config(database)
+    if graph.has_limits:
+        from corral.durable import budgets
+
+        spent = _spent_before(request.known)
+        made = await asyncio.to_thread(budgets.create, database, name, run_limits(graph), spent)
+        config = msgspec.structs.replace(config, budgets=made)
     if queue is None:
         queue = (await asyncio.to_thread(local, database, limits=limits)).own or DEFAULT_QUEUE
     run_input = RunInput(
@@ -174,6 +187,16 @@ async def start(
             f"the run {name!r} already exists", hint="Choose another id, or resume it."
         )
     return name
+
+
+def _spent_before(known: Mapping[str, Message]) -> Spent:
+    """What the known results of another run have cost."""
+    from corral.sessions.budget import Spent
+
+    ended = [each.outcome for each in known.values() if isinstance(each, Ended)]
+    return Spent(
+        sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
+    )
 
 
 def _absolute(path: Path) -> str:

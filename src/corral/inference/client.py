@@ -130,6 +130,13 @@ class Client:
             if name in self._keys or has_key(provider, self._environ)
         )
 
+    def with_middleware(self, layer: Middleware) -> Client:
+        """A client with a further, innermost middleware. It shares the connections of this one,
+        which must be closed instead of it."""
+        copied = copy(self)
+        copied._middleware = (*self._middleware, layer)
+        return copied
+
     def with_access(
         self, models: Iterable[str], api_key: AccessOption, base_url: AccessOption
     ) -> Client:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral.durable.api import (
         PipelineResult,
+        add_budget,
+        add_budget_sync,
         answer,
         answer_sync,
         answer_with_token,
@@ -56,9 +58,9 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.durable.api": "PipelineResult answer answer_sync answer_with_token"
-    " answer_with_token_sync cancel cancel_sync fork fork_sync resume resume_sync run run_sync"
-    " runs runs_sync show show_sync",
+    "corral.durable.api": "PipelineResult add_budget add_budget_sync answer answer_sync"
+    " answer_with_token answer_with_token_sync cancel cancel_sync fork fork_sync resume"
+    " resume_sync run run_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
     "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.dot.writer": "as_dot",
@@ -96,6 +98,8 @@ __all__ = [
     "Question",
     "Queued",
     "Recording",
+    "add_budget",
+    "add_budget_sync",
     "answer",
     "answer_sync",
     "answer_with_token",

@@ -102,6 +102,10 @@ class Edge(msgspec.Struct, omit_defaults=True, gc=False):
         return self.attrs.get("loop_restart") in (True, "true")
 
 
+SPENDING_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
+"""Attributes of a graph that limit what a run may spend."""
+
+
 class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     """Not changed after it was built: a transform returns a new graph.
 
@@ -119,6 +123,11 @@ class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     @property
     def goal(self) -> str:
         return str(self.attrs.get("goal", ""))
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it limits what a run may spend (``run_limits``)."""
+        return any(self.attrs.get(name) not in (None, "") for name in SPENDING_LIMITS)
 
     @cached_property
     def _out(self) -> dict[str, list[Edge]]:

@@ -17,13 +17,14 @@ a waiting call should try again; it may be called from any thread.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from corral.errors import BudgetExceeded, ConfigError
-from corral.options import OnBudget
+from corral.options import BUDGET_LIMITS, OnBudget
 from corral.values import BudgetState
 
 HINT = "Raise the limit and resume the session, or ask for less."
@@ -46,6 +47,19 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(self.cost - other.cost, self.tokens - other.tokens, self.calls - other.calls)
 
 
+class Raise(msgspec.Struct, frozen=True):
+    """By how much limits are raised."""
+
+    cost: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+    def amounts(self) -> dict[str, float]:
+        """The amounts that are given, by the name of the limit."""
+        given = {"max_cost": self.cost, "max_total_tokens": self.tokens, "max_calls": self.calls}
+        return {name: amount for name, amount in given.items() if amount is not None}
+
+
 class Shortage(msgspec.Struct, frozen=True):
     """A call does not fit."""
 
@@ -66,6 +80,9 @@ class Budget:
             corral.run_sync("gemini-cli", f"Review {file}", budget=budget)
         print(budget.spent.cost)
     """
+
+    is_shared = False
+    """Whether other processes change it, too: a call that waits must look again."""
 
     def __init__(
         self,
@@ -90,11 +107,12 @@ class Budget:
         self.is_paused = False
         """Whether a call waits until the limit is raised."""
         self._reserved = Spent()
-        self._in_flight = 0
+        """For calls that are being made: ``calls`` is how many there are."""
         self._listeners: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        return f"<Budget {', '.join(self._limits()) or 'without a limit'}>"
+        limits = ", ".join(f"{limit.name}={limit.value:g}" for limit in self._limits())
+        return f"<Budget {limits or 'without a limit'}>"
 
     @property
     def limits_cost(self) -> bool:
@@ -106,53 +124,111 @@ class Budget:
     ) -> None:
         """Raise the limits by these amounts. Calls that wait try again. Raises ``ConfigError`` for
         a limit that is not set, or an amount that is not positive."""
-        given = {"max_cost": cost, "max_total_tokens": tokens, "max_calls": calls}
-        for name, amount in given.items():
-            if amount is None:
-                continue
+        self.raise_limits(Raise(cost, tokens, calls))
+        self._notify()
+
+    def raise_limits(self, more: Raise) -> None:
+        """Raise the limits of this budget alone; all of them or none. Raises ``ConfigError``."""
+        new: dict[str, float] = {}
+        if not more.amounts():
+            raise ConfigError("no amount is given", hint="Give a cost, tokens or calls.")
+        for name, amount in more.amounts().items():
             limit: float | None = getattr(self, name)
             if limit is None:
                 raise ConfigError(f"the budget has no {name} that could be raised")
-            if not amount > 0:
+            if not 0 < amount < math.inf:
                 raise ConfigError(f"a budget can only be raised, got: {amount:g}")
-            setattr(self, name, limit + amount)
-        self._notify()
+            new[name] = limit + amount
+        for name, limit in new.items():
+            setattr(self, name, limit)
+
+    @property
+    def has_limits(self) -> bool:
+        return any(True for _ in self._limits())
+
+    def missing(self, totals: Raise) -> Raise:
+        """By how much the limits must be raised to have these values. Raises ``ConfigError`` if a
+        limit is that high already."""
+        more: dict[str, float] = {}
+        for name, total in totals.amounts().items():
+            limit: float | None = getattr(self, name)
+            if limit is not None and not total > limit:
+                raise ConfigError(
+                    f"{name} is {limit:g} already: it can only be raised, got: {total:g}",
+                    hint="Write +AMOUNT to add to it.",
+                )
+            more[name] = total - (limit or 0)
+        tokens, calls = more.get("max_total_tokens"), more.get("max_calls")
+        return Raise(
+            more.get("max_cost"),
+            None if tokens is None else int(tokens),
+            None if calls is None else int(calls),
+        )
 
     def reserve(self, amount: Spent) -> Reservation | Shortage:
         """Reserve an estimate for one call in this budget and all that it is part of."""
-        chain = list(self.chain())
         with _lock:
-            before = [budget.is_paused for budget in chain]
-            found = self._reserve(chain, amount)
-            is_changed = before != [budget.is_paused for budget in chain]
+            before = [budget.is_paused for budget in self.chain()]
+            found = self._take_all(amount)
+            is_changed = before != [budget.is_paused for budget in self.chain()]
         if is_changed:
             self._notify()
-        return found
+        return found or Reservation(self, amount)
 
-    def _reserve(self, chain: list[Budget], amount: Spent) -> Reservation | Shortage:
-        for budget in chain:
-            text = budget._shortage(amount)
-            if text:
-                alone = not budget._in_flight
-                budget.is_paused = alone and budget.pauses
-                return Shortage(text, budget, not alone or budget.pauses)
-        for budget in chain:
+    def _take_all(self, amount: Spent) -> Shortage | None:
+        taken: list[Budget] = []
+        for budget in self.chain():
+            shortage = budget.take(amount)
+            if shortage is not None:
+                for each in taken:
+                    each.release(amount, Spent())
+                return shortage
+            taken.append(budget)
+        for budget in taken:
             budget.is_paused = False
-            budget._in_flight += 1
-            budget._reserved += amount
-        return Reservation(self, amount)
+        return None
+
+    def take(self, amount: Spent) -> Shortage | None:
+        """Reserve an estimate for one call in this budget alone."""
+        text = self._shortage(amount)
+        if not text:
+            self._reserved += amount
+            return None
+        is_alone = not self._reserved.calls
+        self.is_paused = is_alone and self.pauses
+        return Shortage(text, self, not is_alone or self.pauses)
+
+    def take_more(self, more: Spent) -> bool:
+        """Reserve more for a call that is being made, in this budget alone; False if it does not
+        fit."""
+        if self._shortage(more):
+            return False
+        self._reserved += more
+        return True
+
+    def release(self, reserved: Spent, used: Spent) -> None:
+        """Replace what was reserved by what was used, in this budget alone."""
+        self._reserved -= reserved
+        self.spent += used
 
     def record(self, used: Spent) -> None:
         """Count what was used without a reservation."""
         with _lock:
             for budget in self.chain():
-                budget.spent += used
+                budget.release(Spent(), used)
         self._notify()
 
     def is_spent(self) -> str:
         """Which limit is reached; empty if none is."""
-        texts = (budget._shortage(Spent(calls=1), reached=True) for budget in self.chain())
-        return next(filter(None, texts), "")
+        for budget in self.chain():
+            budget.refresh()
+            for limit in budget._limits():
+                if limit.of(budget.spent) >= limit.value:
+                    return limit.describe(budget.spent)
+        return ""
+
+    def refresh(self) -> None:
+        """Read what others have changed, if it is shared."""
 
     def check(self) -> None:
         """Raises ``BudgetExceeded`` if a limit is reached and the budget does not pause."""
@@ -196,21 +272,21 @@ class Budget:
 
     def extend(self, more: Spent) -> bool:
         """Reserve more for a call that is being made; False if it does not fit."""
+        taken: list[Budget] = []
         with _lock:
-            chain = list(self.chain())
-            if any(budget._shortage(more) for budget in chain):
-                return False
-            for budget in chain:
-                budget._reserved += more
+            for budget in self.chain():
+                if not budget.take_more(more):
+                    for each in taken:
+                        each.release(more, Spent())
+                    return False
+                taken.append(budget)
         return True
 
     def settle(self, reserved: Spent, used: Spent) -> None:
         """A call has ended: replace what was reserved for it by what it used."""
         with _lock:
             for budget in self.chain():
-                budget._in_flight -= 1
-                budget._reserved -= reserved
-                budget.spent += used
+                budget.release(reserved, used)
         self._notify()
 
     def _notify(self) -> None:
@@ -218,24 +294,32 @@ class Budget:
             for listener in tuple(budget._listeners):
                 listener()
 
-    def _shortage(self, more: Spent, *, reached: bool = False) -> str:
-        """Which limit ``more`` would exceed, or has reached."""
+    def _shortage(self, more: Spent) -> str:
+        """Which limit ``more`` would exceed."""
         total = self.spent + self._reserved + more
-        for name, limit, sum_, spent in (
-            ("max_cost", self.max_cost, total.cost, f"${self.spent.cost:.4f}"),
-            ("max_total_tokens", self.max_total_tokens, total.tokens, f"{self.spent.tokens:,}"),
-            ("max_calls", self.max_calls, total.calls, f"{self.spent.calls:,}"),
-        ):
-            if limit is None or sum_ < limit or (sum_ == limit and not reached):
-                continue
-            return f"{spent} of {name}={limit:g} spent"
-        return ""
+        over = (limit for limit in self._limits() if limit.of(total) > limit.value)
+        return next((limit.describe(self.spent) for limit in over), "")
 
-    def _limits(self) -> Iterator[str]:
-        for name in ("max_cost", "max_total_tokens", "max_calls"):
+    def _limits(self) -> Iterator[_Limit]:
+        for name in BUDGET_LIMITS:
             limit: float | None = getattr(self, name)
             if limit is not None:
-                yield f"{name}={limit:g}"
+                yield _Limit(name, limit)
+
+
+class _Limit(msgspec.Struct, frozen=True):
+    name: str
+    value: float
+
+    def of(self, amount: Spent) -> float:
+        """The part of an amount that this limits."""
+        parts = {"max_cost": amount.cost, "max_total_tokens": amount.tokens}
+        return parts.get(self.name, amount.calls)
+
+    def describe(self, spent: Spent) -> str:
+        used = self.of(spent)
+        shown = f"${used:.4f}" if self.name == "max_cost" else f"{used:,}"
+        return f"{shown} of {self.name}={self.value:g} spent"
 
 
 class Reservation:

@@ -36,6 +36,8 @@ MARGIN = 1.25
 """How much larger the next input may be, compared with its size, than those before."""
 MOST = 4.0
 """The estimate of an input, at most, as a multiple of its bound."""
+LOOK_AGAIN = 0.2
+"""Seconds until a call that waits for other processes tries again."""
 _MILLION = 1_000_000
 
 
@@ -98,10 +100,16 @@ class BudgetGate:
                 if found.budget.is_paused and not is_reported:
                     is_reported = True
                     self._on_wait(found.text)
-                await changed.wait()
+                await self._wait(changed)
                 changed.clear()
         finally:
             remove()
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """Until something has changed. Other processes do not say that it has."""
+        is_shared = any(each.is_shared for each in self._budget.chain())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), LOOK_AGAIN if is_shared else None)
 
     def _estimate(self, request: ModelRequest, prices: Prices | None) -> Spent:
         known = self._factors.get(request.model)

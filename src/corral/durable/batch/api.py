@@ -45,7 +45,7 @@ from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.dbos import database
 from corral.durable.dbos.database import require
 from corral.durable.worker import executor
-from corral.errors import ConfigError, short_traceback, short_traceback_async
+from corral.errors import BudgetExceeded, ConfigError, short_traceback, short_traceback_async
 from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
@@ -54,6 +54,7 @@ from corral.system.clock import Stopwatch
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
     from corral.sessions.tools.hooks import Before
 
     class BatchKwargs(RunKwargs, total=False):
@@ -73,6 +74,9 @@ if TYPE_CHECKING:
         durable: bool
         db: str | None
         queue: str | None
+        task_max_cost: float | None
+        task_max_total_tokens: int | None
+        task_max_calls: int | None
         on_tool_call: Before | None
 
 
@@ -136,6 +140,9 @@ def batch(  # noqa: PLR0913
     durable: bool = True,
     db: str | None = None,
     queue: str | None = None,
+    task_max_cost: float | None = None,
+    task_max_total_tokens: int | None = None,
+    task_max_calls: int | None = None,
     on_tool_call: Before | None = None,
     on_result: Callable[[BatchResult, BatchReport], None] | None = None,
     **options: Unpack[RunKwargs],
@@ -153,7 +160,9 @@ def batch(  # noqa: PLR0913
     its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
     the tasks. ``on_result`` is called with each result and the report so far. ``on_tool_call``
     as in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
-    other processes. ``max_cost`` counts for the complete batch: beyond it no task is started.
+    other processes. ``max_cost``, ``max_total_tokens`` and ``max_calls`` limit the model calls of
+    the complete batch, ``task_max_cost``, ``task_max_total_tokens`` and ``task_max_calls`` those of
+    each task within it.
     Other ``options`` are those of ``corral.run``.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
@@ -180,6 +189,9 @@ def batch(  # noqa: PLR0913
         durable=durable,
         db=db,
         queue=queue,
+        task_max_cost=task_max_cost,
+        task_max_total_tokens=task_max_total_tokens,
+        task_max_calls=task_max_calls,
         on_tool_call=on_tool_call,
         on_result=on_result,
         run=options,
@@ -340,6 +352,7 @@ class Batch(Generic[T_co]):
                     resources=spec.resources(),
                     workspace=spec.workspace,
                     concurrency=spec.concurrency,
+                    budget=_memory_budget(spec),
                 )
                 state = memory_state(options, spec, out, runner)
                 await stack.enter_async_context(runner)
@@ -367,9 +380,8 @@ class Batch(Generic[T_co]):
         await asyncio.to_thread(ordered.begin)
         todo = deque(state.todo)
         in_flight = set(state.in_flight)
-        spent = sum(each.cost_usd or 0.0 for each in state.known.values())
         while True:
-            if todo and spec.budget is not None and spent >= spec.budget:
+            if todo and await self._is_spent(state.runner):
                 self._stopped = "budget"
                 todo.clear()
             await self._submit(spec, state.runner, todo, in_flight)
@@ -379,18 +391,34 @@ class Batch(Generic[T_co]):
             for task, outcome in await state.runner.finished():
                 in_flight.discard(task)
                 fresh.append(result_of(spec.tasks[task], outcome, state.round))
-            spent += sum(each.cost_usd or 0.0 for each in fresh)
+            if any(map(self._found_spent, fresh)):
+                self._stopped = "budget"
+                todo.clear()
             self._report_all(await asyncio.to_thread(ordered.add, fresh))
         self._report_all(await asyncio.to_thread(ordered.end))
         if state.close is not None:
             await state.close(self.report)
+
+    async def _is_spent(self, runner: Runner) -> bool:
+        """Whether the budget of the batch is spent. One that pauses holds the calls instead."""
+        budget = runner.budget
+        if budget is None or budget.pauses:
+            return False
+        return bool(await asyncio.to_thread(budget.is_spent))
+
+    def _found_spent(self, result: BatchResult) -> bool:
+        """Whether a task ended at the budget of the batch, not at its own."""
+        options = self._options
+        own = (options.task_max_cost, options.task_max_total_tokens, options.task_max_calls)
+        has_own = any(limit is not None for limit in own) or bool(options.agents)
+        return result.code == BudgetExceeded.code and not has_own
 
     async def _submit(
         self, spec: BatchSpec, runner: Runner, todo: deque[BatchTask], in_flight: set[str]
     ) -> None:
         """Submit as many tasks as there is room for. With a budget that is no more than run at
         once: what is submitted is run, also when the budget is spent."""
-        room = (spec.concurrency if spec.budget else runner.window) - len(in_flight)
+        room = (spec.concurrency if spec.limits.exist else runner.window) - len(in_flight)
         more = [todo.popleft() for _ in range(min(room, len(todo)))]
         if more:
             in_flight |= {task.id for task in more}
@@ -412,6 +440,14 @@ class Batch(Generic[T_co]):
         if self._task is not None:
             self._unread.append(result)
             self._has_results.set()
+
+
+def _memory_budget(spec: BatchSpec) -> Budget | None:
+    if not spec.limits.exist:
+        return None
+    from corral.pipelines.execution.run_budget import memory_budget
+
+    return memory_budget(spec.limits, None)
 
 
 class _ResultOrder:

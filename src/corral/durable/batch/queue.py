@@ -32,11 +32,11 @@ Crashes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -64,6 +64,9 @@ from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
 from corral.values import Json, as_texts
+
+if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
 
 T = TypeVar("T")
 
@@ -282,7 +285,9 @@ class QueueRunner:
         queue: str,
         is_limited: bool,
         counts_crashes: bool,
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget
         self.window = 2 * concurrency + 8 if is_limited else concurrency
         self._store_thread, self._round = store_thread, round
         self._queue, self._counts_crashes = queue, counts_crashes
@@ -310,6 +315,7 @@ class QueueRunner:
             found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
             if found:
                 self._pause, self._since_check = FIRST_POLL, clock.Stopwatch()
+                await self._settle_budget(found)
                 return [(self._in_flight.pop(key), each) for key, each in found.items()]
             here = executor.running()
             if here is not None and here.failed is not None:
@@ -318,6 +324,16 @@ class QueueRunner:
                 await self.take_over()
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 1.4, LAST_POLL)
+
+    async def _settle_budget(self, ended: Iterable[str]) -> None:
+        """What a process that died has left reserved counts as spent."""
+        names = self._round.run_input.config.budgets
+        if names:
+            from corral.durable import budgets
+
+            database = self._store_thread.database
+            for workflow in ended:
+                await asyncio.to_thread(budgets.settle, names, workflow, database)
 
     async def _release_suspect(self) -> None:
         """Start one suspect when all other tasks have ended."""

@@ -61,6 +61,11 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
     """The round in which it ran: failed tasks are retried in another round."""
 
     @property
+    def code(self) -> str:
+        """The code of the error; empty if there is none."""
+        return "" if self.error is None else self.error.code
+
+    @property
     def ok(self) -> bool:
         return self.status == "success"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,13 @@ from corral.durable.batch.spec import BatchOptions, BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import database
 from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
-from corral.durable.payloads import RunInput
-from corral.errors import ConfigError
+from corral.durable.payloads import RunConfig, RunInput
+from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
 
 if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
+    from corral.sessions.budget import Budget, Spent
 
 
 class TaskWorkflows(msgspec.Struct, kw_only=True):
@@ -91,8 +92,10 @@ def memory_state(
     unchanged = {
         name: line
         for name, line in written_before.items()
-        if _is_current(spec, line) and not (options.retry_failed and not line.ok)
+        if _is_current(spec, line) and not _is_repeated(options, line)
     }
+    if runner.budget is not None:
+        runner.budget.record(_spent(unchanged.values()))
     return ResumeState(
         known=_in_order(spec, unchanged),
         written={} if out is None else _remove_other_lines(out, unchanged),
@@ -130,10 +133,12 @@ async def _resume(
     history = await store_thread.call(
         partial(_read_history, rounds=rounds, spec=spec, written_before=written_before)
     )
-    redo = history.failed_tasks if options.retry_failed else []
-    if not rounds or changed or redo:
+    redo = history.repeated_tasks(options)
+    names, budget = await asyncio.to_thread(_open_budget, store_thread.database, spec, history)
+    if changed or redo or not _has_round(rounds, names):
         detached = store_thread.database.path is not None and options.queue is None
-        round = _next_round(spec, rounds, redo, queue, detached=detached)
+        run_config = spec.run_config(names, detached=detached)
+        round = _next_round(spec, rounds, redo, queue, run_config)
         await store_thread.call(partial(_begin_round, round=round, out=out))
     else:
         round = rounds[-1]
@@ -150,6 +155,7 @@ async def _resume(
         queue=subqueue(queue, resource_of(spec.name)) if is_limited else queue,
         is_limited=is_limited,
         counts_crashes=not round.run_input.config.detached and options.queue is None,
+        budget=budget,
     )
     await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
     round_ids = [each.id for each in rounds]
@@ -180,16 +186,47 @@ def _remove_other_lines(
 
 
 def _next_round(
-    spec: BatchSpec, rounds: Sequence[Round], redo: Sequence[str], queue: str, *, detached: bool
+    spec: BatchSpec, rounds: Sequence[Round], redo: Sequence[str], queue: str, config: RunConfig
 ) -> Round:
     run_input = RunInput(
         run_id=spec.name,
         graph=spec.graph,
-        config=spec.run_config(detached=detached),
+        config=config,
         queue=queue,
         at=clock.now(),
     )
     return make_round(run_input, spec.digests, len(rounds) + 1, redo)
+
+
+def _has_round(rounds: Sequence[Round], budgets: tuple[str, ...]) -> bool:
+    """Whether the last round can be continued: its tasks have this budget."""
+    return bool(rounds) and rounds[-1].run_input.config.budgets == budgets
+
+
+def _is_repeated(options: BatchOptions, result: BatchResult) -> bool:
+    """Whether a task is run again because of its result: it failed, or the budget was spent."""
+    return not result.ok and (options.retry_failed or result.code == BudgetExceeded.code)
+
+
+def _open_budget(
+    database: Database, spec: BatchSpec, history: _History
+) -> tuple[tuple[str, ...], Budget | None]:
+    """The names of the stores of the batch, and its budget. Blocking. Raises
+    ``StorageFailed``."""
+    if not spec.limits.exist:
+        return (), None
+    from corral.durable import budgets
+
+    names = budgets.create(database, spec.name, spec.limits, _spent(history.known.values()))
+    return names, budgets.budget_of(names, spec.name, database)
+
+
+def _spent(results: Iterable[BatchResult]) -> Spent:
+    from corral.sessions.budget import Spent
+
+    known = list(results)
+    cost = sum(each.cost_usd or 0.0 for each in known)
+    return Spent(cost, sum(each.tokens or 0 for each in known))
 
 
 def _begin_round(store: BatchStore, *, round: Round, out: OutputFile | None) -> None:
@@ -238,10 +275,11 @@ class _History(msgspec.Struct, kw_only=True):
     """Whether the last round has finished the tasks that it repeats. If not, no new round
     starts."""
 
-    @property
-    def failed_tasks(self) -> list[str]:
+    def repeated_tasks(self, options: BatchOptions) -> list[str]:
         """The tasks to run again in a new round; none while the last round is not complete."""
-        return [name for name, each in self.known.items() if self.is_complete and not each.ok]
+        if not self.is_complete:
+            return []
+        return [name for name, each in self.known.items() if _is_repeated(options, each)]
 
 
 def _read_history(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from corral.durable.batch.tasks import BatchTask
 from corral.pipelines.execution.handlers import NodeResources
@@ -14,11 +14,19 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Ended, RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
+if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
+
 NODE = "item"
 """The id of the only node of a batch's graph."""
 
 
 class Runner(Protocol):
+    @property
+    def budget(self) -> Budget | None:
+        """What the model calls of all tasks together may use."""
+        ...
+
     @property
     def window(self) -> int:
         """How many tasks may be submitted and not ended."""
@@ -46,8 +54,10 @@ class MemoryRunner:
         resources: NodeResources,
         workspace: Path,
         concurrency: int,
+        budget: Budget | None = None,
     ) -> None:
         self.window = concurrency
+        self.budget = budget
         self._resources = resources
         self._runner = NodeRunner(
             graph,
@@ -59,6 +69,7 @@ class MemoryRunner:
             on_event=lambda _event: None,
             on_retry=lambda _event: None,
         )
+        self._runner.budget = budget
         self._tasks: dict[asyncio.Task[Outcome], str] = {}
 
     async def __aenter__(self) -> MemoryRunner:

@@ -18,10 +18,12 @@ from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError
+from corral.options import BUDGET_LIMITS
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
+from corral.pipelines.run_limits import RunLimits, run_limits
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
@@ -69,6 +71,9 @@ class BatchOptions:
     durable: bool = True
     db: str | None = None
     queue: str | None = None
+    task_max_cost: float | None = None
+    task_max_total_tokens: int | None = None
+    task_max_calls: int | None = None
     on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
     agents: tuple[AgentChoice, ...] = ()
@@ -90,7 +95,8 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     options: RunKwargs
     concurrency: int
     simulate: bool
-    budget: float | None
+    limits: RunLimits
+    """Of the complete batch."""
     schema: Schema[object] | None
     on_tool_call: Before | None = None
 
@@ -108,8 +114,9 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
-    def run_config(self, *, detached: bool) -> RunConfig:
+    def run_config(self, budgets: tuple[str, ...] = (), *, detached: bool) -> RunConfig:
         return RunConfig(
+            budgets=budgets,
             folder=str(paths.home() / "batches" / self.name),
             workspace=str(self.workspace),
             simulate=self.simulate,
@@ -129,7 +136,8 @@ def build_spec(
 
     _check_options(options)
     run = options.run.copy()
-    budget, model = run.pop("max_cost", None), run.pop("model", None) or ""
+    limits = _take_limits(options, run)
+    model = run.pop("model", None) or ""
     workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
     schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
@@ -158,7 +166,7 @@ def build_spec(
         tasks={task.id: task for task in checked},
         graph=Graph(
             name=name,
-            attrs={"default_max_retries": options.attempts - 1},
+            attrs={"default_max_retries": options.attempts - 1, **limits},
             nodes={NODE: Node(id=NODE, attrs=attrs)},
         ),
         agent=options.agent or "",
@@ -167,7 +175,7 @@ def build_spec(
         options=run,
         concurrency=options.concurrency,
         simulate=options.simulate,
-        budget=budget,
+        limits=run_limits(Graph(name=name, attrs=limits)),
         schema=schema,
         on_tool_call=options.on_tool_call,
     )
@@ -175,6 +183,28 @@ def build_spec(
         for choice in options.agents or (None,):
             _check(spec, choice)
     return spec
+
+
+def _take_limits(options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
+    """The limits of the complete batch, as attributes of its graph. What is left in ``run`` are
+    those of each task. The attempts of a comparison have their own limits but for the cost."""
+    limits: dict[str, Value] = {}
+    if (cost := run.pop("max_cost", None)) is not None:
+        limits["max_cost"] = cost
+    if not options.agents:
+        if (tokens := run.pop("max_total_tokens", None)) is not None:
+            limits["max_total_tokens"] = tokens
+        if (calls := run.pop("max_calls", None)) is not None:
+            limits["max_calls"] = calls
+    if limits and (at_limit := run.get("on_budget")) is not None:
+        limits["on_budget"] = at_limit
+    if options.task_max_cost is not None:
+        run["max_cost"] = options.task_max_cost
+    if options.task_max_total_tokens is not None:
+        run["max_total_tokens"] = options.task_max_total_tokens
+    if options.task_max_calls is not None:
+        run["max_calls"] = options.task_max_calls
+    return limits
 
 
 def _node_attributes(prompt: str, options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
@@ -203,9 +233,10 @@ def _check_options(options: BatchOptions) -> None:
     for name, count in (("concurrency", options.concurrency), ("attempts", options.attempts)):
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got: {count}")
-    budget = options.run.get("max_cost")
-    if budget is not None and not budget > 0:
-        raise ConfigError(f"max_cost must be greater than 0, got: {budget}")
+    for name in BUDGET_LIMITS:
+        for limit in (options.run.get(name), getattr(options, f"task_{name}")):
+            if isinstance(limit, int | float) and not limit > 0:
+                raise ConfigError(f"{name} must be greater than 0, got: {limit}")
     for key in SINGLE_RUN_OPTIONS:
         if options.run.get(key) is not None:
             raise ConfigError(f"{key} is not an option of a batch, only of a single run")
@@ -224,7 +255,7 @@ def _check(spec: BatchSpec, choice: AgentChoice | None) -> None:
     attrs = {**node.attrs, "type": node_kinds.CODERGEN.name, "prompt": "-"}
     if choice is not None:
         attrs |= {"agent": choice.backend, **({"model": choice.model} if choice.model else {})}
-    graph = Graph(name=spec.name, nodes={NODE: Node(id=NODE, attrs=attrs)})
+    graph = Graph(name=spec.name, attrs=spec.graph.attrs, nodes={NODE: Node(id=NODE, attrs=attrs)})
     try:
         preflight.check(graph, spec.resources(), spec.workspace, {})
     except CorralError as error:

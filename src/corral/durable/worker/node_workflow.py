@@ -37,6 +37,7 @@ import time
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -68,6 +69,9 @@ from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
 
 RECOVERIES = 20
 """Times that a visit is started again after its worker died."""
@@ -194,6 +198,7 @@ async def run_in_process(
         run_folder=folder.path,
         workspace=Path(config.workspace),
         resources=resources,
+        budget=await _budget(run_input, visit.id),
     )
     began = time.time()
     async with run_worktree.used(config):
@@ -205,6 +210,18 @@ async def run_in_process(
         # The machine that ends the run may be another one, without this directory.
         outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
     return outcome
+
+
+async def _budget(run_input: RunInput, visit: str) -> Budget | None:
+    """What the model calls of the visit may use. Raises ``StorageFailed``."""
+    names = run_input.config.budgets
+    if not names:
+        return None
+    from corral.durable import budgets
+
+    here, holder = executor.running(), budgets.holder_of(run_input.run_id, visit)
+    database = None if here is None else here.database
+    return await asyncio.to_thread(budgets.budget_of, names, holder, database)
 
 
 async def _upload_artifacts(

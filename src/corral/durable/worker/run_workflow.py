@@ -77,6 +77,7 @@ from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph
+from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import (
     Answered,
     AskHuman,
@@ -89,6 +90,7 @@ from corral.pipelines.scheduler.commands import (
     FinishRun,
     Message,
     Question,
+    RaiseBudget,
     Restart,
     RunNode,
     Steer,
@@ -198,6 +200,7 @@ class _Run:
         match message:
             case Ended(id=known) | Woken(id=known):
                 self.in_flight.pop(known, None)
+                await self._settle_budget(known)
             case Answered(id=known) | Expired(id=known):
                 await self._close_question(known)
             case _:
@@ -215,6 +218,8 @@ class _Run:
                 await self._start_wait(command)
             case Steer():
                 await self._steer(command)
+            case RaiseBudget():
+                await self._raise_budget(command)
             case Stop(id=known):
                 await self._stop(known)
             case Checkpoint():
@@ -242,6 +247,25 @@ class _Run:
             key = f"steered {self.id} {self.steer_count}"
             message = pack(Steered(updates=command.updates))
             await adapter.send(self.in_flight[command.child], message, key=key)
+
+    async def _settle_budget(self, visit: str) -> None:
+        """Not in the journal: doing it again changes nothing."""
+        names = self.config.budgets
+        if names:
+            from corral.durable import budgets
+
+            database, holder = executor.current().database, budgets.holder_of(self.id, visit)
+            with contextlib.suppress(StorageFailed):  # it stays reserved
+                await asyncio.to_thread(budgets.settle, names, holder, database)
+
+    async def _raise_budget(self, command: RaiseBudget) -> None:
+        """Not in the journal: the store does it once."""
+        from corral.durable import budgets
+        from corral.sessions.budget import Raise
+
+        more = Raise(command.max_cost, command.max_total_tokens, command.max_calls)
+        database = executor.current().database
+        await asyncio.to_thread(budgets.add, database, self.id, more, f"{self.id}/{command.id}")
 
     async def _publish_progress(self) -> None:
         if self.run_input.reply_to:
@@ -293,11 +317,13 @@ class _Run:
             return
         config = self.run_input.config
         child = f"{self.id}/{command.id}"
+        graph = unpack(result, Graph)
         run_input = RunInput(
             run_id=child,
-            graph=unpack(result, Graph),
+            graph=graph,
             config=msgspec.structs.replace(
                 config,
+                budgets=(*config.budgets, *await self._child_budget(child, graph)),
                 folder=str(RunDir(config.folder).visit_dir(command.id) / "child"),
                 workspace=str(Path(config.workspace) / command.workdir),
             ),
@@ -310,6 +336,16 @@ class _Run:
         )
         self.in_flight[command.id] = child
         await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
+
+    async def _child_budget(self, child: str, graph: Graph) -> tuple[str, ...]:
+        """The store of a child run, if its graph has limits. Not in the journal: its name is
+        always the same."""
+        if not graph.has_limits:
+            return ()
+        from corral.durable import budgets
+
+        database = executor.current().database
+        return await asyncio.to_thread(budgets.create, database, child, run_limits(graph))
 
     async def _stop(self, known: str) -> None:
         await self._close_question(known)

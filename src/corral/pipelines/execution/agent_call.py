@@ -2,9 +2,9 @@
 
 A warm process of the resources serves the node if its agent can stay warm and the node needs
 nothing that such a process cannot do: typed output, ``until``, a session to resume, hooks,
-attachments. Warm processes serve many nodes, so they do not know a node's directory: a prompt
-that mentions ``status.json`` or ``ATTRACTOR_...`` gets its own process, which has these
-variables and may write to the node's directory if it may write at all.
+attachments, a budget of the run. Warm processes serve many nodes, so they do not know a node's
+directory: a prompt that mentions ``status.json`` or ``ATTRACTOR_...`` gets its own process, which
+has these variables and may write to the node's directory if it may write at all.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
 async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
     prompt = work.resources.redactor.clean_text(prompt)
     hooks = call.hooks
-    if is_warm(call, prompt):
+    if work.budget is None and is_warm(call, prompt):
         return await work.resources.run_warm(call.agent, prompt, call.options, work.emit)
     if hooks is None:
         return await _run(work, call, prompt, work.emit)
@@ -388,6 +388,7 @@ async def _run(
         on_tool_call=work.resources.on_tool_call,
         on_event=on_event,
         tools=_tools(call),
+        budget=work.budget,
         output=call.schema,
         until=call.until,
         rounds=call.rounds,

@@ -46,6 +46,7 @@ from corral.values import SHORTEST_SECRET, Json
 if TYPE_CHECKING:
     from corral.inference.client import Client
     from corral.result import Result
+    from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool, PoolKwargs
     from corral.sessions.tools.hooks import Before
@@ -216,6 +217,8 @@ class NodeContext:
     resources: NodeResources
     emit: Callable[[Event], None] = field(default=lambda _event: None)
     """Reports an event of the node's agent."""
+    budget: Budget | None = None
+    """What the model calls of the run may use."""
     writes_files: bool = True
     """False: nothing is written to ``folder``, which need not exist."""
 

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.events import Event
 from corral.pipelines import events, loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
@@ -55,6 +55,7 @@ from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph, Node
+from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import (
     Answered,
@@ -69,6 +70,8 @@ from corral.pipelines.scheduler.commands import (
     FinishRun,
     Message,
     Question,
+    RaiseBudget,
+    Raised,
     Restart,
     RunNode,
     Steer,
@@ -84,6 +87,7 @@ from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.pipelines.run_spans import LivePipelineSpans
+    from corral.sessions.budget import Budget
 
 NOWHERE = Path(os.devnull)
 _END_EVENTS = (events.PipelineCompleted, events.PipelineFailed)
@@ -105,6 +109,8 @@ class NodeRunner:
         on_event: Callable[[RunEvent], None],
         on_retry: Callable[[StepRetrying], None],
     ) -> None:
+        self.budget: Budget | None = None
+        """What the model calls of the nodes may use together."""
         self._graph = graph
         self._run_id = run_id
         self._resources = resources
@@ -136,6 +142,7 @@ class NodeRunner:
                     workspace=self._workspace,
                     resources=self._resources,
                     emit=partial(self._emit, visit.node),
+                    budget=self.budget,
                     writes_files=writes_files,
                 )
             )
@@ -246,6 +253,8 @@ class RunSettings:
     """The run directory; None: nothing is written."""
     workspace: Path = Path()
     on_event: Callable[[RunEvent], None] | None = None
+    budget: Budget | None = None
+    """That of the run around this one."""
 
 
 class MemoryRun:
@@ -283,6 +292,12 @@ class MemoryRun:
         self._children: dict[str, MemoryRun] = {}
         self._depth = depth
         self._seq = 0
+        self.budget = settings.budget
+        """What the model calls may use; None: there is no limit."""
+        if graph.has_limits:
+            from corral.pipelines.execution.run_budget import memory_budget
+
+            self.budget = memory_budget(run_limits(graph), settings.budget)
         self._node_runner = NodeRunner(
             graph,
             self.run_id,
@@ -293,6 +308,7 @@ class MemoryRun:
             on_event=self._deliver,
             on_retry=self._emit,
         )
+        self._node_runner.budget = self.budget
         self._driving: asyncio.Task[RunResult] | None = None
 
     # The public methods.
@@ -338,6 +354,22 @@ class MemoryRun:
     def steer(self, updates: dict[str, Json]) -> None:
         """Change the context of the run."""
         self._inbox.put_nowait(Steered(updates=updates))
+
+    def add_budget(
+        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
+    ) -> None:
+        """Raise the limits of the run by these amounts. Raises ``ConfigError``."""
+        if self.budget is None or self.budget is self._settings.budget:
+            raise ConfigError(f"{self.run_id} has no budget")
+        self.budget.add(cost=cost, tokens=tokens, calls=calls)
+        self._inbox.put_nowait(Raised(max_cost=cost or 0.0, max_total_tokens=tokens or 0))
+
+    def _change_run(self, command: Steer | RaiseBudget) -> None:
+        if isinstance(command, Steer):
+            self._steer(command)
+        elif self.budget is not None:
+            tokens, calls = command.max_total_tokens, command.max_calls
+            self.budget.add(cost=command.max_cost, tokens=tokens, calls=calls)
 
     async def drive(self) -> RunResult:
         """Run to the end."""
@@ -400,8 +432,8 @@ class MemoryRun:
                 self._begin(command.id, self._child, command)
             case Wait():
                 self._begin(command.id, self._wait, command)
-            case Steer():
-                self._steer(command)
+            case Steer() | RaiseBudget():
+                self._change_run(command)
             case Stop():
                 self._stop(command.id)
             case Checkpoint() | Restart():
@@ -470,6 +502,7 @@ class MemoryRun:
             folder=folder,
             workspace=self._workspace / command.workdir,
             on_event=self._deliver,
+            budget=self.budget,
         )
         child = self._children[command.id] = MemoryRun(
             graph,

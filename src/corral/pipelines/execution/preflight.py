@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +23,9 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
 from corral.system.environment import variables
 from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.sessions.budget import Budget
 
 SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
 
@@ -74,9 +78,20 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
         {**call.options},
         has_asker=work.resources.ask is not None,
         on_tool_call=work.resources.on_tool_call,
+        budget=_budget(work),
     )
     if isinstance(prepared.agent.transport, InProcess):
         _check_key(prepared.run.model or call.agent, work.resources)
+
+
+def _budget(work: NodeContext) -> Budget | None:
+    """A budget with the limits of the run."""
+    if not work.graph.has_limits:
+        return None
+    from corral.pipelines.execution.run_budget import memory_budget
+    from corral.pipelines.run_limits import run_limits
+
+    return memory_budget(run_limits(work.graph), None)
 
 
 def _check_key(model: str | None, resources: NodeResources) -> None:

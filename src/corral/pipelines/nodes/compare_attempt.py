@@ -230,6 +230,7 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
         call.agent,
         work.resources.redactor.clean_text(_prompt(work, task)),
         on_event=work.emit,
+        budget=work.budget,
         output=call.schema,
         **options,
     )

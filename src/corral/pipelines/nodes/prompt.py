@@ -70,6 +70,10 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
     if "temperature" in node.attrs:
         options["temperature"] = number_of(node, "temperature", float)
     text = resources.redactor.clean_text(text)
+    if work.budget is not None:
+        from corral.pipelines.execution.run_budget import CountedCalls
+
+        options["client"] = resources.client().with_middleware(CountedCalls(work, work.budget))
     if schema is None:
         return await generate(model, text, **options)
     return await generate_object(model, schema, text, **options)

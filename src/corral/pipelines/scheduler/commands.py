@@ -174,8 +174,28 @@ class FinishRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     reason: str = ""
 
 
+class RaiseBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="raise"):
+    """Raise the limits of the run: a person chose that at a gate. No reply. It may be given again
+    after a crash, with the same id: then it is done once."""
+
+    id: str
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_calls: int | None = None
+
+
 Command = (
-    RunNode | AskHuman | Child | Wait | Steer | Stop | Restart | EmitEvent | Checkpoint | FinishRun
+    RunNode
+    | AskHuman
+    | Child
+    | Wait
+    | Steer
+    | Stop
+    | Restart
+    | EmitEvent
+    | Checkpoint
+    | RaiseBudget
+    | FinishRun
 )
 
 
@@ -210,10 +230,17 @@ class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     updates: dict[str, Json]
 
 
+class Raised(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="raised"):
+    """The limits of the run were raised, by these amounts."""
+
+    max_cost: float = 0.0
+    max_total_tokens: int = 0
+
+
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancelled"):
     """The run was cancelled."""
 
     reason: str = ""
 
 
-Message = Ended | Answered | Expired | Woken | Steered | Cancelled
+Message = Ended | Answered | Expired | Woken | Steered | Raised | Cancelled

@@ -64,6 +64,7 @@ from corral.errors import PipelineInvalid
 from corral.pipelines import events, node_kinds
 from corral.pipelines import graph as pipelines_graph
 from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.run_limits import check_raises, raises_of, run_limits
 from corral.pipelines.scheduler import human_gate, manager, parallel, retry
 from corral.pipelines.scheduler.commands import (
     Answered,
@@ -74,6 +75,8 @@ from corral.pipelines.scheduler.commands import (
     Expired,
     FinishRun,
     Message,
+    RaiseBudget,
+    Raised,
     Restart,
     Steered,
     Woken,
@@ -148,6 +151,9 @@ class Scheduler:
                 self._finish("cancelled", message.reason or "cancelled")
             case Steered():
                 state.context.update(deep_copy(message.updates))
+            case Raised():
+                state.raised_cost += message.max_cost
+                state.raised_tokens += message.max_total_tokens
             case Ended() | Answered() | Expired() | Woken():
                 if opened := state.open.get(message.id):
                     lane = state.lanes[opened.lane]
@@ -430,12 +436,32 @@ class Scheduler:
         else:
             edge = self._run.routes.choose(node, context, preferred, suggested)
             route = None if edge is None else Route(edge.target, edge)
+            if edge is not None and self._limits.exist and is_gate(node):
+                self._raise_limits(lane, edge)
         if route is None:
             self._end_without_edge(lane, node, outcome, has_failed=has_failed)
         elif route.edge is not None and route.edge.restarts:
             self._restart(route.target)
         elif not in_branch or not self._end_branch_at(lane, route.target):
             self._move(lane, route.target, route.edge)
+
+    def _raise_limits(self, lane: Lane, edge: Edge) -> None:
+        """Do what the choice of a person says about the limits of the run."""
+        raises = raises_of(edge)
+        if not raises:
+            return
+        cost, tokens = raises.get("max_cost"), raises.get("max_total_tokens")
+        calls = raises.get("max_calls")
+        self.state.raised_cost += cost or 0.0
+        self.state.raised_tokens += int(tokens or 0)
+        self._run.add(
+            RaiseBudget(
+                id=lane.visit,
+                max_cost=cost,
+                max_total_tokens=None if tokens is None else int(tokens),
+                max_calls=None if calls is None else int(calls),
+            )
+        )
 
     def _end_without_edge(
         self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool
@@ -526,8 +552,13 @@ class Limits:
                 break
         else:
             self._visits = MAX_VISITS
-        self._money = _number(graph, "max_cost")
-        self._tokens = _number(graph, "max_total_tokens")
+        self._money: float | None = None
+        self._tokens: int | None = None
+        self.exist = graph.has_limits
+        if self.exist:
+            limits = run_limits(graph)
+            check_raises(graph, limits)
+            self._money, self._tokens = limits.max_cost, limits.max_total_tokens
 
     def visits(self, node: Node) -> int:
         """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
@@ -544,13 +575,10 @@ class Limits:
         """Add up what a node cost. Returns why the run must end, or an empty text."""
         state.cost_usd += outcome.cost_usd or 0.0
         state.tokens += outcome.tokens or 0
-        if self._money is not None and state.cost_usd > self._money:
-            spent = f"{state.cost_usd:.4f} of {self._money:g} USD (max_cost)"
-            return f"the budget is spent: {spent}"
-        if self._tokens is not None and state.tokens > self._tokens:
-            return (
-                f"the budget is spent: {state.tokens} of {self._tokens:g} tokens (max_total_tokens)"
-            )
+        if self._money is not None and state.cost_usd > (money := self._money + state.raised_cost):
+            return f"the budget is spent: {state.cost_usd:.4f} of {money:g} USD (max_cost)"
+        if self._tokens is not None and state.tokens > (most := self._tokens + state.raised_tokens):
+            return f"the budget is spent: {state.tokens} of {most} tokens (max_total_tokens)"
         return ""
 
 
@@ -582,6 +610,10 @@ def _step_ended(
         notes=outcome.notes,
         attempts=outcome.attempts,
     )
+
+
+def is_gate(node: Node) -> bool:
+    return node.kind == node_kinds.WAIT_HUMAN.name
 
 
 def _dead_end(node: Node) -> str:

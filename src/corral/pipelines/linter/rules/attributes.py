@@ -14,9 +14,9 @@ from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
 from corral.durations import seconds
-from corral.errors import ConfigError, UnknownProvider
+from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
-from corral.pipelines import conditions, node_kinds, stylesheet, templates
+from corral.pipelines import conditions, node_kinds, run_limits, stylesheet, templates
 from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
@@ -103,6 +103,7 @@ GRAPH = frozenset(
         "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
         "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
         "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
+        "max_cost", "max_total_tokens", "max_calls", "on_budget",
     )
 )  # fmt: skip
 NODE = frozenset(
@@ -116,7 +117,12 @@ NODE = frozenset(
         "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
     )
 )  # fmt: skip
-EDGE = frozenset(("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"))
+EDGE = frozenset(
+    (
+        *("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"),
+        *run_limits.RAISES,
+    )
+)
 LAYOUT = frozenset(
     (
         "bb", "bgcolor", "center", "clusterrank", "color", "colorscheme", "comment", "compound",
@@ -244,6 +250,10 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
             fix = f"One of {', '.join(EFFORTS)}."
             yield warning("attribute_value", message, node=node, fix=fix)
     yield from _default_choices(graph)
+    try:
+        run_limits.check_raises(graph, run_limits.run_limits(graph))
+    except PipelineInvalid as wrong:
+        yield error("attribute_value", wrong.message)
 
 
 def _default_choices(graph: Graph) -> Iterator[Finding]:

@@ -1,0 +1,113 @@
+"""The budgets of durable runs and batches: their stores, by run.
+
+A store is a file beside a database file, or a row of a database on a server (``shared_budget``
+explains it). Its *name* says which: a path, or the id of the run. The configuration of a run has
+the names of all stores that apply to its nodes: its own, and those of the runs around it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from corral.durable.dbos.database import Database
+from corral.errors import ConfigError
+from corral.pipelines.run_limits import RunLimits
+from corral.sessions import shared_budget
+from corral.sessions.budget import Budget, Raise, Spent
+from corral.sessions.shared_budget import BudgetStore, FileBudgetStore, SharedBudget, StoredBudget
+from corral.values import slug
+
+
+def store_name(database: Database, run: str) -> str:
+    """The name of the store of a run."""
+    if database.path is None:
+        return run
+    digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
+    folder = database.path.with_name(database.path.name + ".budgets")
+    return str(folder / f"{slug(run, limit=60)}-{digest}.json")
+
+
+def open_store(name: str, database: Database | None) -> BudgetStore:
+    """``database``: that of this process. Raises ``ConfigError`` if it is needed and not known."""
+    if os.path.isabs(name):
+        return FileBudgetStore(Path(name))
+    if database is None:
+        raise ConfigError(
+            "an agent host cannot use the budget of a run on a database server",
+            hint="Remove detached=true from the node.",
+        )
+    from corral.durable.dbos.server_budgets import ServerBudgetStore
+
+    return ServerBudgetStore(database.url, name)
+
+
+def create(
+    database: Database, run: str, limits: RunLimits, spent: Spent | None = None
+) -> tuple[str, ...]:
+    """Create the store of a run, or set the limits of one that exists; returns its name, or
+    nothing if the run has no limits. ``spent`` counts for a new one. Blocking. Raises
+    ``StorageFailed``."""
+    if not limits.exist:
+        return ()
+    name = store_name(database, run)
+    store = open_store(name, database)
+    if database.path is None:
+        from corral.durable.dbos.server_budgets import ServerBudgetStore
+
+        ServerBudgetStore(database.url, name).create()
+    state = StoredBudget(
+        max_cost=limits.max_cost,
+        max_total_tokens=limits.max_total_tokens,
+        max_calls=limits.max_calls,
+        pauses=limits.pauses,
+        spent=spent or Spent(),
+    )
+    shared_budget.set_limits(store, state)
+    return (name,)
+
+
+def budget_of(names: Sequence[str], holder: str, database: Database | None) -> Budget | None:
+    """The budget of one visit: a part of all these. Blocking. Raises ``ConfigError`` and
+    ``StorageFailed``."""
+    budget: Budget | None = None
+    for name in names:
+        budget = SharedBudget(open_store(name, database), holder, parent=budget)
+    return budget
+
+
+def settle(names: Sequence[str], holder: str, database: Database | None) -> None:
+    """The visit has ended: what its processes left reserved counts as spent. Blocking. Raises
+    ``StorageFailed``."""
+    for name in names:
+        shared_budget.settle_holder(open_store(name, database), holder)
+
+
+def add(database: Database, run: str, more: Raise, key: str = "") -> None:
+    """Raise the limits of a run; with a ``key`` only once. Blocking. Raises ``ConfigError`` and
+    ``StorageFailed``."""
+    shared_budget.raise_stored(open_store(store_name(database, run), database), more, key)
+
+
+def read(database: Database, run: str) -> Budget:
+    """The limits of a run, and what it has spent, as they are now. Blocking. Raises
+    ``StorageFailed``."""
+    return shared_budget.read_stored(open_store(store_name(database, run), database))
+
+
+def remove(database: Database, run: str) -> None:
+    """Remove the store of a run, if it has one. Blocking. Raises ``StorageFailed``."""
+    name = store_name(database, run)
+    if database.path is not None:
+        FileBudgetStore(Path(name)).remove()
+        return
+    from corral.durable.dbos.server_budgets import ServerBudgetStore
+
+    ServerBudgetStore(database.url, name).remove()
+
+
+def holder_of(run: str, visit: str) -> str:
+    """Who reserves: one visit of one run."""
+    return f"{run}/{visit}"
