@@ -15,10 +15,12 @@ from support.view_server import WAIT, ViewServer, running_view
 from support.webhook import webhook
 
 import corral
+from corral import live
 from corral.events import PermissionDecision
 from corral.run_kwargs import RunKwargs
 from corral.sessions import turn
-from corral.testing import Call, ModelServer, Turn, say
+from corral.system.clock import time_of_day
+from corral.testing import Call, ModelServer, Turn, fail, say
 
 pytestmark = pytest.mark.whole_program
 ASK = "ask execute make it"
@@ -180,3 +182,24 @@ async def test_a_person_who_is_the_agent_answers_over_http(tmp_path: Path, works
         assert (await view.post(path, {"text": "Yes, it is."}))[0] == 200
         assert (await task).text == "Yes, it is."
         assert (await view.post(path, {"text": "again"}))[0] == 409
+
+
+async def test_a_run_that_waits_for_a_rate_limit_says_until_when(
+    tmp_path: Path, workspace: Path, model_server: ModelServer
+) -> None:
+    script = [fail(429, "slow down", retry_after=3600)]
+    env = model_env(model_server.lane("view-live-limit", script))
+    env["GEMINI_API_KEY"] = "another-key-for-the-view"
+    options: RunKwargs = {"cwd": workspace, "env": env, "model": MODELS["gemini"]}
+    with running_view(tmp_path / "corral-home") as view:
+        task = asyncio.create_task(corral.run(None, "go", on_limit="wait", **options))
+        about = await running()
+        detail = await state_of(view, about.id, "rate_limited")
+        known = next(run for run in live.runs() if run.id == about.id)
+        assert known.until is not None
+        text = f"rate limited until {time_of_day(known.until)}"
+        assert detail["summary"]["state_text"] == text
+        (listed,) = (await view.get("/api/runs", state="rate_limited"))["runs"]
+        assert (listed["state_text"], listed["live"]) == (text, True)
+        assert (await view.post(f"/api/sessions/{about.id}/cancel", {}))[0] == 200
+        assert (await task).status == "interrupted"

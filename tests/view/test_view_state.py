@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from corral.system.clock import time_of_day
 from corral.view.state import Facts, state_of
 
 NOW = 1_000_000.0
@@ -19,7 +20,7 @@ NOW = 1_000_000.0
         (
             Facts(None, live=True, live_state="rate_limited", until=NOW + 90),
             "rate_limited",
-            "rate limited for another 1 m 30 s",
+            f"rate limited until {time_of_day(NOW + 90)}",
         ),
         (Facts(None, live=True, live_state="paused"), "paused", "paused: the budget is used up"),
         (Facts(None), "interrupted", "interrupted: its process has ended"),

@@ -134,12 +134,11 @@ class _Answers:
         yield from self._raw(log, f"{base}/events")
 
     def of_pipeline(self, db: str | None) -> Iterator[Answer]:
-        """Raises ``ConfigError`` if the run is in no database: then there is no graph."""
+        """Raises ``ConfigError`` if the run has no graph."""
         from corral.durable.dbos.database import require
-        from corral.view import pipeline_view
+        from corral.view import pipeline_runs, pipeline_view
         from corral.view.records import PipelineEvents
 
-        require()
         run, base = self._run, f"/api/pipelines/{_part(self.id)}"
         if run.folder is None:
             raise ConfigError(
@@ -147,9 +146,12 @@ class _Answers:
                 hint="Give the id of the run, or use --format md.",
             )
 
-        found = asyncio.run(pipeline_view.read(run.id, db))
-        yield base, asyncio.run(pipeline_view.detail(run.id, db))
-        steps = [*pipeline_view.narrate(found.graph, pipeline_view.pipeline_events(found))]
+        found = pipeline_runs.read_folder(run.id, run.folder, is_live=False)
+        if found is None:  # it is in a database
+            require()
+            found = asyncio.run(pipeline_runs.read(run.id, db))
+        yield base, asyncio.run(pipeline_view.detail(found, db))
+        steps = [*pipeline_view.narrate(found.graph, found.events)]
         last = steps[-1].seq if steps else 0
         yield f"{base}/events?after=0", PipelineEvents(events=steps, next=last)
         for visit in dict.fromkeys(each.visit for each in steps if each.visit is not None):

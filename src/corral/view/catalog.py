@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.errors import ConfigError, StorageFailed
 from corral.sessions import index, store
@@ -22,6 +23,7 @@ from corral.system import clock, paths
 from corral.view import live_runs
 from corral.view.databases import Databases, StoredRuns, other_databases
 from corral.view.live_runs import LiveRuns
+from corral.view.pipeline_runs import FolderRuns
 from corral.view.records import Pending, RunPage, StateUpdate, Summary
 from corral.view.session_logs import SessionLogs
 from corral.view.session_view import SessionViews, open_session, pending_of, unsaved
@@ -64,6 +66,7 @@ class Catalog:
         self.logs = SessionLogs()
         self.sessions = SessionViews(self.logs)
         self._databases = Databases()
+        self._folders = FolderRuns()
         self._kept: dict[str, _Kept] = {}
         self._searches: dict[Path, asyncio.Task[None]] = {}
 
@@ -83,7 +86,13 @@ class Catalog:
     async def stored(self) -> StoredRuns:
         """The pipelines and batches."""
         live = await self.live()
-        return await self._keep("stored", lambda: self._databases.read_all(live))
+
+        async def read() -> StoredRuns:
+            found = await self._databases.read_all(live)
+            in_memory = await asyncio.to_thread(self._folders.read, live)
+            return replace(found, summaries=[*found.summaries, *in_memory])
+
+        return await self._keep("stored", read)
 
     async def database_names(self) -> set[str]:
         """The databases besides the default one."""

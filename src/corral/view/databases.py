@@ -135,7 +135,7 @@ async def _read_database(db: str | None) -> StoredRuns:
     runs = await query.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])
     for run in runs:
-        found.summaries.append(pipeline_summary(run, db))
+        found.summaries.append(pipeline_summary(_facts(run), db))
         if run.asks:
             asked = await open_questions.questions(run.id, db=db)
             found.pending += [question_of(run.id, each, db) for each in asked if not each.answered]
@@ -162,7 +162,31 @@ def question_of(run: str, asked: OpenQuestion, db: str | None) -> Pending:
     )
 
 
-def pipeline_summary(run: RunOverview, db: str | None) -> Summary:
+class PipelineFacts(msgspec.Struct, kw_only=True):
+    """What a list shows of a run of a pipeline."""
+
+    id: str
+    status: str
+    title: str
+    folder: str
+    asks: int = 0
+    created: float = 0.0
+    ended: float | None = None
+
+
+def _facts(run: RunOverview) -> PipelineFacts:
+    return PipelineFacts(
+        id=run.id,
+        status=run.status,
+        title=run.goal or run.pipeline,
+        folder=run.folder,
+        asks=run.asks,
+        created=run.created,
+        ended=run.ended,
+    )
+
+
+def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
     """A run of a pipeline in the list."""
     last = _modified(run.folder)
     known = state.Facts(
@@ -176,7 +200,7 @@ def pipeline_summary(run: RunOverview, db: str | None) -> Summary:
         kind="pipeline",
         id=run.id,
         db=db,
-        title=plain(run.goal or run.pipeline, 200),
+        title=plain(run.title, 200),
         agent="",
         cwd=run.folder,
         state=in_words.state,

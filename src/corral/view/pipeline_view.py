@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from corral.durable import open_questions, query
-from corral.errors import ConfigError
 from corral.pipelines import events
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.render.svg import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.view.calls import NotFound
-from corral.view.databases import pipeline_summary, question_of
+from corral.view.databases import PipelineFacts, pipeline_summary
+from corral.view.pipeline_runs import PipelineRun, questions_of
 from corral.view.records import (
     GraphEdge,
     GraphNode,
@@ -30,72 +29,59 @@ MAX_EVENTS = 5_000
 """Events of one response."""
 
 
-async def read(run: str, db: str | None) -> query.RunDetails:
-    """The state of a run. Raises ``NotFound``."""
-    try:
-        return await query.show(run, db=db)
-    except ConfigError as error:
-        raise NotFound(error.message, hint=error.hint) from error
-
-
-async def detail(run: str, db: str | None) -> PipelineDetail:
-    """One run. Raises ``NotFound``."""
-    found = await read(run, db)
-    asked = await open_questions.questions(run, db=db) if found.output is None else []
-    steps = [*narrate(found.graph, pipeline_events(found))]
+async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
+    """One run."""
+    questions = await questions_of(found, db)
+    steps = [*narrate(found.graph, found.events)]
     path = _path(found, steps)
-    config = found.run_input.config
     return PipelineDetail(
-        summary=summary_of(found, len(asked), db),
+        summary=summary_of(found, len(questions), db),
         graph=GraphView(
             svg=as_svg(found.graph, embedded=True),
             nodes=_nodes(found, steps, path),
             edges=_edges(found.graph, steps),
         ),
-        questions=[question_of(run, each, db) for each in asked if not each.answered],
+        questions=questions,
         path=path,
-        goal=plain(config.goal or found.graph.goal, 20_000),
+        durable=found.durable,
+        goal=plain(found.goal, 20_000),
         folder=found.folder,
         workspace=found.workspace,
-        branch=config.tree.branch if config.tree is not None else "",
-        forked_from=found.run_input.forked_from,
-        reason=plain(found.output.reason, 4_000) if found.output is not None else "",
-        logs=[plain(line, 1_000) for line in found.state.logs],
+        branch=found.branch,
+        forked_from=found.forked_from,
+        reason=plain(found.reason, 4_000),
+        logs=[plain(line, 1_000) for line in found.logs],
     )
 
 
-def summary_of(found: query.RunDetails, asks: int, db: str | None) -> Summary:
+def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
     """A run in the list, with what only its details have."""
-    overview = query.RunOverview(
-        id=found.id,
-        status=found.status,
-        pipeline=found.graph.name,
-        goal=found.run_input.config.goal or found.graph.goal,
-        folder=found.folder,
-        asks=asks,
-        created=found.created,
-        ended=found.ended,
+    summary = pipeline_summary(
+        PipelineFacts(
+            id=found.id,
+            status=found.status,
+            title=found.goal or found.graph.name,
+            folder=found.folder,
+            asks=asks,
+            created=found.created,
+            ended=found.ended,
+        ),
+        db,
     )
-    summary = pipeline_summary(overview, db)
-    summary.tokens = found.state.tokens or None
-    summary.cost_usd = found.state.cost_usd or None
-    summary.cost_source = "computed" if found.state.cost_usd else "unknown"
-    if found.output is not None and found.output.reason and summary.state != "success":
-        summary.state_text = plain(f"{summary.state}: {found.output.reason}", 400)
+    summary.tokens = found.tokens or None
+    summary.cost_usd = found.cost_usd or None
+    summary.cost_source = "computed" if found.cost_usd else "unknown"
+    if found.reason and summary.state != "success":
+        summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
     return summary
 
 
-def visit_log(found: query.RunDetails, visit: str) -> Path:
+def visit_log(found: PipelineRun, visit: str) -> Path:
     """The events of the agent of a visit. Raises ``NotFound``."""
     known = (each for each in found.events if isinstance(each, events.StepStarted))
     if visit not in {each.visit for each in known}:
         raise NotFound(f"{found.id} has no visit {plain(visit, 100)!r}")
     return RunDir(found.folder).visit_dir(visit) / EVENTS
-
-
-def pipeline_events(found: query.RunDetails) -> list[events.PipelineEvent]:
-    """The events of the run itself, without those of its agents."""
-    return [each for each in found.events if isinstance(each, events.PipelineEvent)]
 
 
 def narrate(graph: Graph, found: Iterable[events.PipelineEvent]) -> Iterator[PipelineEventInfo]:
@@ -149,7 +135,7 @@ def _edge_to(graph: Graph, node: str, ended: dict[str, tuple[int, str]]) -> int 
     return found
 
 
-def _path(found: query.RunDetails, steps: Sequence[PipelineEventInfo]) -> list[VisitInfo]:
+def _path(found: PipelineRun, steps: Sequence[PipelineEventInfo]) -> list[VisitInfo]:
     """The visits in the order in which they started."""
     visits: dict[str, VisitInfo] = {}
     folder = RunDir(found.folder)
@@ -175,7 +161,7 @@ def _path(found: query.RunDetails, steps: Sequence[PipelineEventInfo]) -> list[V
 
 
 def _nodes(
-    found: query.RunDetails, steps: Sequence[PipelineEventInfo], path: Sequence[VisitInfo]
+    found: PipelineRun, steps: Sequence[PipelineEventInfo], path: Sequence[VisitInfo]
 ) -> list[GraphNode]:
     nodes = {
         node.id: GraphNode(id=node.id, label=plain(node.label, 200), kind=node.kind, state=IDLE)

@@ -419,6 +419,8 @@ class PipelineDetail(msgspec.Struct, kw_only=True):
     graph: GraphView
     questions: list[Pending]
     path: list[VisitInfo]
+    durable: bool = True
+    """False for a run in memory: it asks where it was started, and cannot be retried."""
     goal: str = ""
     folder: str = ""
     workspace: str = ""

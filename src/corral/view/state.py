@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from corral.system import clock
+
 State = Literal[
     "queued",
     "running",
@@ -93,7 +95,7 @@ def _live(facts: Facts, now: float) -> StateText:
     if facts.questions or facts.live_state == "waiting_person":
         return StateText("waiting_person", "waits for a person")
     if facts.live_state == "rate_limited":
-        return StateText("rate_limited", f"rate limited{_until(facts.until, now)}")
+        return StateText("rate_limited", _limited(facts.until))
     if facts.live_state == "paused":
         return StateText("paused", "paused: the budget is used up")
     if facts.live_state == "queued":
@@ -104,8 +106,5 @@ def _live(facts: Facts, now: float) -> StateText:
     return StateText("running", "running")
 
 
-def _until(until: float | None, now: float) -> str:
-    if until is None:
-        return ""
-    left = max(0, round(until - now))
-    return f" for another {left // 60} m {left % 60} s" if left >= 60 else f" for another {left} s"
+def _limited(until: float | None) -> str:
+    return "rate limited" if until is None else f"rate limited until {clock.time_of_day(until)}"

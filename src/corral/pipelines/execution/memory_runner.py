@@ -376,6 +376,7 @@ class MemoryRun:
         scheduler, checkpoints = self.scheduler, self._checkpoints
         if checkpoints is not None:
             checkpoints.folder.create(self.graph, self.run_id)  # before anything costs money
+            checkpoints.folder.write_graph(self.graph)
         try:
             self._carry_out(scheduler.pending() if scheduler.state.started else scheduler.start())
             while scheduler.state.finish is None:

@@ -3,6 +3,7 @@
 ::
 
     manifest.json       name, goal, run_id, start_time
+    graph.json          the graph of a run in memory; a database has that of a durable run
     checkpoint.json     timestamp, current_node, completed_nodes, node_outcomes, node_retries,
                         context, logs: the state of the run; replaced atomically
     events.ndjson       the events of the run; events of an agent are in its node's directory
@@ -10,7 +11,7 @@
                         prompt.md, response.md, status.json, events.ndjson …
     <node>              a link to the node's latest visit
     artifacts/
-    rounds/<n>/         everything but the manifest and the events, of a round that
+    rounds/<n>/         everything but the manifest, graph and events, of a round that
                         ``loop_restart`` ended
 
 In an id that is not a valid file name, characters are escaped with ``%``. A write that fails
@@ -43,6 +44,7 @@ from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.execution import verdict
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.graph import Graph
+from corral.pipelines.graph import to_json as graph_to_json
 from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import TRUNK, State
@@ -51,9 +53,10 @@ from corral.system.environment import SecretRedactor
 from corral.values import Json
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
+GRAPH = "graph.json"
 VISITS, ARTIFACTS, ROUNDS = "visits", "artifacts", "rounds"
-_RESERVED = frozenset((MANIFEST, CHECKPOINT, EVENTS, VISITS, ARTIFACTS, ROUNDS))
-_STAYS = (MANIFEST, EVENTS, ROUNDS)
+_RESERVED = frozenset((MANIFEST, GRAPH, CHECKPOINT, EVENTS, VISITS, ARTIFACTS, ROUNDS))
+_STAYS = (MANIFEST, GRAPH, EVENTS, ROUNDS)
 LONGEST = 150
 """Bytes of a file name. An id may be longer."""
 MAX_INDENTED = 256 * 1024
@@ -115,6 +118,11 @@ class RunDir:
                 **more,
             }
             paths.write_private(self.path / MANIFEST, _indented(msgspec.json.encode(manifest)))
+
+    def write_graph(self, graph: Graph) -> None:
+        """Store the graph, for those who look at the run later."""
+        with self._storing():
+            paths.write_private(self.path / GRAPH, graph_to_json(graph))
 
     def visit_dir(self, visit: str) -> Path:
         """The directory of this visit, which need not exist."""
@@ -185,6 +193,8 @@ class RunDir:
                 "node_retries": state.retries,
                 "context": state.context,
                 "logs": state.logs,
+                "cost_usd": state.cost_usd,
+                "tokens": state.tokens,
             }
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 from starlette.responses import Response, StreamingResponse
@@ -24,11 +25,12 @@ async def session_bundle(call: Call) -> Response:
 
 
 async def pipeline_bundle(call: Call) -> Response:
-    from corral.view import pipeline_view
+    from corral.view import pipeline_runs
 
     id, db = call.path("id"), await call.database()
-    await pipeline_view.read(id, db)
-    return await _respond(id, lambda: run_log.find(id, db=db))
+    found = await pipeline_runs.read(id, db, await call.catalog.live())
+    folder = Path(found.folder)
+    return await _respond(id, lambda: run_log.at(folder))
 
 
 async def _respond(id: str, find: Callable[[], run_log.StoredRun]) -> Response:

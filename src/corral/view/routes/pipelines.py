@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
+from corral import live
 from corral.errors import ConfigError
 from corral.system import clock
 from corral.view import log_pages, state
@@ -28,7 +29,7 @@ from corral.view.records import (
 from corral.view.stream import Pauses, message
 
 if TYPE_CHECKING:
-    from corral.durable.query import RunDetails
+    from corral.view.pipeline_runs import PipelineRun
 
 DB = Param("db", "The database, if it is not the default one.")
 FIRST_PAUSE, SHARE = 1.0, 20
@@ -38,39 +39,52 @@ START_SECONDS = 20.0
 BY = "the page of corral view"
 
 
+async def _read(call: Call) -> tuple[PipelineRun, str | None]:
+    """The run of a request, and its database. Raises ``NotFound``."""
+    from corral.view import pipeline_runs
+
+    db = await call.database()
+    live = await call.catalog.live()
+    return await pipeline_runs.read(call.path("id"), db, live), db
+
+
+async def _read_durable(call: Call) -> tuple[PipelineRun, str | None]:
+    """The same, of a run that can be continued. Raises ``ConfigError`` for others."""
+    found, db = await _read(call)
+    if not found.durable:
+        raise ConfigError(
+            f"{found.id} was run in memory: it cannot be continued",
+            hint="Answer where it was started, or run it without --no-durable.",
+        )
+    return found, db
+
+
 async def show_pipeline(call: Call) -> PipelineDetail:
     from corral.view import pipeline_view
 
-    return await pipeline_view.detail(call.path("id"), await call.database())
+    return await pipeline_view.detail(*await _read(call))
 
 
 async def pipeline_events(call: Call) -> PipelineEvents:
-    from corral.view import pipeline_view
-
-    found = await pipeline_view.read(call.path("id"), await call.database())
+    found, _ = await _read(call)
     return _events_after(found, max(0, call.number("after", 0)))
 
 
-def _events_after(found: RunDetails, after: int) -> PipelineEvents:
+def _events_after(found: PipelineRun, after: int) -> PipelineEvents:
     from corral.view import pipeline_view
 
-    steps = pipeline_view.narrate(found.graph, pipeline_view.pipeline_events(found))
+    steps = pipeline_view.narrate(found.graph, found.events)
     new = [each for each in steps if each.seq > after][: pipeline_view.MAX_EVENTS]
     return PipelineEvents(events=new, next=new[-1].seq if new else after)
 
 
 async def stream_pipeline(call: Call) -> Response:
-    from corral.view import pipeline_view
-
-    run, db = call.path("id"), await call.database()
-    await pipeline_view.read(run, db)
-    return event_stream(_follow(call, run, db))
+    await _read(call)
+    return event_stream(_follow(call))
 
 
-async def _follow(call: Call, run: str, db: str | None) -> AsyncGenerator[bytes]:
-    from corral.durable import open_questions
-    from corral.view import pipeline_view
-    from corral.view.databases import question_of
+async def _follow(call: Call) -> AsyncGenerator[bytes]:
+    from corral.view import pipeline_runs, pipeline_view
 
     pauses = Pauses(call.services.closing)
     after = call.cursor or 0
@@ -78,15 +92,14 @@ async def _follow(call: Call, run: str, db: str | None) -> AsyncGenerator[bytes]
     yield b"retry: 1000\n\n"
     while not pauses.is_over:
         watch = clock.Stopwatch()
-        found = await pipeline_view.read(run, db)
+        found, db = await _read(call)
         new = _events_after(found, after)
         if new.events:
             after = new.next
             pauses.sent()
             yield message("events", new, after)
-        asked = await open_questions.questions(run, db=db) if found.output is None else []
-        summary = pipeline_view.summary_of(found, len(asked), db)
-        pending = [question_of(run, each, db) for each in asked if not each.answered]
+        pending = await pipeline_runs.questions_of(found, db)
+        summary = pipeline_view.summary_of(found, len(pending), db)
         update = message("state", StateUpdate(summary=summary, pending=pending))
         if update != shown:
             shown = update
@@ -101,7 +114,7 @@ async def _follow(call: Call, run: str, db: str | None) -> AsyncGenerator[bytes]
 async def _with_log(call: Call, read: Callable[[LogFile], msgspec.Struct]) -> msgspec.Struct:
     from corral.view import pipeline_view
 
-    found = await pipeline_view.read(call.path("id"), await call.database())
+    found, _ = await _read(call)
     path = pipeline_view.visit_log(found, call.path("visit"))
 
     def run() -> msgspec.Struct:
@@ -123,11 +136,9 @@ async def visit_item(call: Call) -> msgspec.Struct:
 
 async def answer(call: Call) -> Done:
     from corral.durable import api
-    from corral.view import pipeline_view
 
-    run, db = call.path("id"), await call.database()
-    body = await call.body(TextBody)
-    found = await pipeline_view.read(run, db)
+    run, body = call.path("id"), await call.body(TextBody)
+    found, db = await _read_durable(call)
     await api.answer(run, body.text, gate=body.gate, by=BY, db=db)
     if found.status != "interrupted":
         return Done(message="answered", id=run)
@@ -136,25 +147,25 @@ async def answer(call: Call) -> Done:
 
 
 async def cancel(call: Call) -> Done:
-    from corral.durable import api
-    from corral.view import pipeline_view
-
-    run, db = call.path("id"), await call.database()
+    run = call.path("id")
     await call.body(Done)
-    found = await pipeline_view.read(run, db)
-    if found.output is not None:
-        raise ConfigError(f"{run} has already ended: {found.output.status}")
-    await api.cancel(run, reason=f"cancelled on {BY}", db=db)
+    found, db = await _read(call)
+    if found.has_ended:
+        raise ConfigError(f"{run} has already ended: {found.status}")
+    if found.durable:
+        from corral.durable import api
+
+        await api.cancel(run, reason=f"cancelled on {BY}", db=db)
+    else:
+        await asyncio.to_thread(live.cancel, run)
     return Done(message="cancelled", id=run)
 
 
 async def retry(call: Call) -> Done:
     from corral.durable import query
-    from corral.view import pipeline_view
 
-    run, db = call.path("id"), await call.database()
-    body = await call.body(NodeBody)
-    found = await pipeline_view.read(run, db)
+    run, body = call.path("id"), await call.body(NodeBody)
+    found, db = await _read_durable(call)
     if body.node not in found.graph.nodes:
         raise NotFound(f"the pipeline has no node {body.node!r}")
 

@@ -44,6 +44,7 @@ export function pipelineView(root, { id, query, go, title }) {
       h("span", null, plural(path.length, "step")),
       summary.tokens == null ? null : h("span", null, `${compact(summary.tokens)} tokens`),
       summary.cost_usd == null ? null : h("span", null, money(summary.cost_usd)),
+      detail.durable ? null : h("span", { title: "It asks where it was started, and cannot be continued or retried." }, "in memory"),
       detail.goal && detail.goal !== summary.title ? h("span", { class: "goal" }, shorten(detail.goal, 120)) : null,
       h("span", null, "last event ", timeAgo(summary.last_event ?? summary.updated)),
     ];
@@ -51,7 +52,7 @@ export function pipelineView(root, { id, query, go, title }) {
 
   function actions() {
     if (isOffline) return [];
-    const runs = ["running", "queued", "waiting_person", "stalled"].includes(detail.summary.state);
+    const runs = ["running", "queued", "waiting_person", "rate_limited", "paused", "stalled"].includes(detail.summary.state);
     return [
       runs ? button("Cancel", () => attempt(() => post(`${base}/cancel`, {}, where), "Cancelled").then(refresh), { class: "danger" }) : null,
       h("a", { class: "button", href: address(`${base}/bundle`, where), download: "" }, "Download bundle"),
@@ -257,7 +258,7 @@ export function pipelineView(root, { id, query, go, title }) {
       node.notes ? h("p", { class: "notes" }, shorten(node.notes, 600)) : null,
       h("div", { class: "choices" },
         node.session ? h("a", { class: "button", href: `#/sessions/${encodeURIComponent(node.session)}` }, "Open the session") : null,
-        !isOffline && node.visits ? button("Retry from here", () => retry(node)) : null),
+        !isOffline && detail.durable && node.visits ? button("Retry from here", () => retry(node)) : null),
     );
   }
 

@@ -1,0 +1,275 @@
+"""Runs of pipelines, wherever they are stored: in a database, or, if they ran in memory, only in
+their run folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.pipelines import events
+from corral.pipelines.events import PipelineEvent
+from corral.pipelines.execution import run_dir
+from corral.pipelines.graph import Graph, from_json
+from corral.pipelines.scheduler.outcome import Outcome
+from corral.system import clock, paths
+from corral.view.live_runs import LiveRuns
+from corral.view.logs import PAGE, LogFile
+from corral.view.records import Pending, Summary
+from corral.view.safe_text import plain
+
+if TYPE_CHECKING:
+    from corral.durable.query import RunDetails
+
+LISTED = 200
+"""Runs in memory that are listed."""
+NEW_SECONDS = 3.0
+"""A run that has written this short a time ago may have a process that has not reported yet."""
+MAX_FILE = 64 * 1024 * 1024
+"""Bytes of a graph or checkpoint that are read."""
+
+
+class PipelineRun(msgspec.Struct, kw_only=True):
+    """The state of a run."""
+
+    id: str
+    status: str
+    graph: Graph
+    events: list[PipelineEvent]
+    """Those of the run itself, without those of its agents."""
+    folder: str
+    durable: bool = True
+    """Whether it is in a database: then it can be answered, continued and retried from a node."""
+    has_ended: bool = False
+    goal: str = ""
+    workspace: str = ""
+    branch: str = ""
+    forked_from: str = ""
+    reason: str = ""
+    logs: list[str] = []
+    visits: dict[str, Outcome] = {}
+    """The outcome of visits that have ended, by their ids."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    created: float = 0.0
+    ended: float | None = None
+
+
+async def read(run: str, db: str | None, live: LiveRuns | None = None) -> PipelineRun:
+    """One run. ``live`` are the running ones, with their folders. Raises ``NotFound``."""
+    if db is None:
+        running = None if live is None else live.runs.get(("pipeline", run))
+        folder = Path(running.folder) if running and running.folder else folder_of(run)
+        found = await asyncio.to_thread(read_folder, run, folder, is_live=running is not None)
+        if found is not None:
+            return found
+    from corral.durable.dbos.database import is_installed
+    from corral.view.calls import NotFound  # it imports the list of runs
+
+    if not is_installed():
+        raise NotFound(f"there is no run {plain(run, 100)!r}", hint="pip install 'corral[engine]'.")
+    from corral.durable import query
+
+    try:
+        return _of_database(await query.show(run, db=db))
+    except ConfigError as error:
+        raise NotFound(error.message, hint=error.hint) from error
+
+
+async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
+    """The open questions of a run. One in memory asks where it was started."""
+    if found.has_ended or not found.durable:
+        return []
+    from corral.durable import open_questions
+    from corral.view.databases import question_of
+
+    asked = await open_questions.questions(found.id, db=db)
+    return [question_of(found.id, each, db) for each in asked if not each.answered]
+
+
+def _of_database(details: RunDetails) -> PipelineRun:
+    config, output = details.run_input.config, details.output
+    return PipelineRun(
+        id=details.id,
+        status=details.status,
+        graph=details.graph,
+        events=[each for each in details.events if isinstance(each, PipelineEvent)],
+        folder=details.folder,
+        has_ended=output is not None,
+        goal=config.goal or details.graph.goal,
+        workspace=details.workspace,
+        branch=config.tree.branch if config.tree is not None else "",
+        forked_from=details.run_input.forked_from,
+        reason=output.reason if output is not None else "",
+        logs=details.state.logs,
+        visits=details.visits,
+        cost_usd=details.state.cost_usd,
+        tokens=details.state.tokens,
+        created=details.created,
+        ended=details.ended,
+    )
+
+
+# Runs in memory. Blocking.
+
+
+class _Checkpoint(msgspec.Struct, kw_only=True):
+    """What is read of ``checkpoint.json``."""
+
+    node_outcomes: dict[str, Outcome] = {}
+    logs: list[str] = []
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
+def folder_of(run: str) -> Path:
+    """Where the run folder of a run is by default."""
+    return paths.home() / "runs" / run_dir.file_name(run)
+
+
+def read_folder(run: str, folder: Path, *, is_live: bool) -> PipelineRun | None:
+    """The run of a folder; None if it is none of a run in memory."""
+    try:
+        graph = from_json(_content(folder / run_dir.GRAPH))
+    except (OSError, msgspec.MsgspecError):
+        return None
+    found = _events(folder / run_dir.EVENTS)
+    first, last = (found[0], found[-1]) if found else (None, None)
+    has_ended = isinstance(last, events.PipelineCompleted | events.PipelineFailed)
+    saved = _checkpoint(folder)
+    return PipelineRun(
+        id=run,
+        status=_status(last, is_live=is_live),
+        graph=graph,
+        events=found,
+        folder=str(folder),
+        durable=False,
+        has_ended=has_ended,
+        goal=graph.goal,
+        reason=getattr(last, "reason", "") if has_ended else "",
+        logs=saved.logs,
+        visits=_visits(found, saved),
+        cost_usd=saved.cost_usd,
+        tokens=saved.tokens,
+        created=first.ts if first is not None else 0.0,
+        ended=last.ts if last is not None and has_ended else None,
+    )
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file. Raises ``OSError``, also for one that is too large."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE:
+            raise OSError(f"{path} is too large")
+        return file.read()
+
+
+def _events(path: Path) -> list[PipelineEvent]:
+    """The events of a run, as far as they can be read."""
+    found: list[PipelineEvent] = []
+    try:
+        with LogFile(path) as log:
+            for number in range(min(log.pages, MAX_FILE // PAGE)):
+                for line in log.page(number):
+                    try:
+                        event = events.from_json(line.data)
+                    except msgspec.MsgspecError:
+                        continue
+                    if isinstance(event, PipelineEvent):
+                        found.append(event)
+    except OSError:
+        pass
+    return found
+
+
+def _checkpoint(folder: Path) -> _Checkpoint:
+    try:
+        data = _content(folder / run_dir.CHECKPOINT)
+        return msgspec.json.decode(data, type=_Checkpoint)
+    except (OSError, msgspec.MsgspecError):
+        return _Checkpoint()
+
+
+def _visits(found: list[PipelineEvent], saved: _Checkpoint) -> dict[str, Outcome]:
+    """The outcomes of visits. What an earlier visit of a node cost is not stored."""
+    visits: dict[str, Outcome] = {}
+    last: dict[str, str] = {}
+    for event in found:
+        if isinstance(event, events.StepCompleted | events.StepFailed):
+            visits[event.visit] = Outcome(attempts=event.attempts)
+            last[event.node or ""] = event.visit
+    for node, visit in last.items():
+        if node in saved.node_outcomes:
+            visits[visit] = saved.node_outcomes[node]
+    return visits
+
+
+def _status(last: PipelineEvent | None, *, is_live: bool) -> str:
+    if isinstance(last, events.PipelineCompleted):
+        return "success"
+    if isinstance(last, events.PipelineFailed):
+        return "cancelled" if last.cancelled else "fail"
+    return "running" if is_live else "interrupted"
+
+
+class FolderRuns:
+    """The list of the runs in memory. A folder that has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, bool, Summary | None]] = {}
+        """Name of a folder -> when its events were last written, whether it was running, and the
+        run; None: it is none in memory."""
+
+    def read(self, live: LiveRuns) -> list[Summary]:
+        """The newest runs. Blocking."""
+        home = paths.home() / "runs"
+        try:
+            names = sorted(os.listdir(home), key=_start_of, reverse=True)
+        except OSError:
+            return []
+        found: list[Summary] = []
+        for name in names:
+            summary = self._read(home / name, is_live=("pipeline", name) in live.runs)
+            if summary is not None:
+                found.append(summary)
+            if len(found) == LISTED:
+                break
+        return found
+
+    def _read(self, folder: Path, *, is_live: bool) -> Summary | None:
+        stamp = _modified(folder)
+        is_live = is_live or clock.now() - stamp < NEW_SECONDS
+        known = self._known.get(folder.name)
+        if known is not None and (known[2] is None or known[:2] == (stamp, is_live)):
+            return known[2]
+        summary = _summary(folder, stamp, is_live=is_live)
+        if summary is not None or (folder / run_dir.EVENTS).exists():
+            self._known[folder.name] = stamp, is_live, summary
+        return summary
+
+
+def _start_of(name: str) -> str:
+    """The time in the name of a folder (``build-20261117-083601-689e``)."""
+    return "-".join(name.rsplit("-", 3)[1:])
+
+
+def _summary(folder: Path, modified: float, *, is_live: bool) -> Summary | None:
+    from corral.view.pipeline_view import summary_of
+
+    found = read_folder(folder.name, folder, is_live=is_live)
+    if found is None:
+        return None
+    summary = summary_of(found, 0, None)
+    summary.updated = max(summary.updated, modified)
+    return summary
+
+
+def _modified(folder: Path) -> float:
+    try:
+        return os.stat(folder / run_dir.EVENTS).st_mtime
+    except OSError:
+        return 0.0
