@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral.events import (
+    AgentQuestion,
     Done,
     Error,
     Event,
@@ -23,6 +24,9 @@ from corral.events import (
     PermissionRequest,
     Plan,
     PlanEntry,
+    QuestionAnswer,
+    QuestionField,
+    QuestionOption,
     Text,
     Thinking,
     ToolOutput,
@@ -34,7 +38,7 @@ from corral.events import (
     from_json,
     to_json,
 )
-from corral.values import Cost, DeniedCall, FileChanged, Usage
+from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Usage
 
 _HEAD: dict[str, Any] = {"seq": 7, "ts": 1.5, "run_id": "r", "session_id": "s", "agent": "a"}
 _HEAD_JSON = '"seq":7,"ts":1.5,"run_id":"r","session_id":"s","agent":"a"'
@@ -74,6 +78,38 @@ GOLDEN: list[tuple[Event, str]] = [
         '"call_id":"c","rule":"shell=deny",%s}',
     ),
     (
+        AgentQuestion(
+            "q",
+            title="t",
+            fields=(
+                QuestionField(
+                    "k",
+                    "x",
+                    header="h",
+                    options=(QuestionOption("l", "d"),),
+                    multiple=True,
+                    free_text=True,
+                    type="integer",
+                    required=False,
+                    default=1,
+                    secret=True,
+                ),
+            ),
+            call_id="c",
+            source="s",
+            **_HEAD,
+        ),
+        '{"type":"question","request_id":"q","title":"t","fields":[{"key":"k","text":"x",'
+        '"header":"h","options":[{"label":"l","description":"d"}],"multiple":true,'
+        '"free_text":true,"type":"integer","required":false,"default":1,"secret":true}],'
+        '"call_id":"c","source":"s",%s}',
+    ),
+    (
+        QuestionAnswer("q", "answered", {"k": ["l"]}, call_id="c", reason="asked", **_HEAD),
+        '{"type":"question_answer","request_id":"q","outcome":"answered",'
+        '"answers":{"k":["l"]},"call_id":"c","reason":"asked",%s}',
+    ),
+    (
         Plan((PlanEntry("do", status="pending", priority="high"),), **_HEAD),
         '{"type":"plan","entries":[{"content":"do","status":"pending","priority":"high"}],%s}',
     ),
@@ -107,6 +143,7 @@ GOLDEN: list[tuple[Event, str]] = [
             files=(FileChanged("/w/a", "deleted", by_tool=True),),
             files_complete=False,
             denied=(DeniedCall("n", title="t", reason="r", call_id="c", rule="u"),),
+            questions=(AskedQuestion("x", "answered", "a", "asked", "c"),),
             resume_token="t",
             duration_ms=8,
             error=Error("c", "m"),
@@ -116,6 +153,8 @@ GOLDEN: list[tuple[Event, str]] = [
         '"cost":{"usd":1.0,"source":"computed"},'
         '"files":[{"path":"/w/a","kind":"deleted","by_tool":true}],"files_complete":false,'
         '"denied":[{"name":"n","title":"t","reason":"r","call_id":"c","rule":"u"}],'
+        '"questions":[{"text":"x","outcome":"answered","answer":"a","reason":"asked",'
+        '"call_id":"c"}],'
         '"resume_token":"t","duration_ms":8,"error":{"type":"error","code":"c","message":"m"},%s}',
     ),
 ]

@@ -34,6 +34,7 @@ def test_every_option_is_a_field_of_the_record() -> None:
     assert set(KNOWN) - spellings == set(RunOptions.__struct_fields__) - {
         "agent",
         "interactive",
+        "has_person",
         "own_tools",
         "at_wire",
         "in_sandbox",

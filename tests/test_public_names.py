@@ -15,6 +15,7 @@ import corral
 NAMES = [
     "AgentSession",
     "Allow",
+    "AskedQuestion",
     "Batch",
     "BatchReport",
     "BatchResult",

@@ -45,7 +45,15 @@ if TYPE_CHECKING:
     from corral.sessions.tools.tools import Tool, Tools
     from corral.sessions.turn import Turn
     from corral.sessions.until import command_succeeds, files_exist
-    from corral.values import AgentSession, Cost, DeniedCall, FileChanged, McpServer, Usage
+    from corral.values import (
+        AgentSession,
+        AskedQuestion,
+        Cost,
+        DeniedCall,
+        FileChanged,
+        McpServer,
+        Usage,
+    )
     from corral.version import __version__
 
 _HOME = {
@@ -56,6 +64,7 @@ _HOME = {
     "pipelines": "corral",
     "providers": "corral",
     "AgentSession": "corral.values",
+    "AskedQuestion": "corral.values",
     "Cost": "corral.values",
     "FileChanged": "corral.values",
     "McpServer": "corral.values",
@@ -111,6 +120,7 @@ _HOME = {
 __all__ = [
     "AgentSession",
     "Allow",
+    "AskedQuestion",
     "Batch",
     "BatchReport",
     "BatchResult",

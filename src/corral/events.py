@@ -22,7 +22,16 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from corral.values import Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
+from corral.values import (
+    AskedQuestion,
+    Cost,
+    DeniedCall,
+    FileChanged,
+    Json,
+    QuestionOutcome,
+    Usage,
+    UsageSource,
+)
 
 VERSION = 1
 """The version of the JSON form, sent with ``init``."""
@@ -34,6 +43,7 @@ ToolStatus = Literal["success", "error", "denied", "cancelled"]
 FileKind = Literal["created", "modified", "deleted", "moved"]
 Decision = Literal["allow_once", "allow_session", "deny", "cancel"]
 Decider = Literal["policy", "person", "timeout", "agent", "hook"]
+AnswerType = Literal["text", "number", "integer", "boolean"]
 Level = Literal["warning", "error"]
 Status = Literal[
     "success",
@@ -176,6 +186,70 @@ class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
     """The input that the call is made with, if ``on_tool_call`` edited it."""
 
 
+class QuestionOption(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One choice that a question offers."""
+
+    label: str
+    description: str | None = None
+
+
+class QuestionField(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One thing that a person is asked. Without ``options``, the answer is a value of ``type``."""
+
+    key: str
+    """Identifies the field in the answers."""
+    text: str
+    header: str | None = None
+    """A short name for it."""
+    options: tuple[QuestionOption, ...] = ()
+    multiple: bool = False
+    """Several options may be chosen."""
+    free_text: bool = False
+    """Another text than the options is an answer too."""
+    type: AnswerType = "text"
+    required: bool = True
+    default: Json = None
+    secret: bool = False
+    """The answer must not be shown."""
+
+
+class AgentQuestion(Envelope, frozen=True, tag="question"):
+    """The agent, or an MCP server of it, asks a person."""
+
+    type: ClassVar[Literal["question"]] = "question"
+    kind: ClassVar[Literal["question"]] = "question"
+    """Where a permission request has the kind of its tool."""
+    request_id: str
+    title: str = ""
+    """What it is about."""
+    fields: tuple[QuestionField, ...] = ()
+    """Empty: it is only to be confirmed."""
+    call_id: str | None = None
+    source: str | None = None
+    """The MCP server that asks; None: the agent."""
+
+    @property
+    def input(self) -> dict[str, Json]:
+        """The fields, for functions that show the input of a permission request."""
+        return {
+            field.key: [option.label for option in field.options] or field.text
+            for field in self.fields
+        }
+
+
+class QuestionAnswer(Envelope, frozen=True, tag="question_answer"):
+    """A question was answered, or will not be."""
+
+    type: ClassVar[Literal["question_answer"]] = "question_answer"
+    request_id: str
+    outcome: QuestionOutcome
+    answers: dict[str, Json] = {}
+    """By the keys of the fields. Secret answers are left out."""
+    call_id: str | None = None
+    reason: str | None = None
+    """Who answered, or why there is no answer."""
+
+
 class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of a plan."""
 
@@ -278,6 +352,8 @@ class Done(Envelope, frozen=True, tag="done"):
     denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
     """False if the agent may not report all denied calls."""
+    questions: tuple[AskedQuestion, ...] = ()
+    """What the agent asked a person, with the answers."""
     resume_token: str | None = None
     duration_ms: int = 0
     waited_ms: int = 0
@@ -301,6 +377,8 @@ Event = (
     | FileChange
     | PermissionRequest
     | PermissionDecision
+    | AgentQuestion
+    | QuestionAnswer
     | Plan
     | UsageReport
     | ModelCall

@@ -153,6 +153,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Permission requests can be answered: by an ``ask=`` callback, a terminal, or
     ``permission_mode="auto"``. Set by the session, not an option: without it, what the policy
     would ask about is denied, and not offered to the model."""
+    has_person: bool = False
+    """A person can answer the agent's questions: an ``ask=`` callback, a terminal, or another
+    process. Set by the session, not an option: without it, the agent's tool for questions is not
+    offered to the model."""
     own_tools: tuple[str, ...] = ()
     """Names of the caller's own functions that the agent may call. Set by the session, not an
     option."""
@@ -224,7 +228,15 @@ OWN_SERVER = "corral"
 """The name of the MCP server of the caller's own functions."""
 SPELLINGS = ("approval_mode", "allowed_tools", "config")
 """Options that are converted to others."""
-COMPUTED = ("agent", "interactive", "own_tools", "hooked", "at_wire", "in_sandbox")
+COMPUTED = (
+    "agent",
+    "interactive",
+    "has_person",
+    "own_tools",
+    "hooked",
+    "at_wire",
+    "in_sandbox",
+)
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 

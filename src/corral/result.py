@@ -11,7 +11,7 @@ from corral.display import Card, Displayed, count, spent
 from corral.errors import CorralError, from_event, short_traceback
 from corral.events import Done, Error, Event, Init, Status, Text, Thinking
 from corral.output_types import T_co
-from corral.values import Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
+from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
 
 Value = TypeVar("Value")
 
@@ -48,6 +48,8 @@ class Result(
     denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
     """False if the agent may not report all denied calls."""
+    questions: tuple[AskedQuestion, ...] = ()
+    """What the agent asked a person, with the answers; also what no one answered."""
     usage: Usage = Usage()
     usage_by_model: dict[str, Usage] = {}
     """Model → its share of ``usage``; empty if the agent does not report it."""
@@ -224,6 +226,7 @@ class ResultBuilder:
             files_complete=done.files_complete,
             denied=done.denied,
             denied_complete=done.denied_complete,
+            questions=done.questions,
             usage=done.usage,
             usage_by_model=done.usage_by_model,
             cost=done.cost,

@@ -279,6 +279,23 @@ class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: str | None = None
 
 
+QuestionOutcome = Literal["answered", "declined", "no_person", "timeout", "cancelled"]
+"""``declined``: a person gave no answer; ``no_person``: there was no one to ask; ``cancelled``: the
+agent took the question back, or the turn was stopped."""
+
+
+class AskedQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question of the agent to a person."""
+
+    text: str
+    outcome: QuestionOutcome
+    answer: str | None = None
+    """The answer in one line, without secret parts; None if there was none."""
+    reason: str | None = None
+    """Who answered, or why there is no answer."""
+    call_id: str | None = None
+
+
 class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
     """An MCP server for the agent: a command or a URL. ``env`` and ``headers`` are secret.
 

@@ -33,6 +33,7 @@ TOOLS: dict[str, ToolKind] = {
     "send_input": "think",
     "wait": "think",
     "close_agent": "think",
+    "ask_user": "think",
 }
 REPORTS = ("submit_result", "report_outcome")
 """Tools that are added for a typed output, or for a node of a pipeline."""
@@ -184,7 +185,7 @@ AGENT = AgentSpec(
             "thinking",
         }
     ),
-    capabilities=("tools", "permissions", "steering", "subagents"),
+    capabilities=("tools", "permissions", "questions", "steering", "subagents"),
     asks=True,
     tool_call_hook="edit",
     resumes=True,

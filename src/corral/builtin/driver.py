@@ -127,7 +127,9 @@ class Driver:
         selected = [
             tool for tool in map(builtin_tools.by_name, self._selected_tools()) if tool is not None
         ]
-        self.executor = self._make_executor([*selected, *self.subagents.tools()])
+        self.executor = self._make_executor(
+            [*selected, *self.subagents.tools(), *self._question_tools()]
+        )
         self._sub_executor = self._make_executor(selected)
 
     @property
@@ -166,6 +168,15 @@ class Driver:
         """The tools that the policy names, or those of the model's family."""
         named = self._policy.allow_tools
         return self._family.tools if named is None else named
+
+    def _question_tools(self) -> list[BuiltinTool]:
+        """Only the agent itself asks a person, not its sub-agents."""
+        if not self._broker.can_ask:
+            return []
+        from corral.builtin.ask_user import AskUser
+
+        ask = AskUser(self._broker, self.events.put, self._interrupt, self._redactor)
+        return [ask.tool()]
 
     def _is_shown(self, name: str) -> bool:
         """Whether the model sees the tool: a tool that is denied by name is not offered."""

@@ -44,8 +44,10 @@ def answer(
     """Answer a permission request or a question of a run.
 
     A permission request is answered with --allow or --deny, a question to a person with TEXT,
-    --file or stdin. ID is a session, the beginning of its id, or 'last'. The first answer counts.
-    The gates of pipelines are answered with corral pipeline answer.
+    --file or stdin. For a question of an agent, TEXT is an option, its number, or the answer; for
+    several fields one line each, or a JSON object. --deny declines it. ID is a session, the
+    beginning of its id, or 'last'. The first answer counts. The gates of pipelines are answered
+    with corral pipeline answer.
     """
     name, text = _name_and_text(words, token)
     if decision is not None and (text is not None or file is not None):
@@ -63,7 +65,7 @@ def answer(
         run = name if running is None else running[1].id
         live.answer(run, decision, request_id=request, by=BY)
         echo(f"{run} received the answer")
-    else:
+    elif not _answer_agent(name, text, request):
         _answer_question(name, text)
 
 
@@ -89,6 +91,21 @@ def _answer_token(token: str, decision: Decision | None, text: str | None) -> No
     by = f"{BY} --token"
     used = api.answer_with_token_sync(token, decision=decision, answer=text or "", by=by)
     echo(f"{used.run} received the answer")
+
+
+def _answer_agent(name: str, text: str | None, request: str) -> bool:
+    """Answer the question of an agent. Whether the run waits for one."""
+    from corral import live
+
+    running = live.find(name)
+    pending = () if running is None else running[1].pending
+    if running is None or not any(each.kind == "question" and each.request_id for each in pending):
+        return False
+    if text is None:
+        text = read_prompt(None, STDIN) or ""
+    live.answer(running[1].id, text=text, request_id=request, by=BY)
+    echo(f"{running[1].id} received the answer")
+    return True
 
 
 def _answer_question(name: str, text: str | None) -> None:

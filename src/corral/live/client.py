@@ -22,6 +22,7 @@ from corral.live.records import (
     Request,
 )
 from corral.system import local_socket
+from corral.values import Json
 
 PATIENCE = 10.0
 """Seconds to wait for the answer of a process."""
@@ -80,12 +81,15 @@ def answer(
     decision: Decision | None = None,
     *,
     text: str | None = None,
+    answers: dict[str, Json] | None = None,
     request_id: str = "",
     key: str = "",
     by: str = "corral.live.answer",
 ) -> None:
     """Answer what a run waits for. A permission request takes a ``decision`` (``allow_once``,
-    ``allow_session``, ``deny`` or ``cancel``), a question to a person takes a ``text``.
+    ``allow_session``, ``deny`` or ``cancel``), a question to a person takes a ``text``. A question
+    of an agent also takes ``answers`` by the keys of its fields; ``deny`` declines it, and
+    ``cancel`` stops the turn.
 
     ``run`` is an id, a unique beginning of it, or ``last``. ``request_id`` is needed if several
     requests are open; with ``key`` no later request with the same id is answered. ``by`` says how
@@ -98,18 +102,38 @@ def answer(
         corral.live.answer("last", "allow_once")
     """
     found = find(run)
-    if text is not None:
-        _answer_question(run if found is None else found[1].id, text)
+    has_text = text is not None or answers is not None
+    asked = found is not None and _asks(found[1], request_id)
+    if has_text and not asked:
+        _answer_question(run if found is None else found[1].id, text or "")
         return
     if found is None:
         raise _not_live(run)
     process, live = found
-    if live.kind == "pipeline":
-        raise pipeline_gate(live.id)
-    if any(each.kind == "question" for each in live.pending):
-        raise _error("refused", f"{live.id} asks a person for a text, not for a decision")
+    _check_decision(live, asked=asked)
     request = Request(do="answer", run=live.id, request_id=request_id, key=key, by=by)
-    _send(process, msgspec.structs.replace(request, decision=decision))
+    if has_text:
+        request = msgspec.structs.replace(request, text=text or "", answers=answers)
+    else:
+        request = msgspec.structs.replace(request, decision=decision)
+    _send(process, request)
+
+
+def _check_decision(run: LiveRun, *, asked: bool) -> None:
+    """Raises ``LiveError`` if the run cannot be answered through its socket."""
+    if run.kind == "pipeline":
+        raise pipeline_gate(run.id)
+    if not asked and any(each.kind == "question" for each in run.pending):
+        raise _error("refused", f"{run.id} asks a person for a text, not for a decision")
+
+
+def _asks(run: LiveRun, request_id: str) -> bool:
+    """Whether the agent of the run asks a person something. The question of an agent that is a
+    person itself has no id."""
+    return any(
+        each.kind == "question" and each.request_id and request_id in ("", each.request_id)
+        for each in run.pending
+    )
 
 
 def cancel(run: str) -> None:

@@ -35,13 +35,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.display import shorten
-from corral.errors import CorralError
-from corral.events import Decision
+from corral.errors import ConfigError, CorralError
+from corral.events import AgentQuestion
 from corral.live import registry
 from corral.live.records import (
     Code,
@@ -56,6 +57,9 @@ from corral.live.records import (
 )
 from corral.system import environment, local_socket, paths, platform
 from corral.values import MAX_TOKENS, MAX_USD
+
+if TYPE_CHECKING:
+    from corral.question_replies import AnswerLike
 
 _log = logging.getLogger("corral.live")
 
@@ -95,11 +99,13 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
 class OpenQuestion:
     """A request that waits for its first answer."""
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, pending: Pending, question: AgentQuestion | None = None) -> None:
         self.pending = pending
+        self.question = question
+        """None: it is a permission request."""
         self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[tuple[Decision, str]] = self._loop.create_future()
-        """The decision from outside, and who gave it."""
+        self.answer: asyncio.Future[tuple[AnswerLike, str]] = self._loop.create_future()
+        """The answer from outside, and who gave it."""
         self._lock = threading.Lock()
         self.winner: str | None = None
         """Who answered."""
@@ -112,7 +118,7 @@ class OpenQuestion:
             self.winner = by
             return True
 
-    def answer_from_outside(self, decision: Decision, by: str) -> bool:
+    def answer_from_outside(self, given: AnswerLike, by: str) -> bool:
         """Whether this is the first answer. Called in any thread. Raises ``RuntimeError`` if the
         run's event loop is closed."""
         if not self.claim(by):
@@ -120,7 +126,7 @@ class OpenQuestion:
 
         def deliver() -> None:
             if not self.answer.done():
-                self.answer.set_result((decision, by))
+                self.answer.set_result((given, by))
 
         self._loop.call_soon_threadsafe(deliver)
         return True
@@ -179,10 +185,13 @@ class Entry:
     def shown(self, *, inputs: bool) -> LiveRun:
         """``inputs``: with the arguments of pending requests."""
         pending = tuple(
-            each.pending if inputs else replace(each.pending, input=None)
+            each.pending if inputs else replace(each.pending, input=None, fields=())
             for each in self.questions.values()
         )
-        state = "waiting_permission" if pending else self.run.state
+        state = self.run.state
+        if pending:
+            is_permission = any(each.kind == "permission" for each in pending)
+            state = "waiting_permission" if is_permission else "waiting_person"
         return replace(
             self.run,
             pending=(*self.run.pending, *pending),
@@ -347,14 +356,34 @@ def _answer(entry: Entry, request: Request) -> None:
     question = _question(entry, request.request_id)
     if request.key and request.key != question.pending.key:
         raise _error("answered", "the request was answered, and this is another one")
-    if request.decision is None:
-        raise _error("refused", "a permission request is answered with a decision")
+    given = _given(question, request)
     try:
-        first = question.answer_from_outside(request.decision, request.by or "another process")
+        first = question.answer_from_outside(given, request.by or "another process")
     except RuntimeError as error:
         raise _error("not_live", f"{entry.run.id} has ended") from error
     if not first:
         raise _error("answered", f"the request was already answered: {question.winner}")
+
+
+def _given(open_question: OpenQuestion, request: Request) -> AnswerLike:
+    """The answer in a request. Raises ``LiveError`` if it is none: the question stays open."""
+    from corral.question_replies import read_answers, read_text
+
+    question = open_question.question
+    if question is None:
+        if request.decision is None:
+            raise _error("refused", "a permission request is answered with a decision")
+        return request.decision
+    if request.decision in ("deny", "cancel"):
+        return None if request.decision == "deny" else "cancel"
+    if request.decision is not None:
+        raise _error("refused", "a question is answered with a text, not with a decision")
+    try:
+        if request.answers is not None:
+            return read_answers(question, request.answers)
+        return read_text(question, request.text)
+    except ConfigError as error:
+        raise _error("refused", error.message, error.hint) from error
 
 
 def _question(entry: Entry, request_id: str) -> OpenQuestion:

@@ -12,16 +12,17 @@ import msgspec
 
 from corral.display import shorten
 from corral.errors import StorageFailed
-from corral.events import Decision, PermissionRequest
+from corral.events import AgentQuestion, PermissionRequest, QuestionField
 from corral.live.publisher import Entry, OpenQuestion
 from corral.live.records import Pending
 from corral.live.registry import folder
-from corral.live.session_link import permission_message, run_facts
+from corral.live.session_link import asked_message, run_facts
 from corral.nesting import decode_json
 from corral.system.environment import SecretRedactor
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.question_replies import AnswerLike
     from corral.sessions.prepare import PreparedRun
     from corral.sessions.store import SessionRecord
 
@@ -34,12 +35,12 @@ CLEANUP = 5.0
 async def ask_everyone(
     prepared: PreparedRun,
     record: SessionRecord,
-    request: PermissionRequest,
-    local: asyncio.Future[Decision] | None,
+    request: PermissionRequest | AgentQuestion,
+    local: asyncio.Future[AnswerLike] | None,
     timeout: float,
-) -> tuple[Decision, str]:
-    """The first answer to a permission request, and how it was given. ``local`` is the caller's own
-    question, if it has one. Raises ``StorageFailed`` if no one could ever answer."""
+) -> tuple[AnswerLike, str]:
+    """The first answer to a permission request or question, and how it was given. ``local`` is the
+    caller's own question, if it has one. Raises ``StorageFailed`` if no one could ever answer."""
     publish = record.publish() if record.publish is not None else None
     link = record.link if publish is None else publish()
     entry = link.entry if link is not None else None
@@ -50,14 +51,29 @@ async def ask_everyone(
     pending = _pending_of(request, timeout, SecretRedactor(prepared.environment.redacted))
     facts = run_facts(prepared, record, entry.run.title)
     if prepared.run.notify is not None:
-        link.notify(prepared, permission_message(facts, pending))
-    decision, by = await _first_answer(entry, pending, local)
-    return decision, "asked" if by == HERE else f"answered with {by}"
+        link.notify(prepared, asked_message(facts, pending))
+    question = OpenQuestion(pending, request if isinstance(request, AgentQuestion) else None)
+    given, by = await _first_answer(entry, question, local)
+    return given, "asked" if by == HERE else f"answered with {by}"
 
 
-def _pending_of(request: PermissionRequest, timeout: float, redactor: SecretRedactor) -> Pending:
+def _pending_of(
+    request: PermissionRequest | AgentQuestion, timeout: float, redactor: SecretRedactor
+) -> Pending:
     """The request as others see it."""
     now = time.time()
+    if isinstance(request, AgentQuestion):
+        from corral.question_replies import text_of
+
+        return Pending(
+            request_id=request.request_id,
+            key=os.urandom(6).hex(),
+            kind="question",
+            title=shorten(redactor.clean_text(text_of(request)), LONGEST_TITLE),
+            since=now,
+            deadline=now + timeout,
+            fields=_redacted_fields(request.fields, redactor),
+        )
     return Pending(
         request_id=request.request_id,
         key=os.urandom(6).hex(),
@@ -70,29 +86,28 @@ def _pending_of(request: PermissionRequest, timeout: float, redactor: SecretReda
 
 
 async def _first_answer(
-    entry: Entry, pending: Pending, local: asyncio.Future[Decision] | None
-) -> tuple[Decision, str]:
+    entry: Entry, question: OpenQuestion, local: asyncio.Future[AnswerLike] | None
+) -> tuple[AnswerLike, str]:
     """The first answer, and who gave it. ``local`` is the caller's own question, if it has one; it
     is cancelled with a message if the answer comes from elsewhere."""
-    question = OpenQuestion(pending)
     entry.open_question(question)
     by = "no one, in time"
     try:
-        waiting: set[asyncio.Future[Decision] | asyncio.Future[tuple[Decision, str]]]
+        waiting: set[asyncio.Future[AnswerLike] | asyncio.Future[tuple[AnswerLike, str]]]
         waiting = {question.answer} if local is None else {question.answer, local}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if local is not None and local.done() and question.claim(HERE):
             by = HERE
             return local.result(), HERE
         # Somebody else has claimed it, even if the answer is still on its way.
-        decision, by = await question.answer
-        return decision, by
+        given, by = await question.answer
+        return given, by
     finally:
         entry.close_question(question, by)
         await _end(local, question.winner or by)
 
 
-async def _end(local: asyncio.Future[Decision] | None, winner: str) -> None:
+async def _end(local: asyncio.Future[AnswerLike] | None, winner: str) -> None:
     if local is not None and not local.done():
         local.cancel(f"answered: {winner}")
         await asyncio.wait([local], timeout=CLEANUP)
@@ -102,3 +117,12 @@ def _redacted(value: Json, redactor: SecretRedactor) -> Json:
     if value is None or not redactor.values:
         return value
     return decode_json(redactor.clean(msgspec.json.encode(value)))
+
+
+def _redacted_fields(
+    fields: tuple[QuestionField, ...], redactor: SecretRedactor
+) -> tuple[QuestionField, ...]:
+    if not redactor.values:
+        return fields
+    cleaned = decode_json(redactor.clean(msgspec.json.encode(fields)))
+    return msgspec.convert(cleaned, tuple[QuestionField, ...])

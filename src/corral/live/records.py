@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Decision
+from corral.events import Decision, QuestionField
 from corral.values import BudgetState, Json
 
 VERSION = 1
@@ -37,6 +37,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the request is denied if no one has answered."""
     input: Json = None
     """The arguments of the call, without secrets. Only the socket has them, not the file."""
+    fields: tuple[QuestionField, ...] = ()
+    """What a question of an agent asks for, without secrets. Only the socket has them."""
     run: str = ""
     """The id of the run that asks. Set by ``corral.live.pending``."""
 
@@ -99,6 +101,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """If it is given, only the request with this key is answered."""
     decision: Decision | None = None
     text: str = ""
+    answers: dict[str, Json] | None = None
+    """The answers to a question, by the keys of its fields, in place of ``text``."""
     by: str = ""
     """How the answer was given, for the one who comes second."""
     cost: float | None = None

@@ -204,16 +204,21 @@ def run_facts(prepared: PreparedRun, record: SessionRecord, title: str) -> notif
     )
 
 
-def permission_message(facts: notify.RunFacts, pending: Pending) -> notify.Message:
+def asked_message(facts: notify.RunFacts, pending: Pending) -> notify.Message:
+    """About a permission request, or a question of the agent."""
+    choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
+    if pending.kind == "question":
+        only = pending.fields[0].options if len(pending.fields) == 1 else ()
+        choices = tuple(option.label for option in only)
     asked = notify.Asked(
         request_id=pending.request_id,
         key=pending.key,
         text=pending.title,
         input=pending.input,
-        choices=("allow_once", "allow_session", "deny", "cancel"),
+        choices=choices,
         deadline=pending.deadline,
     )
-    return notify.asked_message(facts, "permission", asked)
+    return notify.asked_message(facts, pending.kind, asked)
 
 
 def question_message(facts: notify.RunFacts, text: str) -> notify.Message:

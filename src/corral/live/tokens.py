@@ -36,7 +36,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array
     kind: Kind
     run: str
     request_id: str
-    """Of a permission request, or of a pipeline's question; empty: a question to a person."""
+    """Of a permission request, or of a question of an agent or pipeline; empty: the agent is a
+    person."""
     expires: float
     key: str
     """Of the request; it is used once."""
@@ -110,7 +111,14 @@ def answer_session(token: Token, *, decision: Decision | None, answer: str, by: 
     if token.kind == "pipeline":
         raise client.pipeline_gate(token.run)
     if token.request_id:
-        client.answer(token.run, decision, request_id=token.request_id, key=token.key, by=by)
+        client.answer(
+            token.run,
+            decision,
+            text=answer if answer and decision is None else None,
+            request_id=token.request_id,
+            key=token.key,
+            by=by,
+        )
     else:
         client.answer(token.run, text=answer, by=by)
 

@@ -59,8 +59,10 @@ def session(
 
     ``ask`` answers the agent's permission requests, if the agent can ask: it gets the
     ``permission_request`` and returns ``allow_once``, ``allow_session``, ``deny`` or
-    ``cancel``. Without it, what the policy does not decide is denied. ``tools`` are Python
-    functions, sync or async, that the agent may call.
+    ``cancel``. Without it, what the policy does not decide is denied. It also gets each question
+    of the agent to a person, as an ``AgentQuestion``, and returns the answer: a text, a mapping of
+    the keys of its fields to values, or ``None`` for no answer. ``tools`` are Python functions,
+    sync or async, that the agent may call.
 
     ``on_tool_call`` is a function, sync or async, that is called before each of the agent's own
     tool calls that the policy does not deny. It gets a ``ToolRequest`` and returns ``None`` or

@@ -35,6 +35,7 @@ Guarantees:
 - ``init`` is first and ``done`` is last, each exactly once; ``seq`` counts from 1 without gaps.
 - Every ``tool_result`` and ``tool_output`` follows a ``tool_use`` with its id. Every ``tool_use``
   gets exactly one ``tool_result``, ``cancelled`` if the turn ended first.
+- Every ``question`` gets exactly one ``question_answer``, ``cancelled`` if the turn ended first.
 - A file is reported as changed only after its tool succeeded, or if the tool reported it itself.
 - Usage and cost are plausible numbers or unknown; JSON that is nested too deeply is left out.
 
@@ -55,6 +56,7 @@ from msgspec.structs import force_setattr, replace
 
 from corral.errors import CorralError
 from corral.events import (
+    AgentQuestion,
     Done,
     Error,
     Event,
@@ -65,6 +67,7 @@ from corral.events import (
     ModelCall,
     PermissionDecision,
     PermissionRequest,
+    QuestionAnswer,
     Text,
     ToolOutput,
     ToolResult,
@@ -77,6 +80,7 @@ from corral.nesting import TOO_DEEP, is_too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import (
     MAX_TOKENS,
+    AskedQuestion,
     Cost,
     DeniedCall,
     FileChanged,
@@ -162,6 +166,9 @@ class EventNormalizer:
         self.worked = False
         """Whether any tool ran."""
         self.denied: list[DeniedCall] = []
+        self._asked: dict[str, AgentQuestion] = {}
+        """Questions without an answer, by their ids."""
+        self._questions: list[AskedQuestion] = []
         self._denial_rules: dict[str, str] = {}
         """The agent's id of a call → why corral denied it."""
         self.written: dict[str, FileKind] = {}
@@ -210,6 +217,8 @@ class EventNormalizer:
             self._begin(Init(), ts, out)
         for call_id in list(self._open):
             self._close_call(ToolResult(call_id, "cancelled"), ts, out)
+        for request_id in list(self._asked):
+            self._handle_answer(QuestionAnswer(request_id, "cancelled", reason="the end"), ts, out)
         if error is not None:
             self._emit(error.event(), ts, out)
         finish = self.finish or TurnEnd(ok=False)
@@ -229,6 +238,7 @@ class EventNormalizer:
             files_complete=ending.files_complete,
             denied=tuple(self.denied),
             denied_complete=ending.denied_complete,
+            questions=tuple(self._questions),
             resume_token=ending.resume_token,
             duration_ms=max(0, round((ts - self._started) * 1000)),
             waited_ms=round(ending.waited * 1000),
@@ -282,11 +292,35 @@ class EventNormalizer:
                 self._handle_file_change(item, ts, out)
             case UsageReport():
                 self._handle_usage(item, ts, out)
-            case PermissionDecision(decision="deny", call_id=str(call_id), rule=str(rule)):
-                self._denial_rules[call_id] = rule
-                self._emit(item, ts, out)
+            case AgentQuestion() | PermissionDecision() | QuestionAnswer():
+                self._handle_request(item, ts, out)
             case _:
                 self._emit(item, ts, out)
+
+    def _handle_request(
+        self, item: AgentQuestion | PermissionDecision | QuestionAnswer, ts: float, out: list[Event]
+    ) -> None:
+        match item:
+            case QuestionAnswer():
+                self._handle_answer(item, ts, out)
+                return
+            case AgentQuestion():
+                self._asked[item.request_id] = item
+            case PermissionDecision(decision="deny", call_id=str(call_id), rule=str(rule)):
+                self._denial_rules[call_id] = rule
+            case _:
+                pass
+        self._emit(item, ts, out)
+
+    def _handle_answer(self, answer: QuestionAnswer, ts: float, out: list[Event]) -> None:
+        """One answer for each question."""
+        question = self._asked.pop(answer.request_id, None)
+        if question is None:
+            return
+        from corral.question_replies import summary
+
+        self._questions.append(summary(question, answer))
+        self._emit(answer, ts, out)
 
     def _handle_file_change(self, change: FileChange, ts: float, out: list[Event]) -> None:
         """The tool reported it itself, which is more exact than a guess from the tool's kind."""

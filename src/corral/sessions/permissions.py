@@ -18,17 +18,27 @@ A person is asked one question at a time, so that one answer cannot approve two 
 is open at all places at once: where the caller's ``ask`` shows it, and for other processes
 (``corral.live``). The first answer counts. The protocol modules choose the agent's option for a
 decision.
+
+A question of the agent to a person (``AgentQuestion``) goes the same way, but no policy answers it.
+If there is no one to ask, it is refused at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
-from corral.events import Decider, Decision, PermissionDecision, PermissionRequest
+from corral.events import (
+    AgentQuestion,
+    Decider,
+    Decision,
+    PermissionDecision,
+    PermissionRequest,
+    QuestionAnswer,
+)
 from corral.options import PermissionMode
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
@@ -38,11 +48,17 @@ from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
+    from corral.question_replies import AnswerLike, QuestionReply
     from corral.sessions.tools.hooks import ToolRequest
     from corral.sessions.tools.on_tool_call import ToolCallHook
 
-Asker: TypeAlias = Callable[[PermissionRequest], Awaitable[Decision] | Decision]
-"""Answers permission requests: a person at a terminal, a web page, a callback."""
+PersonAsker: TypeAlias = (
+    "Callable[[PermissionRequest | AgentQuestion], Awaitable[AnswerLike] | AnswerLike]"
+)
+"""Answers permission requests with a ``Decision``, and questions with an ``AnswerLike``."""
+Asker: TypeAlias = "Callable[[PermissionRequest], Awaitable[Decision] | Decision] | PersonAsker"
+"""A person at a terminal, a web page, a callback. One that knows only permission requests gives no
+answer to questions."""
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that questions get to end once they are cancelled."""
@@ -54,7 +70,12 @@ asked."""
 NOT_EDITABLE = "on_tool_call edited the call, which this agent does not support"
 EDITED = "on_tool_call edited the call"
 
-_VALID_DECISIONS: tuple[str, ...] = get_args(Decision)
+_VALID_DECISIONS: tuple[Decision, ...] = get_args(Decision)
+
+
+def _takes_questions(_ask: Asker) -> TypeGuard[PersonAsker]:
+    """Every function may be called with a question: what is not an answer declines it."""
+    return True
 
 
 class PermissionAnswer(msgspec.Struct, frozen=True):
@@ -91,7 +112,8 @@ class PermissionBroker:
         self._timeout = timeout
         self._session = session
         remote = session is not None and session.prepared.run.is_answered_remotely
-        self._can_ask = ask is not None or remote
+        self.can_ask = ask is not None or remote
+        """Whether a person can be asked."""
         self._turn = asyncio.Lock()
 
     @property
@@ -114,7 +136,7 @@ class PermissionBroker:
             return PermissionAnswer(
                 answer_given, "policy", f"{ruling.rule}, permission_mode={self._mode}"
             )
-        if ruling.verdict == "deny" or not self._can_ask:
+        if ruling.verdict == "deny" or not self.can_ask:
             suffix = "" if ruling.verdict == "deny" else ", and no one to ask"
             return PermissionAnswer("deny", "policy", ruling.rule + suffix)
         return None
@@ -149,7 +171,7 @@ class PermissionBroker:
 
     async def ask_person(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
-        if not self._can_ask:
+        if not self.can_ask:
             return PermissionAnswer("deny", "policy", "no one to ask")
         async with self._turn:
             try:
@@ -159,14 +181,34 @@ class PermissionBroker:
                 return PermissionAnswer("deny", "timeout", f"no answer in {self._timeout:g} s")
             except Exception as error:
                 return PermissionAnswer("deny", "person", f"the question failed: {error}")
-        if decision not in _VALID_DECISIONS:
-            return PermissionAnswer("deny", "person", f"not an answer: {decision!r}")
-        return PermissionAnswer(decision, "person", rule)
+        for valid in _VALID_DECISIONS:
+            if decision == valid:
+                return PermissionAnswer(valid, "person", rule)
+        return PermissionAnswer("deny", "person", f"not an answer: {decision!r}")
 
-    async def _first_answer(self, request: PermissionRequest) -> tuple[Decision, str]:
-        """The decision, and how it was made: by the caller's ``ask``, or from elsewhere."""
-        local: asyncio.Future[Decision] | None = None
-        if self._ask is not None:
+    async def answer_question(self, question: AgentQuestion) -> QuestionReply:
+        """Ask, and wait for the answer. If there is none, the reply says why."""
+        from corral.question_replies import QuestionReply, read_reply
+
+        if not self.can_ask:
+            return QuestionReply("no_person", reason="no one to ask")
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    given, how = await self._first_answer(question)
+                reply = read_reply(question, given)
+            except TimeoutError:
+                return QuestionReply("timeout", reason=f"no answer in {self._timeout:g} s")
+            except Exception as error:
+                return QuestionReply("declined", reason=f"the question failed: {error}")
+        return msgspec.structs.replace(reply, reason=reply.reason or how)
+
+    async def _first_answer(
+        self, request: PermissionRequest | AgentQuestion
+    ) -> tuple[AnswerLike, str]:
+        """The answer, and how it was given: by the caller's ``ask``, or from elsewhere."""
+        local: asyncio.Future[AnswerLike] | None = None
+        if self._ask is not None and _takes_questions(self._ask):
             given = self._ask(request)
             if not isinstance(given, Awaitable):
                 return given, "asked"
@@ -179,7 +221,7 @@ class PermissionBroker:
                 if local.done():
                     return local.result(), "asked"
             if self._session is None:
-                return "deny", "no one to ask"
+                return None, "no one to ask"
             from corral.live.questions import ask_everyone
 
             prepared, record = self._session.prepared, self._session.record
@@ -280,6 +322,40 @@ class PermissionQuestions:
             return
         task = asyncio.get_running_loop().create_task(self._ask(question))
         self._open[question.request.request_id] = task
+
+    def put_question(self, question: AgentQuestion, reply: Callable[[QuestionReply], None]) -> None:
+        """Answer a question of the agent, now or when a person has answered. ``reply`` sends the
+        answer to the agent; as in ``Question``, it holds the agent's process weakly."""
+        if not self.broker.can_ask:
+            from corral.question_replies import QuestionReply
+
+            self._settle(question, QuestionReply("no_person", reason="no one to ask"), reply)
+            return
+        task = asyncio.get_running_loop().create_task(self._ask_question(question, reply))
+        self._open[question.request_id] = task
+
+    async def _ask_question(
+        self, question: AgentQuestion, reply: Callable[[QuestionReply], None]
+    ) -> None:
+        given = await self.broker.answer_question(question)
+        if self._open.pop(question.request_id, None) is not None:
+            self._settle(question, given, reply)
+
+    def _settle(
+        self, question: AgentQuestion, given: QuestionReply, reply: Callable[[QuestionReply], None]
+    ) -> None:
+        from corral.question_replies import shown_answers
+
+        self._emit(
+            QuestionAnswer(
+                question.request_id,
+                given.outcome,
+                shown_answers(question, given.answers),
+                call_id=question.call_id,
+                reason=given.reason,
+            )
+        )
+        reply(given)
 
     def withdraw(self, request_id: str) -> bool:
         """The agent took its request back. Whether it was still open."""

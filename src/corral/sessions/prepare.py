@@ -242,10 +242,11 @@ def prepare(
 ) -> PreparedRun:
     """Check all that can be checked. Raises ``CallerError``, or an error such as ``NotInstalled``.
 
-    ``has_asker``: permission requests can be answered by a person. If not, what the policy would
-    ask about is compiled as denied. ``own_tools``: the names of the caller's own functions
-    that the agent is given. ``on_tool_call`` decides about each tool call of the agent. ``budget``
-    is the caller's, of which the run's own limits are a part.
+    ``has_asker``: a person can answer permission requests and questions. If not, what the policy
+    would ask about is compiled as denied, and the agent gets no tool for questions. ``own_tools``:
+    the names of the caller's own functions that the agent is given. ``on_tool_call`` decides about
+    each tool call of the agent. ``budget`` is the caller's, of which the run's own limits are a
+    part.
     """
     agent, options = _find_agent(name, options)
     defaults = {**agent.default_limits, **config.load(agent.name)}
@@ -264,6 +265,7 @@ def prepare(
     run = msgspec.structs.replace(
         run,
         interactive=_is_interactive(run, has_asker=has_asker),
+        has_person=has_asker or run.is_answered_remotely,
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )

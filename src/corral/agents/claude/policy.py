@@ -53,6 +53,8 @@ DELEGATE = ("Task", "Agent")
 """A sub-agent has no tool and no permission that the main agent does not have, and asks in the
 same way. The model calls it by the second name; the list of tools has the first."""
 OTHER = ("Skill",)
+QUESTIONS = ("AskUserQuestion",)
+"""Asks a person; not offered where no one can answer."""
 
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(READ, "read"),
@@ -61,7 +63,7 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(WRITE, "edit"),
     **dict.fromkeys(SHELL, "execute"),
     **dict.fromkeys(NETWORK, "fetch"),
-    **dict.fromkeys((*HARMLESS, *DELEGATE), "think"),
+    **dict.fromkeys((*HARMLESS, *DELEGATE, *QUESTIONS), "think"),
     **dict.fromkeys(OTHER, "other"),
 }
 _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
@@ -177,7 +179,8 @@ def _sdk_options(policy: Policy, run: RunOptions) -> dict[str, Json]:
     }
     if policy.mode == "native":
         return {**options, "settings": {}}
-    controls = _controls(policy, run)
+    # Its questions do not come through claude-agent-acp.
+    controls = _controls(policy, msgspec.structs.replace(run, has_person=False))
     options |= {
         "tools": [*controls.offered],
         "disallowedTools": [*controls.hidden],
@@ -200,6 +203,7 @@ def _controls(policy: Policy, run: RunOptions) -> _Controls:
     else:
         offered = [*HARMLESS, *DELEGATE, *chain.from_iterable(grant.offered for grant in every)]
         offered += OTHER if run.inherit != "nothing" else ()
+        offered += QUESTIONS if run.has_person else ()
     fences: list[Json] = [] if policy.verdict("shell") == "allow" else [*_FENCES]
     hidden = (*chain.from_iterable(grant.hidden for grant in every), *denied)
     return _Controls(

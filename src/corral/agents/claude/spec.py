@@ -27,6 +27,7 @@ STREAM_QUIRKS = StreamQuirks(
     tools=policy.TOOLS,
     denied_texts=_REFUSALS,
     edits_calls=True,
+    question_tool=policy.QUESTIONS[0],
 )
 
 
@@ -75,7 +76,9 @@ _HEADLESS = AgentSpec(
         forms=policy.FORMS,
     ),
     supports=launch.SUPPORTS,
-    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    capabilities=(
+        *("tools", "files", "resume", "mcp", "usage", "thinking", "permissions", "questions"),
+    ),
     asks=True,
     tool_call_hook="edit",
     resumes=True,
@@ -118,6 +121,7 @@ _ACP = replace(
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
     package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
+    capabilities=tuple(each for each in _HEADLESS.capabilities if each != "questions"),
     native_schema=None,
     tool_call_hook="decide",
     compile=policy.compile_acp,

@@ -157,6 +157,8 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     hidden = toml_list([*SECRET_ENV, *_NO_GIT])
     lines += ["allow_login_shell=false", f"shell_environment_policy.exclude={hidden}"]
     lines += [*_NO_TRAFFIC, *(f"features.{name}=false" for name in off)]
+    if run.has_person:  # otherwise it asks in plan mode only
+        lines.append("features.default_mode_request_user_input=true")
     if run.model is not None:
         lines.append(f"model={toml_string(run.model)}")
     lines += place.compiled.flags

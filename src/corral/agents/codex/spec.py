@@ -101,7 +101,12 @@ HEADLESS = AgentSpec(
 )
 
 QUIRKS = AcpQuirks(
-    mcp_prefixes=("mcp__",), mcp_from_input=True, errors_without_message_id=True, late_updates=0.1
+    mcp_prefixes=("mcp__",),
+    mcp_from_input=True,
+    errors_without_message_id=True,
+    late_updates=0.1,
+    note_key="codex",
+    note_option="None of the above",
 )
 
 ACP = replace(
@@ -120,7 +125,9 @@ ACP = replace(
     # Without session_mode: a mode that writes without asking would bypass the policy.
     supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
     project_files=launch.PROJECT_FILES,
-    capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
+    capabilities=(
+        *("tools", "files", "resume", "mcp", "usage", "thinking", "permissions", "questions"),
+    ),
     native_schema=None,
     own_sandbox=False,  # its commands run only where everything is allowed
     cumulative_usage=False,

@@ -14,6 +14,7 @@ from corral.cli.ui import terminal
 from corral.cli.ui.live_progress import LiveProgress, spinner
 from corral.cli.ui.spans import Line, Span, shorten
 from corral.events import (
+    AgentQuestion,
     Done,
     Error,
     Event,
@@ -21,6 +22,7 @@ from corral.events import (
     Log,
     PermissionDecision,
     PermissionRequest,
+    QuestionAnswer,
     Text,
     ToolResult,
     ToolUse,
@@ -36,6 +38,7 @@ _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 _TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description")
 """Arguments that say what a call without a title does, the best first."""
 LONGEST_TITLE = 100
+_UNANSWERED = ("declined", "no_person", "timeout")
 SLOW_CALL = 1_000
 """Milliseconds from which the duration of a tool call is printed."""
 
@@ -132,24 +135,31 @@ class Progress(LiveProgress):
                 self._show_warning(event)
             case Log():
                 self.print_line(f"  {shorten(event.text, 200)}")
-            case PermissionRequest() | PermissionDecision() if self.answer_with:
-                self._show_permission(event)
+            case PermissionRequest() | PermissionDecision() | AgentQuestion() | QuestionAnswer():
+                self._show_request(event)
             case _:
                 pass
 
-    def _show_permission(self, event: PermissionRequest | PermissionDecision) -> None:
+    def _show_request(
+        self, event: PermissionRequest | PermissionDecision | AgentQuestion | QuestionAnswer
+    ) -> None:
         """Say how to answer a request, unless the policy has decided at once."""
+        if isinstance(event, QuestionAnswer) and event.outcome in _UNANSWERED:
+            self.print_line(f"! a question was not answered: {event.reason}")
+        if not self.answer_with:
+            return
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting, self._activity = None, "thinking"
-        if isinstance(event, PermissionDecision):
+        if isinstance(event, PermissionDecision | QuestionAnswer):
             return
-        title = shorten(event.title or "a tool call", LONGEST_TITLE)
+        lines = _how_to_answer(event, self.answer_with)
+        waits = "permission" if isinstance(event, PermissionRequest) else "an answer"
 
         def show() -> None:
-            self._activity = f"waiting for permission: {title}"
-            self.print_line(f"? {title}")
-            self.print_line(f"  answer with: {self.answer_with} (or --deny)")
+            self._activity = f"waiting for {waits}: {lines[0].removeprefix('? ')}"
+            for line in lines:
+                self.print_line(line)
 
         self._waiting = asyncio.get_running_loop().call_later(WAITS_FOR_A_PERSON, show)
 
@@ -190,6 +200,9 @@ class Progress(LiveProgress):
         for call in done.denied:
             why = f": {call.reason}" if call.reason else ""
             self.print_line(f"denied   {shorten(call.title or call.name, LONGEST_TITLE)}{why}")
+        for asked in done.questions:
+            answer = asked.answer or f"({asked.outcome.replace('_', ' ')})"
+            self.print_line(f"asked    {shorten(asked.text, LONGEST_TITLE)} → {answer}")
         self.print_line(" · ".join(_describe_end(done)))
         if done.resume_token and resume:
             self.print_line(f"resume with --resume {done.resume_token}")
@@ -213,6 +226,20 @@ def describe_call(call: ToolUse, cwd: str = "") -> str:
         found += [text for name in _TELLING if isinstance(text := given.get(name), str) and text]
         title = " ".join([call.name, *found[:1]])
     return title.replace(f"{cwd}{os.sep}", "") if cwd else title
+
+
+def _how_to_answer(event: PermissionRequest | AgentQuestion, command: str) -> list[str]:
+    """The request, the options of a question, and the command that answers."""
+    if isinstance(event, PermissionRequest):
+        title, choices = event.title or "a tool call", list[str]()
+    else:
+        from corral.question_replies import text_of
+
+        title, command = text_of(event), f'{command.removesuffix("--allow")}"TEXT"'
+        options = event.fields[0].options if len(event.fields) == 1 else ()
+        choices = [f"  {number}. {each.label}" for number, each in enumerate(options, 1)]
+    answer = f"  answer with: {command} (or --deny)"
+    return [f"? {shorten(title, LONGEST_TITLE)}", *choices, answer]
 
 
 def _is_pipe(descriptor: int) -> bool:

@@ -1,4 +1,5 @@
-"""Permission questions to the person at the terminal, answered with one key.
+"""Permission questions to the person at the terminal, answered with one key. Questions of the agent
+are in ``question_prompt``.
 
 The question shows all that would happen (``permission_view``). Each line starts with a bar, so that
 no text can imitate a line of corral. What does not fit on the screen is shown in pages, and can be
@@ -14,11 +15,15 @@ import sys
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from corral.cli.ui import terminal
 from corral.cli.ui.permission_view import details
 from corral.cli.ui.spans import Line, Span, plain
-from corral.events import Decision, PermissionRequest
+from corral.events import AgentQuestion, Decision, PermissionRequest
+
+if TYPE_CHECKING:
+    from corral.question_replies import AnswerLike
 
 _ANSWERS: dict[str, Decision] = {
     "y": "allow_once",
@@ -55,31 +60,36 @@ class TerminalAsker:
         self._paused = paused
         self._cwd = os.fspath(cwd or ".")
 
-    async def __call__(self, request: PermissionRequest) -> Decision:
+    async def __call__(self, request: PermissionRequest | AgentQuestion) -> AnswerLike:
         try:
-            return await self._ask(request)
+            if isinstance(request, PermissionRequest):
+                return await self._ask(request)
+            from corral.cli.ui.question_prompt import ask_person
+
+            with self._paused():
+                return await ask_person(request)
         except asyncio.CancelledError as end:
             if end.args:  # somebody else was first: the message says who
-                _write(f"{end.args[0]}\n")
+                write(f"{end.args[0]}\n")
             raise
 
     async def _ask(self, request: PermissionRequest) -> Decision:
         with self._paused(), _single_keys():
             columns, rows = terminal.size(sys.stderr)
             pages = Pages(lines_of(request, columns, self._cwd), rows)
-            _write("\n" + pages.first())  # an answer may have left the cursor within a line
+            write("\n" + pages.first())  # an answer may have left the cursor within a line
             await asyncio.sleep(SETTLE)
-            _drop_typed()
-            _write(pages.prompt())
+            drop_typed()
+            write(pages.prompt())
             async for typed in _keys():
                 answer = _ANSWERS.get(typed)
                 if typed == "v" and pages.more:
-                    _write("v\n" + pages.next() + pages.prompt())
+                    write("v\n" + pages.next() + pages.prompt())
                 elif answer in ("deny", "cancel") or (answer is not None and not pages.more):
-                    _write(f"{_CONFIRMED[answer]}\n")
+                    write(f"{_CONFIRMED[answer]}\n")
                     return answer
                 else:
-                    _write("\n" + pages.prompt())
+                    write("\n" + pages.prompt())
         return "deny"  # the terminal was closed
 
 
@@ -146,7 +156,7 @@ def wrap(line: str, room: int) -> list[str]:
     return [*parts, part]
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     """Write lines of corral's own, and texts that were cleaned."""
     stream = terminal.raw_stderr()
     stream.write(text)
@@ -175,7 +185,7 @@ def _single_keys() -> Generator[None]:
                 termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _drop_typed() -> None:
+def drop_typed() -> None:
     """Input that was typed before the question must not answer it."""
     with contextlib.suppress(ImportError):
         import termios

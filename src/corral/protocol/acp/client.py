@@ -10,7 +10,9 @@ One ``AcpClient`` is one agent process with any number of sessions. The caller
 - ``Send``: write these bytes to the agent's stdin;
 - ``Emit``: raw events of one session, or of the process where ``session_id`` is ``None``;
 - ``AcpPermissionRequest``: the agent asks for permission; reply with ``answer_permission``;
-- ``PermissionWithdrawn``: that request needs no reply any more;
+- ``AcpQuestion``: the agent asks a person (``elicitation/create``); reply with
+  ``answer_question``;
+- ``PermissionWithdrawn``: that request or question needs no reply any more;
 - ``FileRequest``: the agent asks for a file; reply with ``answer_file_request`` or
   ``reject_file_request``;
 - ``CallFinished``: one of our calls got its reply, or will never get one.
@@ -32,6 +34,7 @@ States of a session:
 
 States of a permission request: *open* from ``AcpPermissionRequest`` until ``answer_permission``,
 ``cancel``, the end of the turn or the end of the process. An answer that comes later is ignored.
+Questions have the same states; the agent can also take one back (``$/cancel_request``).
 
 Guarantees:
 
@@ -56,7 +59,7 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 
 from corral.errors import ConfigError
-from corral.events import Decision, Error, Log, ToolUse, Unknown, Vendor
+from corral.events import AgentQuestion, Decision, Error, Log, ToolUse, Unknown, Vendor
 from corral.protocol import jsonrpc
 from corral.protocol.acp import methods
 from corral.protocol.acp.conversation import AcpConversation
@@ -67,10 +70,11 @@ from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
 from corral.protocol.lines import MAX_LINE_SIZE
 from corral.protocol.ndjson import RawEvent
-from corral.values import Json, JsonObject, McpServer
+from corral.values import Json, JsonObject, McpServer, as_object, as_text, text_or_none
 
 FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
 RESOURCE_NOT_FOUND = -32002
+REQUEST_CANCELLED = -32800
 
 
 SentCall: TypeAlias = tuple[int, bytes]
@@ -117,6 +121,14 @@ class AcpPermissionRequest(msgspec.Struct, frozen=True):
                 return None
 
 
+class AcpQuestion(msgspec.Struct, frozen=True):
+    session_id: str
+    request_id: Id
+    question: AgentQuestion
+    schema: Json
+    """The form as the agent sent it."""
+
+
 class PermissionWithdrawn(msgspec.Struct, frozen=True):
     session_id: str
     request_id: Id
@@ -138,7 +150,13 @@ class CallFinished(msgspec.Struct, frozen=True):
 
 
 Command: TypeAlias = (
-    Send | Emit | AcpPermissionRequest | PermissionWithdrawn | FileRequest | CallFinished
+    Send
+    | Emit
+    | AcpPermissionRequest
+    | AcpQuestion
+    | PermissionWithdrawn
+    | FileRequest
+    | CallFinished
 )
 
 
@@ -161,6 +179,7 @@ class AcpClient:
         self._call_sessions: dict[int, str] = {}
         """Call id → session id, for our calls that belong to one session."""
         self._permission_requests: dict[Id, AcpPermissionRequest] = {}
+        self._questions: dict[Id, AcpQuestion] = {}
         self._file_requests: set[Id] = set()
 
     @property
@@ -250,7 +269,26 @@ class AcpClient:
         ]:
             out += self.answer_permission(ask.request_id, None)
             out.append(PermissionWithdrawn(session_id, ask.request_id))
+        for asked in [each for each in self._questions.values() if each.session_id == session_id]:
+            out += self.answer_question(asked.request_id, None, stop=True)
+            out.append(PermissionWithdrawn(session_id, asked.request_id))
         return out
+
+    def answer_question(
+        self, request_id: Id, answers: Mapping[str, Json] | None, *, stop: bool = False
+    ) -> list[Command]:
+        """Reply with the answers to a question; without, it is declined, or cancelled if the turn
+        is to ``stop``. Returns nothing if the question is not open any more."""
+        from corral.protocol.question_forms import schema_answers
+
+        asked = self._questions.pop(request_id, None)
+        if asked is None:
+            return []
+        reply: JsonObject = {"action": "cancel" if stop else "decline"}
+        if answers is not None:
+            content = schema_answers(asked.schema, answers, self.quirks.note_fields)
+            reply = {"action": "accept", "content": content}
+        return [Send(jsonrpc.result(request_id, reply))]
 
     def answer_permission(self, request_id: Id, option_id: str | None) -> list[Command]:
         """Reply with the chosen option, or with *cancelled* for ``None``. Returns nothing if the
@@ -312,11 +350,9 @@ class AcpClient:
         out = self._handle_messages(self._peer.end())
         for conversation in self._conversations.values():
             conversation.abandon_turn(_session_events(out, conversation.session_id))
-        out += [
-            PermissionWithdrawn(ask.session_id, ask.request_id)
-            for ask in self._permission_requests.values()
-        ]
-        self._permission_requests.clear()
+        for pending in (self._permission_requests, self._questions):
+            out += [PermissionWithdrawn(ask.session_id, id) for id, ask in pending.items()]
+            pending.clear()
         self._file_requests.clear()
         for failure in self._peer.fail_pending(message):
             session_id = self._call_sessions.pop(failure.id, None)
@@ -390,21 +426,25 @@ class AcpClient:
         out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
 
     def _withdraw_permissions(self, session_id: str, out: list[Command]) -> None:
-        """The turn is over: its permission requests need no reply any more."""
-        for ask in [
-            ask for ask in self._permission_requests.values() if ask.session_id == session_id
-        ]:
-            del self._permission_requests[ask.request_id]
-            out.append(PermissionWithdrawn(session_id, ask.request_id))
+        """The turn is over: its permission requests and questions need no reply any more."""
+        for pending in (self._permission_requests, self._questions):
+            for request_id in [id for id, ask in pending.items() if ask.session_id == session_id]:
+                del pending[request_id]
+                out.append(PermissionWithdrawn(session_id, request_id))
 
     def _handle_call(self, call: Call, out: list[Command]) -> None:
-        if call.id in self._permission_requests or call.id in self._file_requests:
+        if any(
+            call.id in pending
+            for pending in (self._permission_requests, self._questions, self._file_requests)
+        ):
             # The reply could not be distinguished from the reply to the first request.
             message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
             _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
         elif call.method == "session/request_permission":
             self._handle_permission_request(call, out)
+        elif call.method == "elicitation/create" and _session_id_in(call.params) is not None:
+            self._handle_question(call, as_object(call.params), out)
         elif call.method in FILE_METHODS and (
             self.quirks.calls_unoffered_fs or self._offer.covers(call.method)
         ):
@@ -433,8 +473,39 @@ class AcpClient:
         self._permission_requests[call.id] = ask
         out.append(ask)
 
+    def _handle_question(self, call: Call, params: JsonObject, out: list[Command]) -> None:
+        """A form is passed on. A page that is to be opened is declined."""
+        from corral.protocol.question_forms import schema_fields
+
+        if params.get("mode") not in (None, "form"):
+            out.append(Send(jsonrpc.result(call.id, {"action": "decline"})))
+            return
+        session_id, schema = as_text(params.get("sessionId")), params.get("requestedSchema")
+        question = AgentQuestion(
+            str(call.id),
+            title=as_text(params.get("message")),
+            fields=schema_fields(schema, self.quirks.note_fields),
+            call_id=text_or_none(params.get("toolCallId")),
+        )
+        self._count_update(session_id)
+        asked = self._questions[call.id] = AcpQuestion(session_id, call.id, question, schema)
+        out.append(asked)
+
+    def _handle_taken_back(self, request_id: Json, out: list[Command]) -> bool:
+        """The agent took a question back. Whether it was open."""
+        asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
+        if asked is None:
+            return False
+        out.append(Send(jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")))
+        out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
+        return True
+
     def _handle_notification(self, note: Notification, out: list[Command]) -> None:
         session_id = _session_id_in(note.params)
+        if note.method == "$/cancel_request" and self._handle_taken_back(
+            as_object(note.params).get("requestId"), out
+        ):
+            return
         items = _session_events(out, session_id)
         match note.method, note.params:
             case "session/update", {"update": update} if session_id is not None:

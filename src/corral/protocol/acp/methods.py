@@ -103,6 +103,8 @@ class Offer(msgspec.Struct, frozen=True):
 
     read_files: bool = False
     write_files: bool = False
+    questions: bool = False
+    """A person answers forms."""
 
     def covers(self, method: str) -> bool:
         return (self.read_files and method == "fs/read_text_file") or (
@@ -111,11 +113,13 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def initialize_params(offer: Offer, name: str, version: str) -> JsonObject:
+    questions: JsonObject = {"elicitation": {"form": {}}} if offer.questions else {}
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "clientCapabilities": {
             "fs": {"readTextFile": offer.read_files, "writeTextFile": offer.write_files},
             "terminal": False,
+            **questions,
         },
         "clientInfo": {"name": name, "version": version},
     }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from corral.events import ToolKind
+
+if TYPE_CHECKING:
+    from corral.protocol.question_forms import NoteFields
 
 
 class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +82,22 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """Calls ``fs/*`` although it was not offered. The calls are passed to the caller anyway."""
     uses_client_files: bool = False
     """Its file tools call ``fs/*`` if that is offered, instead of opening the file."""
+    note_key: str = ""
+    """The key in ``_meta`` under which a property of a form says that it is the text beside the
+    options of another one (``NoteFields``)."""
+    note_option: str = ""
+    """The option that stands for such a text."""
     command_prefixes: tuple[str, ...] = ()
     """Prefixes by which the agent takes a prompt for one of its own commands."""
     command_escape: str = ""
     """Text put before such a prompt so that it is not taken for a command."""
+
+    @property
+    def note_fields(self) -> NoteFields | None:
+        """Made when a form comes."""
+        from corral.protocol.question_forms import NoteFields
+
+        return NoteFields(self.note_key, self.note_option) if self.note_key else None
 
 
 DEFAULT_QUIRKS = AcpQuirks()

@@ -15,6 +15,7 @@ States of the turn:
 - *running*: the ``init`` frame came. Text, thinking, tool calls and results follow;
 - *waiting for permission*: ``open_requests`` is not empty. The agent pauses that tool call until
   ``answer`` is written, or withdraws the request;
+- *waiting for a person*: the same for ``open_questions`` and ``answer_question``;
 - *interrupted*: after ``interrupt``, or after ``answer`` with ``stop``. Tool calls that were not
   executed count as cancelled;
 - *ended*: the ``result`` frame became a ``TurnEnd``. With sub-agents running in the background an
@@ -31,8 +32,8 @@ What the real programs do, and what follows from it:
 - Denied, hidden and cancelled tools differ only in details of their result.
 
 Guarantees: nothing here waits or does I/O; a permission request is emitted once and is in
-``open_requests`` until it is answered or withdrawn; control requests other than permission
-requests get an error reply.
+``open_requests`` until it is answered or withdrawn, and so are questions; other control requests
+get an error reply.
 
 Crash of the agent: the caller sees the end of stdout without a ``TurnEnd`` and reports the exit.
 No state here needs cleanup.
@@ -40,15 +41,17 @@ No state here needs cleanup.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from corral.events import (
+    AgentQuestion,
     Init,
     Log,
     PermissionDecision,
     PermissionRequest,
+    QuestionAnswer,
     Text,
     Thinking,
     ToolKind,
@@ -96,6 +99,16 @@ class StreamPermissionRequest(msgspec.Struct, frozen=True):
     own: bool
 
 
+class StreamQuestion(msgspec.Struct, frozen=True):
+    """A question of the agent, with what is needed to answer it."""
+
+    request_id: str
+    call_id: str | None
+    body: JsonObject
+    """The input of the tool, or the schema of an MCP server's form."""
+    from_tool: bool
+
+
 class StreamJsonClient:
     """The state of one turn. ``translate`` is for an ``NdjsonStream`` of ``frames.Frames``."""
 
@@ -119,6 +132,8 @@ class StreamJsonClient:
         self._model_usage: dict[str, frames.ModelUsage] = {}
         self.open_requests: dict[str, StreamPermissionRequest] = {}
         """Permission requests without an answer, by id."""
+        self.open_questions: dict[str, StreamQuestion] = {}
+        """Questions without an answer, by id."""
         self.replies: list[bytes] = []
         """Lines to write to the agent now. The caller removes them."""
 
@@ -168,6 +183,26 @@ class StreamJsonClient:
             verdict = {"behavior": "deny", "message": message, "interrupt": stop}
         self._interrupted = self._interrupted or stop
         return _success_reply(ask.request_id, verdict)
+
+    def answer_question(
+        self, asked: StreamQuestion, answers: Mapping[str, Json] | None, *, message: str, stop: bool
+    ) -> bytes:
+        """The line that answers a question; without ``answers`` it is declined, with ``message``.
+        ``stop`` also ends the turn."""
+        from corral.protocol.question_forms import choice_answers, schema_answers
+
+        self.open_questions.pop(asked.request_id, None)
+        self._interrupted = self._interrupted or stop
+        if not asked.from_tool:
+            reply: JsonObject = {"action": "cancel" if stop else "decline"}
+            if answers is not None:
+                reply = {"action": "accept", "content": schema_answers(asked.body, answers)}
+        elif answers is None:
+            reply = {"behavior": "deny", "message": message, "interrupt": stop}
+        else:
+            given = {**asked.body, "answers": choice_answers(answers)}
+            reply = {"behavior": "allow", "updatedInput": given}
+        return _success_reply(asked.request_id, reply)
 
     def _handle_stream_event(self, frame: frames.StreamEventFrame, items: list[RawEvent]) -> None:
         event, parent = frame.event, frame.parent_tool_use_id
@@ -301,6 +336,11 @@ class StreamJsonClient:
 
     def _handle_control_request(self, frame: frames.ControlRequest, items: list[RawEvent]) -> None:
         request = frame.request
+        if request.subtype == "elicitation" or (
+            request.subtype == "can_use_tool" and request.tool_name == self._quirks.question_tool
+        ):
+            self._handle_question(frame.request_id, request, items)
+            return
         if request.subtype != "can_use_tool":
             self.replies.append(_error_reply(frame.request_id, f"{request.subtype} is not offered"))
             return
@@ -311,6 +351,29 @@ class StreamJsonClient:
             ask = msgspec.structs.replace(ask, paths=(*ask.paths, request.blocked_path))
         self.open_requests[frame.request_id] = ask
         items.append(event)
+
+    def _handle_question(
+        self, id: str, request: frames.ControlRequestBody, items: list[RawEvent]
+    ) -> None:
+        from corral.protocol.question_forms import choice_fields, schema_fields
+
+        from_tool = request.subtype == "can_use_tool"
+        body = as_object(request.input if from_tool else request.requested_schema)
+        asked = StreamQuestion(id, request.tool_use_id, body, from_tool)
+        if not from_tool and request.mode not in (None, "form"):  # a page that is to be opened
+            self.replies.append(_success_reply(id, {"action": "decline"}))
+            return
+        fields = choice_fields(body.get("questions")) if from_tool else schema_fields(body)
+        self.open_questions[id] = asked
+        items.append(
+            AgentQuestion(
+                id,
+                title=request.message,
+                fields=fields,
+                call_id=request.tool_use_id,
+                source=request.mcp_server_name,
+            )
+        )
 
     def _permission_request(
         self, request_id: str, name: str, call_id: str | None, given: Json
@@ -346,6 +409,8 @@ class StreamJsonClient:
     def _handle_cancel(self, frame: frames.ControlCancel, items: list[RawEvent]) -> None:
         if self.open_requests.pop(frame.request_id, None) is not None:
             items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
+        elif self.open_questions.pop(frame.request_id, None) is not None:
+            items.append(QuestionAnswer(frame.request_id, "cancelled", reason="the agent"))
 
     def _handle_response(self, frame: frames.ControlResponse, items: list[RawEvent]) -> None:
         if frame.response.subtype == "error":

@@ -181,6 +181,10 @@ class ControlRequestBody(msgspec.Struct):
     tool_use_id: str | None = None
     input: Json = None
     blocked_path: str | None = None
+    mcp_server_name: str | None = None
+    message: str = ""
+    mode: str | None = None
+    requested_schema: Json = None
 
 
 class ControlRequest(msgspec.Struct, tag_field="type", tag="control_request"):

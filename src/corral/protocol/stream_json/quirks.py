@@ -30,3 +30,6 @@ class StreamQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a permission request may change the input of the call."""
     reports_session_total: bool = False
     """Reports one total for the session, cached tokens included, and no usage by model."""
+    question_tool: str = ""
+    """The tool with which the model asks a person. Its permission request has the questions, and
+    the answer to that request has the answers."""

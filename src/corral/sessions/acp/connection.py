@@ -68,6 +68,7 @@ from corral.events import (
     FileChange,
     PermissionDecision,
     PermissionRequest,
+    QuestionAnswer,
     Text,
     Thinking,
     ToolUse,
@@ -77,6 +78,7 @@ from corral.policy import Action
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
+    AcpQuestion,
     CallFinished,
     Command,
     Emit,
@@ -118,6 +120,7 @@ from corral.version import __version__
 _log = logging.getLogger("corral.sessions")
 
 if TYPE_CHECKING:
+    from corral.question_replies import QuestionReply
     from corral.sessions.acp.client_files import ClientFiles
     from corral.sessions.metering import Meter
 
@@ -175,6 +178,8 @@ class AcpSession:
         self._questions = PermissionQuestions(rules.broker, self._emit, set())
         # A question that waits for a person must not keep a dropped session's process alive.
         self._connection = weakref.WeakMethod(carry_out)
+        self._asked: set[str] = set()
+        """Ids of questions, to tell them from permission requests."""
         self._granted_reads: set[str] = set()
         """Paths that a person let the agent read."""
         self._granted_writes: set[str] = set()
@@ -201,9 +206,19 @@ class AcpSession:
         named = (*call.paths, *named_paths(call.name, call.kind, call.input))
         self._questions.put(Question(request, action, named, partial(self._reply, ask)))
 
+    def handle_question(self, asked: AcpQuestion) -> None:
+        """The agent asks a person."""
+        self._asked.add(asked.question.request_id)
+        self._emit(asked.question)
+        self._questions.put_question(asked.question, partial(self._answer_question, asked))
+
     def handle_withdrawal(self, withdrawn: PermissionWithdrawn) -> None:
         request_id = str(withdrawn.request_id)
-        if self._questions.withdraw(request_id):
+        if not self._questions.withdraw(request_id):
+            return
+        if request_id in self._asked:
+            self._emit(QuestionAnswer(request_id, "cancelled", reason="the agent"))
+        else:
             self._emit(PermissionDecision(request_id, "cancel", "agent"))
 
     def serve(self, request: FileRequest) -> None:
@@ -278,6 +293,12 @@ class AcpSession:
             # An agent that may always do it asks no more, and paths and rules are not judged.
             decision = "allow_once"
         self._carry_out(self._acp.answer_permission(ask.request_id, ask.option_for(decision)))
+
+    def _answer_question(self, asked: AcpQuestion, reply: QuestionReply) -> None:
+        if reply.outcome == "cancelled":
+            self._carry_out(self._acp.cancel(self.session_id))
+        answers = reply.answers if reply.outcome == "answered" else None
+        self._carry_out(self._acp.answer_question(asked.request_id, answers))
 
     def _remember_files(self, call: ToolUse, decision: Decision) -> None:
         """What a person allowed: the agent may ask us to read or write these files next."""
@@ -361,7 +382,7 @@ class Connection:
         )
         run = prepared.run
         try:
-            offer = Offer(read_files=run.allow_file_reads, write_files=run.allow_file_writes)
+            offer = Offer(run.allow_file_reads, run.allow_file_writes, questions=run.has_person)
             settled = await self.call(
                 self._acp.initialize(offer, version=__version__), self.handshake_timeout
             )
@@ -653,8 +674,8 @@ class Connection:
                     self._write(command.data)
                 case Emit():
                     self._deliver(command)
-                case AcpPermissionRequest() | PermissionWithdrawn():
-                    self._pass_permission(command)
+                case AcpPermissionRequest() | AcpQuestion() | PermissionWithdrawn():
+                    self._pass_request(command)
                 case FileRequest():
                     self._serve(command)
                 case CallFinished():
@@ -662,12 +683,18 @@ class Connection:
                         self._calls[command.id] = command
         self.wake()
 
-    def _pass_permission(self, command: AcpPermissionRequest | PermissionWithdrawn) -> None:
+    def _pass_request(
+        self, command: AcpPermissionRequest | AcpQuestion | PermissionWithdrawn
+    ) -> None:
         session = self._sessions.get(command.session_id)
         if session is None:
+            if isinstance(command, AcpQuestion):
+                self._carry_out(self._acp.answer_question(command.request_id, None))
             return
         if isinstance(command, AcpPermissionRequest):
             session.handle_permission_request(command)
+        elif isinstance(command, AcpQuestion):
+            session.handle_question(command)
         else:
             session.handle_withdrawal(command)
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.agents.spec import Ending, Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
-from corral.events import PermissionDecision, PermissionRequest
+from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
 from corral.options import check_prompt
 from corral.policy import Action
 from corral.protocol.named_paths import named_paths
@@ -42,8 +42,13 @@ from corral.system.process.tree import ProcessRegistry
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
-    from corral.protocol.stream_json.client import StreamJsonClient, StreamPermissionRequest
+    from corral.protocol.stream_json.client import (
+        StreamJsonClient,
+        StreamPermissionRequest,
+        StreamQuestion,
+    )
     from corral.protocol.stream_json.quirks import StreamQuirks
+    from corral.question_replies import QuestionReply
     from corral.sessions.backends.command_hook import HookedCalls
     from corral.sessions.metering import Meter
     from corral.sessions.wire_judge import WireJudge
@@ -228,7 +233,13 @@ class StreamBackend:
                 if ask is not None:
                     questions.put(_question(ask, item, control, weakref.WeakMethod(self._write)))
                     self._move_decisions(out)
-            elif isinstance(item, PermissionDecision):  # the agent took its question back
+            elif isinstance(item, AgentQuestion):
+                asked = control.open_questions.get(item.request_id)
+                if asked is not None:
+                    answer = _question_reply(asked, control, weakref.WeakMethod(self._write))
+                    questions.put_question(item, answer)
+                    self._move_decisions(out)
+            elif isinstance(item, PermissionDecision | QuestionAnswer):  # the agent took it back
                 questions.withdraw(item.request_id)
         for reply in control.replies:
             self._write(reply)
@@ -371,6 +382,24 @@ class StreamBackend:
         item = agent.read_stderr(line) if agent.read_stderr else None
         if item is not None:
             self.emit(item)
+
+
+def _question_reply(
+    asked: StreamQuestion,
+    control: StreamJsonClient,
+    write: weakref.WeakMethod[Callable[[bytes], None]],
+) -> Callable[[QuestionReply], None]:
+    def reply(given: QuestionReply) -> None:
+        data = control.answer_question(
+            asked,
+            given.answers if given.outcome == "answered" else None,
+            message=given.refusal,
+            stop=given.outcome == "cancelled",
+        )
+        if (send := write()) is not None:
+            send(data)
+
+    return reply
 
 
 def _question(

@@ -17,7 +17,8 @@ One connection carries one request, as a line of JSON, and its response:
 * ``Accepted`` when the prompt is about to be sent to the agent. Before it, a caller may repeat a
   request whose connection was lost; after it, it must not;
 * events, each as ``corral.events.to_json`` writes it;
-* ``Question`` for each permission request, which the caller answers with an ``Answer``;
+* ``Question`` for each permission request and question of the agent, which the caller answers with
+  an ``Answer``;
 * ``End``, with the error if the request was rejected, else with the result.
 
 A prompt with a schema may take several turns, until the answer fits: the events of all of them are
@@ -31,18 +32,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from corral.errors import ConfigError, ProcessFailed, StorageFailed, from_event
-from corral.events import Decision, Error, Event, PermissionRequest, from_json
+from corral.events import AgentQuestion, Error, Event, PermissionRequest, from_json
 from corral.result import Result
 from corral.sessions.warm.names import WarmFiles
 from corral.system import paths
 from corral.system.process import daemon
 from corral.values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from corral.question_replies import AnswerLike
 
 MAX_LINE = 1 << 28
 """Bytes of one message."""
@@ -56,7 +60,7 @@ STARTS = 3
 IDLE_SECONDS = 1800.0
 """The default idle limit."""
 
-Ask = Callable[[PermissionRequest], Awaitable[Decision]]
+Ask: TypeAlias = "Callable[[PermissionRequest | AgentQuestion], Awaitable[AnswerLike]]"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,7 +97,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.question"):
     number: int
-    request: PermissionRequest
+    request: PermissionRequest | AgentQuestion
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.end"):
@@ -106,7 +110,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corr
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="answer"):
     number: int
-    decision: Decision
+    given: str | dict[str, Json] | None
+    """A decision, or the answer to a question."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag_field="type", tag="cancel"):
@@ -214,11 +219,12 @@ class WarmTurn:
             case Waiting():
                 self._on_waiting()
             case Question():
-                decision: Decision = "deny"
+                given: AnswerLike = "deny"
                 if self._ask is not None:
-                    decision = await self._ask(message.request)
+                    given = await self._ask(message.request)
                 if self._writer is not None:
-                    _send(self._writer, Answer(number=message.number, decision=decision))
+                    given = dict(given) if isinstance(given, Mapping) else given
+                    _send(self._writer, Answer(number=message.number, given=given))
             case _:
                 pass
 

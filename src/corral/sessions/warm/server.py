@@ -34,12 +34,13 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from corral.agents import registry
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost
-from corral.events import Decision, PermissionRequest, to_json
+from corral.events import AgentQuestion, PermissionRequest, to_json
 from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import PromptKwargs
@@ -62,6 +63,8 @@ from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, logs, paths
 from corral.values import Json
 
+Given: TypeAlias = str | dict[str, Json] | None
+"""A decision, or the answer to a question."""
 _incoming: msgspec.json.Decoder[Answer | Cancel] = msgspec.json.Decoder(Answer | Cancel)
 
 
@@ -79,7 +82,7 @@ class _Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._answers: dict[int, asyncio.Future[Decision]] = {}
+        self._answers: dict[int, asyncio.Future[Given]] = {}
         self._turn: Turn | None = None
         self._is_cancelled = False
         self.is_gone = False
@@ -107,11 +110,11 @@ class _Connection:
             except ConnectionError:
                 self._lose()
 
-    async def ask(self, request: PermissionRequest) -> Decision:
+    async def ask(self, request: PermissionRequest | AgentQuestion) -> Given:
         if self.is_gone:
             return "cancel"
         number = len(self._answers) + 1
-        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         self.send(Question(number=number, request=request))
         return await answer
@@ -124,7 +127,7 @@ class _Connection:
                 if isinstance(message, Cancel):
                     self.cancel()
                 elif message.number in self._answers:
-                    self._decide(self._answers[message.number], message.decision)
+                    self._decide(self._answers[message.number], message.given)
         self._lose()
 
     def cancel(self) -> None:
@@ -139,9 +142,9 @@ class _Connection:
         self.cancel()
 
     @staticmethod
-    def _decide(answer: asyncio.Future[Decision], decision: Decision) -> None:
+    def _decide(answer: asyncio.Future[Given], given: Given) -> None:
         if not answer.done():
-            answer.set_result(decision)
+            answer.set_result(given)
 
     async def close(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -321,7 +324,7 @@ class _Server:
         fs.write_atomically(self._files.meta, msgspec.json.encode(stored))
         return session, {}
 
-    async def _ask(self, request: PermissionRequest) -> Decision:
+    async def _ask(self, request: PermissionRequest | AgentQuestion) -> Given:
         return await self._current.ask(request) if self._current is not None else "deny"
 
 
