@@ -12,6 +12,7 @@ import msgspec
 
 from corral import live
 from corral.cli.answer import answer
+from corral.cli.budget import budget
 from corral.cli.options import JSON, completing
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -233,6 +234,7 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
 
 
 command.add_command(answer)
+command.add_command(budget)
 
 
 def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:

@@ -213,6 +213,7 @@ async def _run_in_memory(
             cwd=cwd,
             folder=str(request.folder),
             cancel=started.cancel,
+            budget=started,
         ):
             output = await started.drive()
     return result_from_output(request.run_id, output, request.folder)

@@ -23,6 +23,12 @@ async def add_budget(
     )
 
 
+async def exists(run: str, *, db: str | None = None) -> bool:
+    """Whether the database has such a run or batch."""
+    found = await with_client(find(db), lambda client: client.list_workflows(ids=[run]))
+    return bool(found) and found[0].name in (RUN_WORKFLOW, BATCH_WORKFLOW)
+
+
 def _add(client: Client, database: Database, run: str, amounts: Raise, is_total: bool) -> Budget:
     found = client.list_workflows(ids=[run])
     if not found or found[0].name not in (RUN_WORKFLOW, BATCH_WORKFLOW):

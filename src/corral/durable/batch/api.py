@@ -340,6 +340,7 @@ class Batch(Generic[T_co]):
             if options.results is not None:
                 out = OutputFile(options.results)
                 stack.callback(out.close)
+            runner: MemoryRunner | None = None
             if options.durable:
                 await stack.enter_async_context(api.engine())
                 state = await stack.enter_async_context(
@@ -358,7 +359,8 @@ class Batch(Generic[T_co]):
                 await stack.enter_async_context(runner)
             db = database.find(options.db).shown if options.durable else None
             cwd = str(spec.workspace)
-            with executor.published("batch", spec.name, title=self._prompt, cwd=cwd, db=db):
+            title, own = self._prompt, runner
+            with executor.published("batch", spec.name, title=title, cwd=cwd, db=db, budget=own):
                 await self._run(spec, state, out)
         await self._notify(cwd, db)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from corral.durable.batch.tasks import BatchTask
+from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.memory_runner import NodeRunner
 from corral.pipelines.graph import Graph
@@ -93,6 +94,14 @@ class MemoryRunner:
         except Exception as error:  # a bug or a full disk must fail only this task
             return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
         return message.outcome if isinstance(message, Ended) else failed("the task did not end")
+
+    def add_budget(
+        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
+    ) -> None:
+        """Raise the limits of the batch by these amounts. Raises ``ConfigError``."""
+        if self.budget is None:
+            raise ConfigError("the batch has no budget")
+        self.budget.add(cost=cost, tokens=tokens, calls=calls)
 
     async def finished(self) -> list[tuple[str, Outcome]]:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +45,8 @@ from corral.values import JsonObject, is_object, slug
 
 if TYPE_CHECKING:
     from corral.live.publisher import Entry
+    from corral.sessions.budget import Budget
+    from corral.values import BudgetState
 
 SWEEP = 1.0
 """Seconds between two checks for dead executors."""
@@ -84,10 +86,11 @@ def published(
     db: str | None = None,
     folder: str = "",
     cancel: Callable[[], None] | None = None,
+    budget: Raisable | None = None,
 ) -> Generator[None]:
     """Within the block other processes can see the run, from ``PUBLISH_AFTER`` seconds on: a short
     one costs nothing. ``cancel`` is called in this event loop; without it, the run is cancelled
-    through its database."""
+    through its database, and its budget is raised there."""
     loop = asyncio.get_running_loop()
     entries: list[Entry] = []
 
@@ -97,9 +100,21 @@ def published(
 
         command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
         hint = f"corral {command} {name}" if db is not None else "End its process."
-        controls = Controls(loop=loop, cancel=cancel, cancel_hint=hint)
         run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
-        entries.append(current().add(replace(run, since=time.time()), controls))
+        run = replace(run, since=time.time(), budgets=_budgets(budget))
+        controls = Controls(
+            loop=loop,
+            cancel=cancel,
+            add_budget=None if budget is None else raise_budget,
+            cancel_hint=hint,
+        )
+        entries.append(current().add(run, controls))
+
+    def raise_budget(cost: float | None, tokens: int | None, calls: int | None) -> None:
+        if budget is not None:
+            budget.add_budget(cost=cost, tokens=tokens, calls=calls)
+        for entry in entries:
+            entry.update(replace(entry.run, budgets=_budgets(budget)))
 
     timer = loop.call_later(PUBLISH_AFTER, publish)
     try:
@@ -108,6 +123,21 @@ def published(
         timer.cancel()
         for entry in entries:
             entry.close()
+
+
+class Raisable(Protocol):
+    """A run in memory whose budget can be raised."""
+
+    @property
+    def budget(self) -> Budget | None: ...
+
+    def add_budget(
+        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
+    ) -> None: ...
+
+
+def _budgets(run: Raisable | None) -> tuple[BudgetState, ...]:
+    return () if run is None or run.budget is None else run.budget.states()
 
 
 def current() -> Executor:
