@@ -12,6 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from support.browser import WAIT_MS, environment_of, running_browser
 from support.view_server import running_view
 
+from corral.testing import Call, ModelServer, Turn, say
+from corral.values import Json
+
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 
 ACP_AGENT = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -77,6 +80,37 @@ def test_a_permission_is_answered_and_the_agent_goes_on(
             run.terminate()
         assert "[b-once]" in printed
         expect(page.locator(".item.permission").last).to_contain_text("allowed by a person")
+
+
+def test_a_question_is_answered_with_a_button(page: Page, tmp_path: Path, workspace: Path) -> None:
+    home = tmp_path / "home"
+    options: Json = [{"label": "SQLite", "description": "one file"}, {"label": "Postgres"}]
+    ask = Call("ask_user", {"question": "Which database?", "options": options})
+    words = ("--model", "gemini:gemini-2.5-flash", "--remote-answers", "--cwd", workspace, "go")
+    with (
+        running_view(home) as server,
+        ModelServer([Turn(calls=[ask]), say("after")]) as model,
+        subprocess.Popen(
+            corral("run", *words),
+            env={**environment_of(home), **model.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as run,
+    ):
+        try:
+            page.goto(server.address)
+            page.locator("a.run.is-pending").click()
+            card = page.locator(".asks .ask.question")
+            expect(card).to_contain_text("1. SQLite: one file")
+            expect(card.locator("input")).to_have_count(1)
+            card.locator("button", has_text="Postgres").click()
+            expect(card).to_have_count(0, timeout=WAIT_MS)
+            printed, _ = run.communicate(timeout=60)
+        finally:
+            run.terminate()
+        assert printed == "after\n"
+        assert "Postgres" in str(model.requests[-1].tool_results)
 
 
 def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspace: Path) -> None:

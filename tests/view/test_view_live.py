@@ -21,6 +21,7 @@ from corral.run_kwargs import RunKwargs
 from corral.sessions import turn
 from corral.system.clock import time_of_day
 from corral.testing import Call, ModelServer, Turn, fail, say
+from corral.values import Json
 
 pytestmark = pytest.mark.whole_program
 ASK = "ask execute make it"
@@ -182,6 +183,36 @@ async def test_a_person_who_is_the_agent_answers_over_http(tmp_path: Path, works
         assert (await view.post(path, {"text": "Yes, it is."}))[0] == 200
         assert (await task).text == "Yes, it is."
         assert (await view.post(path, {"text": "again"}))[0] == 409
+
+
+async def test_a_question_of_an_agent_is_answered_over_http(
+    tmp_path: Path, workspace: Path, model_server: ModelServer
+) -> None:
+    options: Json = [{"label": "SQLite", "description": "one file"}, {"label": "Postgres"}]
+    ask = Call("ask_user", {"question": "Which database?", "options": options})
+    lane = model_server.lane("view-live-question", [Turn(calls=[ask]), say("done")])
+    run_options: RunKwargs = {"cwd": workspace, "env": model_env(lane), "model": MODELS["gemini"]}
+    with running_view(tmp_path / "corral-home") as view:
+        work = corral.run(None, "go", remote_answers=True, **run_options)
+        task = asyncio.create_task(work)
+        about = await running()
+        detail = await state_of(view, about.id, "waiting_person")
+        (pending,) = detail["pending"]
+        assert (pending["kind"], pending["title"]) == ("question", "Which database?")
+        assert pending["text"] == "Which database?\n1. SQLite: one file\n2. Postgres"
+        assert (pending["choices"], pending["free_text"]) == (["SQLite", "Postgres"], True)
+        path = f"/api/sessions/{about.id}/answer"
+        gate = {"gate": pending["request_id"]}
+        assert (await view.post(path, {"text": " ", **gate}))[0] == 409
+        assert (await view.post(path, {"text": "Postgres", **gate}))[0] == 200
+        result = await task
+        assert result.text == "done"
+        assert [each.answer for each in result.questions] == ["Postgres"]
+        assert (await view.post(path, {"text": "again", **gate}))[0] == 409
+        listed = await view.get(f"/api/sessions/{about.id}/items")
+    shown = str(listed)
+    assert "The agent asks: Which database?" in shown
+    assert 'Answered: "Postgres"' in shown or "Answered: Postgres" in shown
 
 
 async def test_a_run_that_waits_for_a_rate_limit_says_until_when(

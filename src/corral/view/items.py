@@ -350,6 +350,8 @@ def _message_item(item: Item, event: Event) -> Item | None:
             text = f"{event.message}\n{event.hint}" if event.hint else event.message
         case events.Log():
             item.kind, item.status, text = "log", event.level, event.text
+        case events.AgentQuestion() | events.QuestionAnswer():
+            item.kind, text = "log", _question_text(event)
         case events.Vendor():
             text = f"{event.name} {as_json(event.data)}"
         case events.Unknown():
@@ -358,6 +360,17 @@ def _message_item(item: Item, event: Event) -> Item | None:
             return None
     item.text, item.more = plain(text, MAX_LOG), len(text) > MAX_LOG
     return item
+
+
+def _question_text(event: events.AgentQuestion | events.QuestionAnswer) -> str:
+    if isinstance(event, events.AgentQuestion):
+        from corral.question_replies import text_of
+
+        return f"The agent asks: {text_of(event)}"
+    if event.outcome != "answered":
+        return f"No answer ({event.outcome.replace('_', ' ')}): {event.reason or ''}"
+    values = [as_json(value) for value in event.answers.values()]
+    return f"Answered: {', '.join(values) or 'yes'}"
 
 
 def _add_end(item: Item, done: events.Done) -> None:

@@ -42,6 +42,8 @@ def read() -> LiveRuns:
 
 
 def _pending(request: live.Pending, kind: Kind) -> Pending:
+    if request.fields:
+        return _agent_question(request, kind)
     return Pending(
         kind=request.kind,
         run_kind=kind,
@@ -49,6 +51,30 @@ def _pending(request: live.Pending, kind: Kind) -> Pending:
         request_id=request.request_id,
         title=plain(request.title, 500),
         text=plain(as_json(request.input), MAX_INPUT),
+        since=request.since or None,
+        deadline=request.deadline,
+    )
+
+
+def _agent_question(request: live.Pending, kind: Kind) -> Pending:
+    """A question with one field has buttons, unless several options may be chosen."""
+    only = request.fields[0] if len(request.fields) == 1 else None
+    has_buttons = only is not None and not only.multiple
+    lines: list[str] = [] if only is not None else [request.title]
+    for field in request.fields:
+        lines.append(field.text)
+        for number, option in enumerate(field.options, 1):
+            more = f": {option.description}" if option.description else ""
+            lines.append(f"{number}. {option.label}{more}")
+    return Pending(
+        kind="question",
+        run_kind=kind,
+        run_id=request.run,
+        request_id=request.request_id,
+        title=plain(request.title, 500),
+        text=plain("\n".join(lines), MAX_INPUT),
+        choices=[plain(o.label, 500) for o in only.options] if only and has_buttons else [],
+        free_text=only is None or only.free_text or not has_buttons,
         since=request.since or None,
         deadline=request.deadline,
     )

@@ -55,6 +55,8 @@ class Pending(msgspec.Struct, kw_only=True):
     text: str = ""
     """The question; of a permission, its input as text."""
     choices: list[str] = []
+    free_text: bool = False
+    """Whether a text is an answer too, beside the choices."""
     node: str | None = None
     since: float | None = None
     deadline: float | None = None

@@ -33,6 +33,9 @@ NEW_SECONDS = 3.0
 """A log that was written this short a time ago may be of a process that has not reported yet."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~-]*")
 
+PERSON_QUESTION = "question"
+"""The id of the question to an agent that is a person."""
+
 
 def log_path(id: str) -> Path:
     """The log of a session. Raises ``ResumeLost`` if there is no such session."""
@@ -143,7 +146,7 @@ def pending_of(record: store.SessionRecord, live: LiveRuns) -> list[Pending]:
                     kind="question",
                     run_kind="session",
                     run_id=record.meta.id,
-                    request_id="question",
+                    request_id=PERSON_QUESTION,
                     title=record.meta.title,
                     text=plain(prompt, MAX_INPUT),
                     since=record.meta.updated,

@@ -16,7 +16,7 @@ import pytest
 from support.stream_checks import check_stream
 
 from corral import errors
-from corral.events import Decision, Done, Event, PermissionRequest, Text
+from corral.events import AgentQuestion, Decision, Done, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.result import Result, result_from_events
 from corral.sessions.warm import client, names
@@ -128,7 +128,7 @@ async def test_a_permission_request_is_answered_by_the_caller(named: Named) -> N
     asked: list[str] = []
 
     def answering(decision: Decision) -> client.Ask:
-        async def ask(request: PermissionRequest) -> Decision:
+        async def ask(request: PermissionRequest | AgentQuestion) -> Decision:
             asked.append(request.kind)
             return decision
 
@@ -142,7 +142,7 @@ async def test_a_permission_request_is_answered_by_the_caller(named: Named) -> N
 
 
 async def test_a_caller_that_cannot_ask_denies(named: Named) -> None:
-    async def ask(_: PermissionRequest) -> Decision:
+    async def ask(_: PermissionRequest | AgentQuestion) -> Decision:
         return "allow_once"
 
     await named.run("text open", ask=ask)  # the session can ask

@@ -9,7 +9,7 @@ from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError
 from corral.view.calls import Call, Endpoint
 from corral.view.records import AnswerBody, BudgetBody, DecisionBody, Done, TextBody
-from corral.view.session_view import open_session
+from corral.view.session_view import PERSON_QUESTION, open_session
 
 BY = "the page of corral view"
 
@@ -24,7 +24,9 @@ async def decide(call: Call) -> Done:
 async def answer(call: Call) -> Done:
     body = await call.body(TextBody)
     id = (await asyncio.to_thread(open_session, call.path("id"))).meta.id
-    await asyncio.to_thread(live.answer, id, text=body.text, by=BY)
+    # The question of an agent that is a person has no id of its own.
+    gate = "" if body.gate in (None, PERSON_QUESTION) else body.gate
+    await asyncio.to_thread(live.answer, id, text=body.text, request_id=gate, by=BY)
     return Done(message="answered")
 
 

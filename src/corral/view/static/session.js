@@ -67,10 +67,11 @@ export function questionCard(pending, answer) {
     h("div", { class: "spread" }, h("div", { class: "word" }, "A person is asked"), pending.deadline ? h("span", { class: "dim small" }, `until ${moment(pending.deadline)}`) : null),
     h("div", { class: "title" }, visible(pending.text || pending.title)),
     pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : null,
-    isOffline
+    isOffline || !choices.length
       ? null
-      : choices.length
-      ? h("div", { class: "choices" }, choices.map((choice, index) => button(choice, () => answer(pending, choice), { class: index ? "" : "primary" })))
+      : h("div", { class: "choices" }, choices.map((choice, index) => button(choice, () => answer(pending, choice), { class: index ? "" : "primary" }))),
+    isOffline || (choices.length && !pending.free_text)
+      ? null
       : h("form", { class: "choices", on: { submit: (event) => { event.preventDefault(); answer(pending, input.value); } } }, input, h("button", { class: "primary" }, "Answer")),
   );
 }
