@@ -209,3 +209,129 @@ def test_signatures_of_gemini_are_sent_back_and_thoughts_are_not() -> None:
 def test_tools_that_the_vendor_runs_are_found() -> None:
     tools: Json = [{"functionDeclarations": []}, {"googleSearch": {}}]
     assert gate_of("gemini", tools=tools).provider_tools == ["googleSearch"]
+
+
+SEALED = {"include": ["reasoning.encrypted_content"], "store": False}
+
+
+@pytest.mark.parametrize(("vendor", "more"), [("openai", SEALED), ("anthropic", {})])
+def test_signed_reasoning_waits_for_what_follows_it(vendor: str, more: JsonObject) -> None:
+    """A refused call takes its reasoning with it. Before a text it is passed on."""
+    with_call, with_text = responses(
+        vendor,
+        Turn(thoughts="hm", signature="signed", calls=[Call("ls", {})]),
+        Turn(thoughts="hm", signature="signed", text="hello"),
+        **more,
+    )
+    gate = gate_of(vendor, **more)
+    assert b"hm" not in passed(gate, with_call, [])
+    gate.end()
+    request = msgspec.json.encode(msgspec.json.decode(gate.refuse(["denied"]) or b""))
+    assert b"hm" in request
+    seen = passed(gate, with_text, [])
+    assert b"hm" in seen
+    assert gate.end() == ()
+    assert read_by_client(vendor, _start_of(with_call) + seen)[0] == "hello"
+
+
+def _start_of(stream: bytes) -> bytes:
+    return stream.partition(b"\n\n")[0] + b"\n\n"
+
+
+def test_a_message_with_thinking_that_was_shown_is_not_continued() -> None:
+    [stream] = responses("anthropic", Turn(thoughts="hm", text="I look.", calls=[Call("ls", {})]))
+    gate = gate_of("anthropic")
+    assert b"hm" in passed(gate, stream, [])
+    gate.end()
+    assert gate.refuse(["denied"]) is None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "end"), [("openai", b"response.output_item.done"), ("anthropic", b"message_delta")]
+)
+def test_a_call_that_is_not_complete_is_not_passed_on(vendor: str, end: bytes) -> None:
+    [stream] = responses(vendor, Turn(calls=[Call("ls", {})]))
+    gate = gate_of(vendor)
+    last = b"content_block_stop" if vendor == "anthropic" else end
+    passed(gate, stream.rpartition(b"event: " + last)[0], [])
+    with pytest.raises(Unreadable, match="not complete"):
+        gate.end()
+
+
+def test_the_items_of_a_continued_response_are_numbered_on() -> None:
+    first = recorded_streams("openai")[1]
+    [second] = responses("openai", Turn(text="then"))
+    gate = gate_of("openai")
+    seen = passed(gate, first, [])
+    gate.end()
+    gate.refuse(["denied", "not made"])
+    seen += passed(gate, second, [])
+    gate.end()
+    events = [msgspec.json.decode(data) for data in SseDecoder().receive(seen)]
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == sorted(set(numbers))
+    added = [e["output_index"] for e in events if e["type"] == "response.output_item.added"]
+    assert added == [0, 1]
+    assert [event["type"] for event in events].count("response.created") == 1
+    last = events[-1]["response"]["output"]
+    assert [item["content"][0]["text"] for item in last] == ["I look.", "then"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "more", "expected"),
+    [
+        ("openai", {"tools": [{"type": "web_search"}, {"type": "function"}]}, ["web_search"]),
+        ("openai", {"tools": [{"type": "mcp"}, {"type": "custom"}]}, ["mcp"]),
+        ("openai-chat", {"web_search_options": {"a": 1}}, ["web_search_options"]),
+        ("openai-chat", {"tools": [{"type": "function"}]}, []),
+        ("anthropic", {"tools": [{"type": "web_search_20250305"}]}, ["web_search_20250305"]),
+        ("anthropic", {"tools": [{"name": "x"}, {"type": "bash_20250124"}]}, []),
+        ("anthropic", {"mcp_servers": [{"url": "x"}]}, ["mcp_servers"]),
+    ],
+)
+def test_tools_of_each_vendor_are_found(vendor: str, more: JsonObject, expected: list[str]) -> None:
+    assert gate_of(vendor, **more).provider_tools == expected
+
+
+def test_fields_that_a_vendor_adds_to_a_call_are_sent_back() -> None:
+    function: Json = {"name": "ls", "arguments": "{"}
+    extra: Json = {"google": {"thought_signature": "signed"}}
+    start: Json = {"index": 0, "id": "c", "type": "function", "function": function}
+    chunks: list[Json] = [
+        {"choices": [{"index": 0, "delta": {"reasoning_content": "h", "role": "assistant"}}]},
+        {"choices": [{"index": 0, "delta": {"reasoning_content": "m"}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [start]}}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {
+                        "tool_calls": [
+                            {"index": 0, "extra_content": extra, "function": {"arguments": "}"}}
+                        ]
+                    },
+                }
+            ]
+        },
+    ]
+    gate = gate_of("openai-chat")
+    passed(gate, b"".join(b"data: %b\n\n" % msgspec.json.encode(c) for c in chunks), [])
+    assert gate.end() == (WireCall(call_id="c", name="ls", arguments={}),)
+    request = msgspec.json.decode(gate.refuse(["denied"]) or b"")
+    [_, message, answer] = request["messages"]
+    assert message["reasoning_content"] == "hm"
+    [call] = message["tool_calls"]
+    assert (call["extra_content"], call["function"]["arguments"]) == (extra, "{}")
+    assert answer == {"role": "tool", "tool_call_id": "c", "content": "denied"}
+
+
+@pytest.mark.parametrize("other", [{"id": "d"}, {"function": {"name": "rm"}}])
+def test_a_call_that_clients_may_read_differently_is_invalid(other: JsonObject) -> None:
+    start: Json = {"index": 0, "id": "c", "function": {"name": "ls", "arguments": "{}"}}
+    changes: list[Json] = [start, {"index": 0, **other}]
+    chunks: list[Json] = [
+        {"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]} for each in changes
+    ]
+    gate = gate_of("openai-chat")
+    passed(gate, b"".join(b"data: %b\n\n" % msgspec.json.encode(c) for c in chunks), [])
+    assert [call.arguments for call in gate.end()] == [None]

@@ -13,6 +13,7 @@ from support.model_scripts import tool_results_json
 from support.real_agents import USAGE, RealAgent, for_agents
 
 from corral import Policy, result_from_events
+from corral.errors import PolicyNotEnforceable
 from corral.events import (
     Decision,
     Event,
@@ -202,3 +203,29 @@ async def test_the_calls_of_a_sub_agent_are_judged(agent: RealAgent, workspace: 
         "asked",
         "harmless",
     ]
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_cancel_ends_the_run_as_denied(agent: RealAgent, workspace: Path) -> None:
+    script = [Turn(calls=[agent.shell("touch asked.txt")], repeat="forever")]
+    result = await agent.run(script, ask=Person("cancel"), policy=RULES)
+    assert result.status == "denied"
+    assert result.error is not None
+    assert result.error.code == "permission_refused"
+    assert file_names(workspace) == []
+
+
+@for_agents("codex-cli", "opencode-cli", "pi-cli", every_day=("codex-cli",))
+async def test_shell_rules_are_enforced_without_a_person(agent: RealAgent, workspace: Path) -> None:
+    rules = Policy(write="allow", shell_rules=("allow touch yes*",))
+    script = [
+        Turn(calls=[agent.shell("touch no.txt")]),
+        Turn(calls=[agent.shell("touch yes.txt; touch no.txt")]),
+        Turn(calls=[agent.shell("touch yes.txt")]),
+        Turn(text="done"),
+    ]
+    result = await agent.run(script, policy=rules)
+    assert file_names(workspace) == ["yes.txt"]
+    assert len(result.denied) == 2
+    with pytest.raises(PolicyNotEnforceable):
+        await agent.run(script, policy=rules, meter=False)

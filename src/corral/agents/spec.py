@@ -249,6 +249,13 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     )
 
 
+def can_be_asked(agent: AgentSpec) -> bool:
+    """Whether a person can decide about the calls of the agent: it asks, or its calls can be judged
+    at the wire, with an API key."""
+    transport = agent.transport
+    return agent.asks or (isinstance(transport, StreamTransport) and transport.wire is not None)
+
+
 def asked_at_wire(wire: WireTools, run: RunOptions) -> tuple[Capability, ...]:
     """The capabilities about which a person is asked if calls are judged at the wire."""
     from corral.agents.shared.at_wire import asked

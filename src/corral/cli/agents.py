@@ -17,13 +17,14 @@ from corral.agents.spec import (
     CompiledPolicy,
     HookSupport,
     StreamTransport,
+    asked_at_wire,
 )
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, sandbox_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
-from corral.policy import PRESETS, Policy, SandboxRow
+from corral.policy import PRESETS, Capability, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
 from corral.system import config, install, programs
 from corral.values import Json, JsonObject, as_texts
@@ -156,6 +157,8 @@ def policy(
         hook = _hook_support(agent, each.compiled)
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
         echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}")
+        if names := _asked_at_wire(agent, each.run):
+            echo(f"with an API key and a person to ask: {', '.join(names)} brokered")
         if rows := _sandbox_rows(agent, each):
             echo(sandbox_table(rows))
         echo("")
@@ -173,6 +176,13 @@ def _hook_support(agent: AgentSpec, compiled: CompiledPolicy) -> str:
     if agent.tool_call_hook == "none" or not compiled.unhooked:
         return support
     return f"refused with this policy: {'; '.join(compiled.unhooked)}"
+
+
+def _asked_at_wire(agent: AgentSpec, run: RunOptions) -> tuple[Capability, ...]:
+    """What a person is asked about if the agent's calls are judged in the model's responses."""
+    if not isinstance(agent.transport, StreamTransport) or agent.transport.wire is None:
+        return ()
+    return asked_at_wire(agent.transport.wire, msgspec.structs.replace(run, interactive=True))
 
 
 def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.Decision:

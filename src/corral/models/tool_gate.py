@@ -64,6 +64,8 @@ class CallFormat(Protocol):
 
     calls: list[WireCall]
     """The calls of this response so far."""
+    open_calls: int
+    """How many calls were started and are not complete."""
 
     def provider_tools(self, request: JsonObject, /) -> list[str]:
         """The tools of a request that the vendor itself runs."""
@@ -155,6 +157,8 @@ class ToolGate:
             self._hold(self._receive_event(rest, is_last=True))
         else:
             self._read_body()
+        if self._format.open_calls:
+            raise Unreadable("a tool call of the response is not complete")
         return tuple(self._format.calls)
 
     def release(self) -> bytes:

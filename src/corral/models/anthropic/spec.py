@@ -26,6 +26,7 @@ WIRE = Wire(
     billed_paths=("/messages",),
     free_paths=("/messages/count_tokens",),
     error_body=error_body,
+    call_format="corral.models.anthropic.tool_calls:AnthropicCalls",
 )
 
 PROVIDERS = (

@@ -35,6 +35,7 @@ class ChatCalls:
 
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
+        self.open_calls = 0
         self._message: JsonObject = {}
         self._tool_calls: dict[int, JsonObject] = {}
         self._has_other_choices = False

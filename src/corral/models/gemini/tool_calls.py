@@ -21,6 +21,7 @@ class GeminiCalls:
 
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
+        self.open_calls = 0
         self._parts: list[JsonObject] = []
         self._has_other_candidates = False
         self._last: JsonObject = {}

@@ -55,6 +55,7 @@ class ResponsesCalls:
 
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
+        self.open_calls = 0
         self._items: list[JsonObject] = []
         self._shown: list[JsonObject] = []
         """The items that the agent has seen, of the responses before."""
@@ -72,6 +73,7 @@ class ResponsesCalls:
 
     def begin(self, request: JsonObject) -> None:
         self.calls = []
+        self.open_calls = 0
         self._call_items = []
         self._items = []
         self._held_from = None
@@ -90,6 +92,7 @@ class ResponsesCalls:
             return self._begin_item(as_text(item.get("type")))
         if kind == "response.output_item.done":
             self._add(item)
+            self.open_calls -= item.get("type") not in _NOT_CALLS
             return "hold" if self.calls else "neutral"
         if kind in _ENDS:
             self._add_missing(as_objects(as_object(event.get("response")).get("output")))
@@ -99,6 +102,7 @@ class ResponsesCalls:
     def _begin_item(self, kind: str) -> Step:
         if kind not in _NOT_CALLS:
             self._hold()
+            self.open_calls += 1
             return "hold"
         if kind == "reasoning" and self._is_sealed:
             self._hold()
