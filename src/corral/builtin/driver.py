@@ -319,6 +319,10 @@ class Turn:
         return self._driver.record.meta.id
 
     @property
+    def stays_open(self) -> bool:
+        return True
+
+    @property
     def started(self) -> bool:
         return self._task is not None
 

@@ -34,7 +34,7 @@ EVERYWHERE = (
     *("expand_files", "system_prompt", "model", "cwd", "include_directories", "reasoning_effort"),
     *("program", "pass_env", "inherit", "auth", "strict", "sandbox"),
     *("timeout", "idle_timeout", "startup_timeout", "max_turns", "retries"),
-    *("max_cost", "max_total_tokens", "max_calls", "on_budget"),
+    *("max_cost", "max_total_tokens", "max_calls", "on_budget", "on_limit", "max_wait"),
     *("meter", "label", "otel", "remote_answers", "answer_timeout", "notify", "notify_on"),
 )
 """The options of every command that runs agents."""

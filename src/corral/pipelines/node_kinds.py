@@ -74,7 +74,7 @@ CODERGEN = NodeKind(
     timeout_margin=60.0,
     detached=True,
     llm="agent",
-    attributes=_LLM,
+    attributes=_LLM | {"on_limit", "max_wait"},
 )
 PROMPT = NodeKind(
     name="prompt",

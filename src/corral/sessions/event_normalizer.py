@@ -158,6 +158,8 @@ class EventNormalizer:
         """Paths that we wrote for the agent: the result of its call reports no further change."""
         self._usage = Usage()
         self._cost = Cost()
+        self._earlier = (Usage(), Cost())
+        """What processes of the agent reported that ended before the turn."""
         self._metered: list[ModelCall] = []
         self._warned_implausible = False
         self.finish: TurnEnd | None = None
@@ -207,6 +209,20 @@ class EventNormalizer:
         self._seq = seq
         return out
 
+    def restart(self, ts: float, *, adds_usage: bool) -> list[Event]:
+        """The agent's process has ended, and the turn goes on in another one. Open tools are closed
+        as cancelled. ``adds_usage``: what the next process reports is its own usage alone."""
+        out: list[Event] = []
+        for call_id in list(self._open):
+            self._close_call(ToolResult(call_id, "cancelled"), ts, out)
+        finish, self.finish = self.finish, None
+        if adds_usage:
+            usage = finish.usage if finish is not None and finish.usage != Usage() else self._usage
+            cost = finish.cost if finish is not None and finish.cost != Cost() else self._cost
+            self._earlier = _add(self._earlier, (usage, cost))
+            self._usage, self._cost = Usage(), Cost()
+        return out
+
     def close(
         self, ts: float, error: CorralError | None, ending: Ending | None = None
     ) -> list[Event]:
@@ -251,6 +267,7 @@ class EventNormalizer:
         """What corral counted; if it counted nothing, what the agent reported."""
         usage = finish.usage if finish.usage != Usage() else self._usage
         cost = finish.cost if finish.cost != Cost() else self._cost
+        usage, cost = _add(self._earlier, (usage, cost))
         if not self._metered:
             source: UsageSource = "unknown" if usage == Usage() else "reported"
             return _Spent(usage, finish.usage_by_model, cost, source)
@@ -402,7 +419,8 @@ class EventNormalizer:
 
     def _handle_repeated_init(self, init: Init, ts: float, out: list[Event]) -> None:
         self._session_id = init.session_id or self._session_id
-        self._emit(Vendor("init", msgspec.to_builtins(init)), ts, out)
+        data: Json = msgspec.json.decode(msgspec.json.encode(init))
+        self._emit(Vendor("init", data), ts, out)
 
     def _open_call(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True
@@ -507,6 +525,12 @@ class EventNormalizer:
         force_setattr(event, "node", self._node)
         force_setattr(event, "label", self._label)
         out.append(event)
+
+
+def _add(first: tuple[Usage, Cost], second: tuple[Usage, Cost]) -> tuple[Usage, Cost]:
+    known = [each.usd for _, each in (first, second) if each.usd is not None]
+    source = second[1].source if second[1].usd is not None else first[1].source
+    return first[0] + second[0], Cost(sum(known), source) if known else second[1]
 
 
 def _has_unknown_cost(call: ModelCall) -> bool:

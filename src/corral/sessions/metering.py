@@ -8,6 +8,7 @@ time, their calls cannot be assigned to one of them: they are in no prompt's eve
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from corral.agents.spec import Launch, MeterRoute
-from corral.errors import CorralError
+from corral.errors import CorralError, QuotaSpent, RateLimited
 from corral.events import ModelCall
 from corral.models.metering import MeteredCall
 from corral.models.registry import all_providers, find_provider
@@ -29,6 +30,8 @@ from corral.system.model_proxy.proxy import ABANDONED, ModelProxy, ProxySettings
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"
+LONGEST_HOLD = 240.0
+"""Seconds that a model call is held for a rate limit: most agents wait 300 s for a response."""
 
 Emit = Callable[[RawEvent], None]
 
@@ -41,6 +44,8 @@ class CallLog:
         self._prompts: list[weakref.WeakMethod[Emit]] = []
         self.unreachable: str | None = None
         """Why the last call got no response from the vendor."""
+        self.limit: RateLimited | None = None
+        """The rate limit that the last call met."""
 
     def add(self, emit: Emit) -> None:
         self._prompts.append(weakref.WeakMethod(emit))
@@ -54,6 +59,9 @@ class CallLog:
         prompts = self._active()
         if len(prompts) == 1:
             prompts[0](_event(call))
+
+    def on_limit(self, error: CorralError | None) -> None:
+        self.limit = error if isinstance(error, RateLimited) else None
 
     def on_wait(self, text: str) -> None:
         """A model call waits until the budget is raised."""
@@ -96,15 +104,18 @@ class Meter:
             upstream=route.url,
             providers=lambda: _providers(route),
             keys={name: environment.agent_values[name] for name in names},
+            longest_hold=math.inf if route.pause_env else LONGEST_HOLD,
         )
         log = CallLog()
         budget = prepared.budget
         gate = None if budget is None else BudgetGate(budget, log.on_wait)
-        proxy = ModelProxy(settings, log.on_call, gate, judge)
+        waits = prepared.limit_waits
+        proxy = ModelProxy(settings, log.on_call, gate, judge, on_limit=log.on_limit, waits=waits)
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
         given = {**proxy.dummy_keys, route.url_env: url}
-        if prepared.run.on_budget == "pause" or judge is not None:
+        holds = prepared.run.on_budget == "pause" or prepared.run.on_limit == "wait"
+        if holds or judge is not None:
             given |= route.pause_env
         # The proxy enforces the limit, not the agent.
         run = replace(prepared.run, max_cost=None)
@@ -129,9 +140,11 @@ class Meter:
 
     def cause_of(self, error: CorralError | None) -> CorralError | None:
         """The same error, or its cause: a model call was refused because it does not fit into the
-        budget, or the network failed."""
+        budget, the last one met a rate limit, or the network failed."""
         if self._gate is not None and self._gate.refusal is not None:
             return self._gate.refusal
+        if self._log.limit is not None and isinstance(error, (*VAGUE, RateLimited)):
+            return _exact_limit(error, self._log.limit)
         if self._log.unreachable is None or not isinstance(error, VAGUE):
             return error
         return unreachable(self._log.unreachable)
@@ -140,6 +153,14 @@ class Meter:
         """End the proxy. Calls that are not complete are reported as partial."""
         self._close()
         await self._proxy.wait_closed()
+
+
+def _exact_limit(error: CorralError, limit: RateLimited) -> CorralError:
+    """The agent's error with the time at which the limit ends, which the vendor sent."""
+    if not isinstance(error, RateLimited) or isinstance(limit, QuotaSpent):
+        return limit
+    error.retry_after, error.resets_at = limit.retry_after, limit.resets_at
+    return error
 
 
 def _with_proxy(

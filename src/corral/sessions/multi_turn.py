@@ -18,6 +18,7 @@ from corral.sessions.until import ROUNDS, Until, check_limits, in_sandbox, until
 
 if TYPE_CHECKING:
     from corral.run_kwargs import PromptKwargs
+    from corral.system.rate_limits import LimitWaits
 
 PATIENCE = 10.0
 """Seconds, beyond the grace period, in which a cancelled turn may end."""
@@ -54,6 +55,30 @@ def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
     return msgspec.structs.replace(goal, submission=submission), more
 
 
+class TimeLimit:
+    """Cancels a turn when the time of all turns is over. Waits for rate limits do not count."""
+
+    def __init__(self, seconds: float, waits: LimitWaits | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + seconds
+        self._waits = waits
+        self._waited_before = 0.0 if waits is None else waits.waited
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, cancel: Callable[[], None]) -> None:
+        waits = self._waits
+        waited = 0.0 if waits is None else waits.waited - self._waited_before
+        left = self._ends + waited - self._loop.time()
+        if left > 0 or (waits is not None and waits.is_waiting):
+            self._timer = self._loop.call_later(max(left, 0.05), self.start, cancel)
+        else:
+            cancel()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 async def run_goal(
     goal: Goal,
     session: Session,
@@ -66,19 +91,19 @@ async def run_goal(
     ``options`` apply to all turns. With ``until``, the run's ``timeout`` applies to all turns
     together. A turn that exceeds it is cancelled and still reports its last events and changes.
     """
-    loop = asyncio.get_running_loop()
     chosen: PromptKwargs = options or {}
     run = session.prepared.run
-    ends = loop.time() + run.timeout
+    waits = session.prepared.limit_waits
+    time_limit = TimeLimit(run.timeout, waits)
 
     async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
         started = session.turn(text, chosen, typed)
-        timer = None if goal.until is None else loop.call_at(ends, started.cancel)
+        if goal.until is not None:
+            time_limit.start(started.cancel)
         try:
             return await collect(started)
         finally:
-            if timer is not None:
-                timer.cancel()
+            time_limit.stop()
 
     async def typed_turns(text: str) -> Result:
         typed = TypedAnswer(goal.output, repairs=goal.repairs, submission=goal.submission)
@@ -97,5 +122,6 @@ async def run_goal(
         max_total_tokens=goal.max_total_tokens,
         timeout=run.timeout,
         ending=run.grace + PATIENCE,
+        waits=waits,
         cwd=session.prepared.cwd,
     )

@@ -301,17 +301,20 @@ class Pool:
         record.is_pooled = True
         source = _PoolConnection(given.worker, prepared)
 
+        def new_backend(prepared: PreparedRun, text: str) -> AcpBackend:
+            return AcpBackend(prepared, record, text, source, self._ask)
+
         async def run_turn(text: str) -> Result:
             check_prompt(text, prepared.agent.prompt_limit)
-            backend = AcpBackend(prepared, record, text, source, self._ask)
             turn: Turn = Turn(
                 prepared,
                 record,
                 text,
-                backend,
+                new_backend(prepared, text),
                 redactor=given.worker.redactor,
                 checks=TurnChecks(typed=typed),
             )
+            turn.restart = new_backend
             try:
                 return await turn.collect(given.on_event)
             finally:

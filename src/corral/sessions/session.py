@@ -358,30 +358,43 @@ class Session:
         check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:
             prepared.budget.check()
-        redactor = SecretRedactor(prepared.environment.redacted)
-        backend: Backend
-        if isinstance(prepared.agent.transport, InProcess):
-            backend = self._get_driver().turn(sent, prepared)
-        elif isinstance(prepared.agent.transport, AcpTransport):
-            from corral.sessions.backends.acp import AcpBackend
+        weak = WeakMethod(self._backend_for)
 
-            backend = AcpBackend(prepared, record, sent, self._private_connection(), self._ask)
-        else:
-            backend = StreamBackend(
-                prepared, record, sent, redactor, self._ask, granted=self._granted
-            )
-        self._backend = backend
+        def restart(prepared: PreparedRun, text: str) -> Backend | None:
+            make = weak()
+            return None if make is None else make(prepared, text)
+
         self._turn = Turn(
             prepared,
             record,
             text,
-            backend,
-            redactor=redactor,
+            self._backend_for(prepared, text),
+            redactor=SecretRedactor(prepared.environment.redacted),
             before=self._turn,
             checks=TurnChecks(self._tools_error, self._answers, typed),
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
+        self._turn.restart = restart
         return self._turn
+
+    def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
+        """What sends this text to the agent."""
+        _, record = self._require_open()
+        text = self._with_handover(text, prepared, record)
+        backend: Backend
+        if isinstance(prepared.agent.transport, InProcess):
+            backend = self._get_driver().turn(text, prepared)
+        elif isinstance(prepared.agent.transport, AcpTransport):
+            from corral.sessions.backends.acp import AcpBackend
+
+            backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
+        else:
+            redactor = SecretRedactor(prepared.environment.redacted)
+            backend = StreamBackend(
+                prepared, record, text, redactor, self._ask, granted=self._granted
+            )
+        self._backend = backend
+        return backend
 
     def _with_handover(self, text: str, prepared: PreparedRun, record: SessionRecord) -> str:
         """The prompt, after the conversation that the session continues if the agent has stored

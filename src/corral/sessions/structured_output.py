@@ -310,4 +310,5 @@ def combine_results(earlier: Result, later: Result) -> Result:
         usage_by_model=add_by_model(earlier.usage_by_model, later.usage_by_model),
         cost=cost,
         duration=earlier.duration + later.duration,
+        waited=earlier.waited + later.waited,
     )

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from corral.errors import (
     IdleTimeout,
     Interrupted,
     PermissionRefused,
+    RateLimited,
     RemoteError,
     ResumeLost,
     StartupTimeout,
@@ -57,6 +58,7 @@ from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
+    from corral.sessions.after_limit import AfterLimit
     from corral.sessions.budget import Budget
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
+
+Restart: TypeAlias = Callable[[PreparedRun, str], Backend | None]
 
 KEPT_CONTENTS = 4 * 1024 * 1024
 """Bytes of files that are kept in memory during a recorded turn, for the diff of what it changes.
@@ -121,6 +125,10 @@ class Turn(Generic[T_co]):
     ) -> None:
         """``before`` is the previous turn; it is ended when this one starts. ``steer`` sends the
         agent a text while it works."""
+        self.restart: Restart | None = None
+        """Makes another backend, which continues after a limit that ended the agent."""
+        self._after_limit: AfterLimit | None = None
+        self._emits_limits = True
         self._checks = checks or TurnChecks()
         self._typed = self._checks.typed
         self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
@@ -319,6 +327,8 @@ class Turn(Generic[T_co]):
             if self._prepared.run.track_files:
                 self._before = await in_thread(self._look)
             self._normalizer = self._new_normalizer(started)
+            if self._prepared.limit_waits is not None:
+                await self._hold_start(self._prepared.limit_waits)
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
         except RemoteError as error:
@@ -329,12 +339,20 @@ class Turn(Generic[T_co]):
         self._state = "running"
         prepared, waits = self._prepared, self._prepared.limit_waits
         self._deadlines = Deadlines(prepared.run, self._on_deadline, prepared.budget, waits)
-        if waits is not None:
-            waits.add_listener(self._on_limit)
         self._watch_network()
         self._mark_shared_folders()
         if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
             self._notify_question()
+
+    async def _hold_start(self, waits: LimitWaits) -> None:
+        """Wait while another run has met a limit with the same credentials."""
+        from corral.sessions.after_limit import AfterLimit
+
+        waits.add_listener(self._on_limit)
+        self._after_limit = AfterLimit(self._prepared, waits)
+        error = await self._after_limit.hold()
+        if error is not None and self._failure is None:
+            self._failure = error
 
     def _log_start(self) -> None:
         if _log.isEnabledFor(logging.INFO):
@@ -393,6 +411,8 @@ class Turn(Generic[T_co]):
         normalizer, deadlines = self._normalizer, self._deadlines
         if normalizer is None or deadlines is None:
             raise RuntimeError("the turn was not started")
+        if self._after_limit is not None and self._after_limit.state is not None:
+            return await self._continue_after_limit(self._after_limit, normalizer, deadlines)
         deadlines.start_waiting()
         try:
             items = None if self._failure else await self._backend.receive()
@@ -421,11 +441,62 @@ class Turn(Generic[T_co]):
             last = [*self._event_redactor.take(last), *self._event_redactor.end()]
         batch = normalizer.take(last, time.time())
         self._store_text(batch)
+        error = await self._find_error(normalizer)
+        if self._may_continue(normalizer, error):
+            return batch + self._limit_events(normalizer)
+        return batch + await self._conclude(normalizer, deadlines, error)
+
+    def _may_continue(self, normalizer: EventNormalizer, error: CorralError | None) -> bool:
+        """Whether the agent met a limit, and the turn goes on once it has ended."""
+        after = self._after_limit
+        if after is None or error is None or self._failure is not None or self.restart is None:
+            return False
+        resumable = self._is_resumable(normalizer, normalizer.finish, error)
+        return after.take(error, normalizer, resumable=resumable or self._backend.stays_open)
+
+    def _limit_events(self, normalizer: EventNormalizer) -> list[Event]:
+        after = self._after_limit
+        if after is None or after.state is None:
+            return []
+        return normalizer.take([after.state.event()], time.time())
+
+    async def _continue_after_limit(
+        self, after: AfterLimit, normalizer: EventNormalizer, deadlines: Deadlines
+    ) -> list[Event]:
+        """Wait until the limit ends, and continue with another backend. The wait is over at once
+        if the turn is cancelled."""
+        error, text = after.error, after.prompt(self._prompt)
+        self._emits_limits = False
+        await after.wait()
+        self._emits_limits = True
+        backend = None
+        if self._failure is None and self.restart is not None:
+            backend = self.restart(self._prepared, text)
+        if backend is None:
+            return await self._conclude(normalizer, deadlines, self._failure or error)
+        if after.resumes and normalizer.session_id is not None and not self._backend.stays_open:
+            self._record.meta.session_id = normalizer.session_id
+        adds_usage = not self._prepared.agent.cumulative_usage
+        batch = normalizer.restart(time.time(), adds_usage=adds_usage)
+        self._backend, self._lingered = backend, False
+        try:
+            await backend.prepare()
+            await backend.begin(self._fail)
+        except RemoteError as problem:
+            self._failure = self._failure or problem
+        deadlines.on_restart()
+        self._watch_network()
+        return batch
+
+    async def _conclude(
+        self, normalizer: EventNormalizer, deadlines: Deadlines, error: CorralError | None
+    ) -> list[Event]:
+        """The end of the turn, as events."""
         deadlines.stop()
         self._state = "over"
         self._forget_limits()
         _running.discard(self)
-        error = await self._find_error(normalizer)
+        batch: list[Event] = []
         answer, output = self._builder.answer(), None
         if error is None and self._typed is not None:
             output, error = self._typed.read(answer)
@@ -469,6 +540,10 @@ class Turn(Generic[T_co]):
         if self._network is not None:
             error = self._network.cause_of(error)
             await self._network.stop()
+        if isinstance(error, RateLimited) and error.retry_after is None and not error.resets_at:
+            from corral.system.reset_times import find_reset
+
+            error.resets_at = find_reset(error.message, time.time())
         return error or self._checks.fail()
 
     def _store_text(self, batch: list[Event]) -> None:
@@ -681,11 +756,13 @@ class Turn(Generic[T_co]):
     def _fail(self, error: CorralError) -> None:
         if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
+            if self._after_limit is not None:
+                self._after_limit.cancel()
             self._backend.end_soon()
 
     def _on_limit(self, state: LimitState | None) -> None:
         """A wait for a rate limit has started, or ended (None)."""
-        if state is not None and isinstance(self._backend, HasService):
+        if state is not None and self._emits_limits and isinstance(self._backend, HasService):
             self._backend.emit(state.event())
         link = self.publish() if state is not None else self._record.link
         if link is not None:
@@ -747,6 +824,12 @@ class Deadlines:
         if not self._alive:
             self._alive = True
             self._arm(0.0)
+
+    def on_restart(self) -> None:
+        """The turn goes on in another process of the agent."""
+        self._finished = self._waiting = False
+        self._last_activity = self._loop.time()
+        self._arm(0.0)
 
     def on_turn_end(self) -> None:
         """The turn has ended."""

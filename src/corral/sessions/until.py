@@ -16,6 +16,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
 
 if TYPE_CHECKING:
+    from corral.system.rate_limits import LimitWaits
     from corral.system.sandbox.sandbox import Sandbox
 
 CheckResult = str | bool | None
@@ -199,7 +201,7 @@ def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> No
         raise ConfigError(f"max_total_tokens must be at least 1, got: {max_total_tokens}")
 
 
-async def until_done(
+async def until_done(  # noqa: PLR0913
     run: RunTurn,
     prompt: str,
     check: Until,
@@ -208,6 +210,7 @@ async def until_done(
     max_total_tokens: int | None = None,
     timeout: float | None = None,
     ending: float = 0.0,
+    waits: LimitWaits | None = None,
     cwd: str | os.PathLike[str] = ".",
 ) -> Result:
     """The result of all turns together: the first, and at most ``rounds`` further ones.
@@ -215,7 +218,8 @@ async def until_done(
     ``run`` is one turn of a session that stays the same, such as ``session.run``. What is
     done is a success, whatever it cost: ``max_total_tokens`` and ``rounds`` decide whether
     there is another turn, and ``timeout`` ends also one under way. A ``run`` that ends its
-    turn as interrupted by itself when the time is over has ``ending`` seconds for it.
+    turn as interrupted by itself when the time is over has ``ending`` seconds for it. The
+    ``waits`` of the session for rate limits do not count.
     What the check raises is passed on.
     """
     check_limits(check, rounds, max_total_tokens)
@@ -228,7 +232,9 @@ async def until_done(
         async with limit:
             for left in range(rounds, -1, -1):
                 limit.reschedule(None if deadline is None else deadline + ending)
-                result = await _await_turn(combined, run(shown))
+                with _exempt(waits, limit):
+                    result = await _await_turn(combined, run(shown))
+                deadline = _later(deadline, result.waited)
                 combined = result if combined is None else combine_results(combined, result)
                 late = deadline is not None and loop.time() >= deadline
                 if late and combined.status == "interrupted":
@@ -249,6 +255,14 @@ async def until_done(
             raise
         return _with_error(combined or Result(status="timeout"), _timeout_error(timeout))
     raise AssertionError("the last round returns")
+
+
+def _exempt(waits: LimitWaits | None, limit: asyncio.Timeout) -> AbstractContextManager[None]:
+    return nullcontext() if waits is None else waits.exempt_from(limit)
+
+
+def _later(deadline: float | None, seconds: float) -> float | None:
+    return None if deadline is None else deadline + seconds
 
 
 async def _await_turn(earlier: Result | None, turn: Awaitable[Result]) -> Result:

@@ -258,15 +258,25 @@ class CallWaits:
     async def after(self, error: CorralError) -> LimitState | None:
         """Record the limit that the error reports, and wait until it ends. Returns the limit after
         a wait: the call should be made again. None: the error is final."""
-        state = state_of(error, self._tries)
+        state = self.state_of(error)
         if state is None:
             return None
-        self._tries += 1
         report(self._credential, state)
         if not self.may_wait(state):
             return None
         await self._wait(state)
         return state
+
+    def state_of(self, error: CorralError) -> LimitState | None:
+        """The limit that the error reports. Each one without a known end is waited for longer."""
+        state = state_of(error, self._tries)
+        self._tries += 1
+        return state
+
+    async def wait_for(self, state: LimitState) -> None:
+        """Record a limit that the call may wait for, and wait until it ends."""
+        report(self._credential, state)
+        await self._wait(state)
 
     def may_wait(self, state: LimitState) -> bool:
         """Whether the call may wait so long."""

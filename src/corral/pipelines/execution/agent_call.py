@@ -46,9 +46,11 @@ DIRECTORY_WORDS = ("status.json", "ATTRACTOR_")
 """A prompt with one of these needs the directory of its node."""
 TIMEOUT = 3600.0
 """Seconds that an agent may work if the node has no ``timeout``."""
-TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode"], ...] = (
+TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode", "on_limit", "max_wait"], ...] = (
     "system_prompt",
     "session_mode",
+    "on_limit",
+    "max_wait",
 )
 COUNT_OPTIONS: tuple[
     Literal["max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls"],

@@ -46,7 +46,7 @@ async def attempt(work: NodeContext) -> Outcome:
     emit = _redacting(work.emit, redactor)
     try:
         handler = handlers.for_node(work.node)
-        limit = work.node.seconds("timeout")
+        limit = _time_limit(work)
         if work.writes_files:
             run_dir.clear_node_dir(work.folder)
     except CorralError as error:
@@ -70,6 +70,15 @@ async def attempt(work: NodeContext) -> Outcome:
     if outcome.ok or outcome.verdict_by:
         outcome = _with_label_checked(work, emit, _with_reported_status(work, outcome))
     return _write_status(work, _check_size(work, outcome, redactor))
+
+
+def _time_limit(work: NodeContext) -> float | None:
+    """Seconds for the handler. An agent that waits for rate limits has only its own time limit, for
+    which the waits do not count. Raises ``ValueError``."""
+    on_limit = work.node.text("on_limit") or work.resources.options.get("on_limit")
+    if on_limit == "wait" and node_kinds.find(work.node.kind).llm == "agent":
+        return None
+    return work.node.seconds("timeout")
 
 
 # Calling the handler.

@@ -89,6 +89,10 @@ class AcpBackend:
         return self._session.session_id if self._session else None
 
     @property
+    def stays_open(self) -> bool:
+        return self._connection is not None and self._connection.dead is None
+
+    @property
     def started(self) -> bool:
         return self._connection is not None or self._failed_to_open
 

@@ -32,6 +32,12 @@ class Backend(Protocol):
         ...
 
     @property
+    def stays_open(self) -> bool:
+        """Whether the next backend of the session continues the same conversation, also after a
+        turn that failed, without loading it."""
+        ...
+
+    @property
     def started(self) -> bool:
         """Whether the agent runs: from then on a failure is an event, not an exception."""
         ...

@@ -98,6 +98,10 @@ class Turn:
         return self._driver.record.meta.id
 
     @property
+    def stays_open(self) -> bool:
+        return False
+
+    @property
     def started(self) -> bool:
         return self._question is not None
 

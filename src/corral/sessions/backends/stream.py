@@ -129,6 +129,10 @@ class StreamBackend:
         return self._record.meta.session_id or chosen
 
     @property
+    def stays_open(self) -> bool:
+        return False
+
+    @property
     def started(self) -> bool:
         return self._process is not None
 

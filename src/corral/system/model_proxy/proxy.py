@@ -17,16 +17,19 @@ Each connection of the agent is one task:
 1. A request is read completely, up to ``LARGEST_BODY``.
 2. ``read_request`` says what it is. Model calls and calls that cost nothing are passed on; anything
    else gets 403, in the vendor's format.
-3. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
+3. If the run waits for rate limits (``LimitWaits``), a model call is held while its credential is
+   limited. If the response is a rate limit (429), it is not passed on: the request is sent again
+   after the limit. If that takes longer than the agent waits for a response, the agent gets it.
+4. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
    refuses it. It is asked again while the response comes, and may end it.
-4. The response is passed on, and a ``CallMeter`` reads its usage.
+5. The response is passed on, and a ``CallMeter`` reads its usage.
    With a ``ToolJudge``, the tool calls in the response are judged first (``judged``).
-5. ``on_call`` gets each model call that was sent, exactly once, also if the agent or the vendor
+6. ``on_call`` gets each model call that was sent, exactly once, also if the agent or the vendor
    closes its connection, or the proxy is closed. What was not reported then is marked as partial.
 
 If the vendor cannot be reached or sends nothing, the agent gets 502 or 504. If a response breaks in
 the middle, the agent's connection is closed. If the agent closes its connection, the vendor's is
-closed too, so that no more tokens are spent. Nothing is sent twice.
+closed too, so that no more tokens are spent. Nothing is sent twice, except after a rate limit.
 
 The event loop holds this object until ``close``; so ``on_call`` must not hold the agent's process.
 """
@@ -36,13 +39,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from corral.errors import CorralError
 from corral.models.metering import (
     EVENT_STREAM,
     CallMeter,
@@ -53,8 +58,8 @@ from corral.models.metering import (
     UsageEventFilter,
     read_request,
 )
-from corral.models.spec import Provider
-from corral.system import catalogue_overrides
+from corral.models.spec import Failure, Provider
+from corral.system import catalogue_overrides, clock
 from corral.system.http.request import Target, parse_url
 from corral.system.model_proxy.client_requests import (
     AgentRequest,
@@ -66,8 +71,14 @@ from corral.values import Cost, Usage
 
 if TYPE_CHECKING:
     from corral.models.tool_gate import WireCall
+    from corral.system.rate_limits import CallWaits, LimitWaits
+
+T = TypeVar("T")
 
 ABANDONED = "the agent closed the connection"
+LIMITED = 429
+LARGEST_LIMIT_BODY = 64 * 1024
+"""Bytes of the body of a rate limit that are read."""
 CLOSE_SECONDS = 5.0
 """Seconds in which connections must end once they are cancelled."""
 _DROPPED = frozenset(
@@ -123,6 +134,8 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whose APIs the agent may use there. Called with the first connection."""
     keys: Mapping[str, str]
     """The real keys, by a name for each."""
+    longest_hold: float = math.inf
+    """Seconds that the agent waits for a response."""
 
     def __repr__(self) -> str:
         return f"ProxySettings({self.upstream!r})"
@@ -137,7 +150,14 @@ class ModelProxy:
         on_call: Callable[[MeteredCall], None],
         gate: CallGate | None = None,
         judge: ToolJudge | None = None,
+        *,
+        on_limit: Callable[[CorralError | None], None] = lambda _error: None,
+        waits: LimitWaits | None = None,
     ) -> None:
+        """``on_limit`` gets the rate limit that a model call met, or None if it met none. With
+        ``waits``, a call waits for it to end."""
+        self._on_limit = on_limit
+        self._waits = waits
         self._settings = settings
         self._target = parse_url(settings.upstream)
         self._on_call = on_call
@@ -210,15 +230,64 @@ class ModelProxy:
             return True
         if isinstance(kind, FreeRequest):
             return await self._pass_on(request, writer, upstream, _Call())
-        if self._judge is not None:
-            from corral.system.model_proxy.judged import JudgedExchange
+        return await self._call_model(request, kind, writer, upstream)
 
-            return await JudgedExchange(self, self._judge, writer, upstream).run(request, kind)
-        admitted = await self.admit(kind)
-        if isinstance(admitted, str):
-            self.answer(writer, 402, admitted)
-            return True
-        return await self._pass_on(request, writer, upstream, OpenCall(kind, admitted))
+    async def _call_model(
+        self,
+        request: AgentRequest,
+        kind: ModelRequest,
+        writer: asyncio.StreamWriter,
+        upstream: Upstream,
+    ) -> bool:
+        """Whether the connection can be used again. A call that meets a rate limit is made again
+        after the limit, if the run waits; the agent does not notice."""
+        waits = self._waits_for(request, kind)
+        while True:
+            if waits is not None and (limit := await self._held(waits.before())) is not None:
+                self._on_limit(limit.error())
+                self.answer(writer, 429, limit.message)
+                return True
+            if self._judge is not None:
+                from corral.system.model_proxy.judged import JudgedExchange
+
+                return await JudgedExchange(self, self._judge, writer, upstream).run(request, kind)
+            admitted = await self.admit(kind)
+            if isinstance(admitted, str):
+                self.answer(writer, 402, admitted)
+                return True
+            call = OpenCall(kind, admitted, holds_limits=waits is not None)
+            keeps_open = await self._pass_on(request, writer, upstream, call)
+            error = call.limit
+            self._on_limit(error)
+            if error is None or waits is None or not call.is_complete:
+                return keeps_open
+            if await self._held(waits.after(error)) is None:
+                writer.write(call.held)
+                await writer.drain()
+                return keeps_open
+
+    async def _held(self, wait: Awaitable[T]) -> T:
+        """The same wait; it is cancelled if the agent closes its connection meanwhile. Otherwise
+        its request would be sent after the limit, beside the one that it sends again."""
+        task = asyncio.current_task()
+        connection = next((each for each in self._connections if each.task is task), None)
+        if connection is None:
+            return await wait
+        connection.set_held(is_held=True)
+        try:
+            return await wait
+        finally:
+            connection.set_held(is_held=False)
+
+    def _waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
+        if self._waits is None:
+            return None
+        from corral.system.rate_limits import credential_id
+
+        sent = _credentials(request)
+        key = next((real for dummy, real in self._keys.items() if dummy in sent), b"").decode()
+        credential = credential_id(self._target.origin.authority, key, kind.model)
+        return self._waits.call(credential, self._settings.longest_hold)
 
     async def admit(self, request: ModelRequest) -> Ticket | str | None:
         """Wait until the call may be made. A text is a refusal."""
@@ -331,6 +400,20 @@ class _Connection(asyncio.StreamReaderProtocol):
         self._event_loop = loop
         self._transport_open: asyncio.BaseTransport | None = None
         self.task: asyncio.Task[None] | None = None
+        self._is_held = False
+        self._is_half_closed = False
+
+    def set_held(self, *, is_held: bool) -> None:
+        """Its request waits for a rate limit."""
+        self._is_held = is_held
+        if is_held and self._is_half_closed:
+            self.end()
+
+    def eof_received(self) -> bool | None:
+        self._is_half_closed = True
+        if self._is_held:
+            self.end()
+        return super().eof_received()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -392,8 +475,16 @@ class OpenCall(_Call):
     """A model call. If the agent did not ask for the usage that ``added_usage`` asks for, the
     events with it are taken out of the response, and the rest is sent in chunks."""
 
-    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
+    def __init__(
+        self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool = False
+    ) -> None:
+        """With ``holds_limits``, a response that is a rate limit is kept in ``held`` instead of
+        passed on."""
         super().__init__()
+        self._holds_limits = holds_limits
+        self._limit_body: bytearray | None = None
+        self._limit_headers: dict[str, str] = {}
+        self.held = b""
         self.added_usage = request.added_usage
         self._request = request
         self._ticket = ticket
@@ -409,12 +500,18 @@ class OpenCall(_Call):
         self._first_byte = self._clock() - self._started
         self._status = response.status
         self._meter.start(response.status, response.media_type)
+        if response.status == LIMITED:
+            self._limit_body = bytearray()
+            fields = response.fields.items()
+            self._limit_headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in fields}
         is_stream = response.status == 200 and response.media_type == EVENT_STREAM
         is_plain = b"content-encoding" not in response.fields
         if self.added_usage is not None and is_stream and is_plain:
             self._filter = UsageEventFilter(self._request.provider)
 
     def on_body(self, data: bytes) -> None:
+        if self._limit_body is not None and len(self._limit_body) < LARGEST_LIMIT_BODY:
+            self._limit_body += data
         self._meter.receive(data)
         if self._filter is not None:
             self._passed.append(self._filter.receive(data))
@@ -422,7 +519,27 @@ class OpenCall(_Call):
     def may_continue(self) -> bool:
         return self._ticket is None or self._ticket.may_continue(self._meter)
 
+    @property
+    def limit(self) -> CorralError | None:
+        """The rate limit that the response is."""
+        if self._limit_body is None:
+            return None
+        request = self._request
+        return request.provider.wire.failure(
+            Failure(
+                provider=request.provider,
+                model=request.model,
+                status=LIMITED,
+                body=bytes(self._limit_body),
+                headers=self._limit_headers,
+                now=clock.now(),
+            )
+        )
+
     def encode(self, response: Response, body: bytes) -> bytes:
+        if self._holds_limits and self._limit_body is not None:
+            self.held += (response.head if not self.held else b"") + body
+            return b""
         if self._filter is None:
             return super().encode(response, body)
         out = b"" if self.has_begun else chunked_head(response.head)

@@ -1,0 +1,109 @@
+"""Real agents whose model has a rate limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Unpack
+
+import pytest
+from support.real_agents import USAGE, RealAgent, for_agents
+
+from corral import result_from_events
+from corral.events import Error, Event, ModelCall
+from corral.run_kwargs import RunKwargs
+from corral.sessions import metering
+from corral.sessions.after_limit import CONTINUE
+from corral.system import rate_limits
+from corral.testing import Request, Turn, fail
+
+pytestmark = pytest.mark.timeout(400)
+
+EVERY_DAY = ("gemini-cli", "gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
+LIMIT = fail(429, "slow down", retry_after=0.5)
+
+
+class Script:
+    """A limit at the first and the third call."""
+
+    def __init__(self, agent: RealAgent) -> None:
+        self._agent = agent
+        self.calls = 0
+        self.prompts: list[str] = []
+
+    def answer(self, request: Request) -> Turn:
+        if not request.tools or request.aside:
+            return Turn(text="title", usage=USAGE)
+        self.calls += 1
+        self.prompts.append(str(request.body))
+        if self.calls in (1, 3):
+            return LIMIT
+        if self.calls == 2:
+            return Turn(calls=[self._agent.shell("true")], usage=USAGE)
+        return Turn(text="the answer", usage=USAGE)
+
+
+def options_for(agent: RealAgent) -> RunKwargs:
+    options: RunKwargs = {"policy": "all", "sandbox": "off", "on_limit": "wait"}
+    if agent.record.supports("retries"):
+        options["retries"] = 0
+    return options
+
+
+def limits_of(events: list[Event]) -> list[Error]:
+    return [each for each in events if isinstance(each, Error) and each.code == "rate_limited"]
+
+
+@for_agents(every_day=EVERY_DAY)
+async def test_the_proxy_waits_and_the_agent_does_not_notice(agent: RealAgent) -> None:
+    script = Script(agent)
+    events = await agent.events(script.answer, **options_for(agent))
+    result = result_from_events(events)
+    assert result.ok, result.error
+    assert result.text.endswith("the answer")
+    assert script.calls == 4
+    assert not any(CONTINUE in prompt for prompt in script.prompts)
+    assert len(limits_of(events)) == 2
+    assert result.waited > 0.8
+    calls = [each.status for each in events if isinstance(each, ModelCall) and not each.side]
+    assert calls == [429, 200, 429, 200]
+
+
+@for_agents("gemini-cli", "gemini-acp", "codex-cli", every_day=("gemini-cli", "gemini-acp"))
+async def test_a_limit_longer_than_the_agent_waits_ends_it_and_it_is_resumed(
+    agent: RealAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "LONGEST_HOLD", 0.0)
+    await _check_resumed(agent, lambda codes: codes.count(429) >= 2)
+
+
+@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("claude-cli", "codex-cli"))
+async def test_an_agent_whose_calls_are_not_counted_is_resumed(
+    agent: RealAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limits, "FIRST_DELAY", 0.1)
+    await _check_resumed(agent, lambda codes: codes == [], meter=False)
+
+
+async def _check_resumed(
+    agent: RealAgent, expected: Callable[[list[int | None]], bool], **options: Unpack[RunKwargs]
+) -> None:
+    script = Script(agent)
+    events = await agent.events(script.answer, **options_for(agent), **options)
+    result = result_from_events(events)
+    assert result.ok, result.error
+    assert result.text.endswith("the answer")
+    assert CONTINUE not in script.prompts[1]
+    assert CONTINUE in script.prompts[-1]
+    assert len(limits_of(events)) == 2
+    calls = [each.status for each in events if isinstance(each, ModelCall) and not each.side]
+    assert expected(calls)
+
+
+@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("gemini-cli",))
+async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) -> None:
+    script = [fail(429, "slow down", retry_after=1234, times="forever")]
+    result = await agent.run(script, retries=0)
+    assert result.error is not None
+    assert result.error.code == "rate_limit"
+    assert result.error.facts["retry_after"] == 1234
+    assert isinstance(result.error.facts["resets_at"], float)
