@@ -10,7 +10,7 @@ from support.stored_sessions import Transcript, write_session
 
 from corral import events
 from corral.sessions.store import Meta
-from corral.values import Usage
+from corral.values import BudgetState, Usage
 
 MAIN = "20261117-091200-7c41d2"
 """The session that the screenshots show."""
@@ -202,6 +202,7 @@ def write_main_session(home: Path, now: float) -> None:
     usage = Usage(
         input=184_200, output=6_900, reasoning=2_100, cache_read=141_000, coverage="complete"
     )
+    found.add(events.UsageReport(usage=usage, context_size=61_400))
     found.done(usage, 0.1934)
     meta = Meta(
         id=MAIN,
@@ -215,6 +216,7 @@ def write_main_session(home: Path, now: float) -> None:
         turns=1,
         session_id="5f0c6a6e-1d6f-4d4e-9c39-7b6c4e1f2a55",
         spent=usage,
+        budgets=(BudgetState(max_cost=0.5, max_calls=40, cost=0.1934, tokens=191_100, calls=11),),
     )
     write_session(home, meta, found.events, [PATCH])
 

@@ -222,8 +222,9 @@ async def test_a_run_that_waits_for_a_rate_limit_says_until_when(
     env = model_env(model_server.lane("view-live-limit", script))
     env["GEMINI_API_KEY"] = "another-key-for-the-view"
     options: RunKwargs = {"cwd": workspace, "env": env, "model": MODELS["gemini"]}
+    options["on_limit"] = "wait"
     with running_view(tmp_path / "corral-home") as view:
-        task = asyncio.create_task(corral.run(None, "go", on_limit="wait", **options))
+        task = asyncio.create_task(corral.run(None, "go", **options))
         about = await running()
         detail = await state_of(view, about.id, "rate_limited")
         known = next(run for run in live.runs() if run.id == about.id)

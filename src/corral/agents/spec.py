@@ -573,8 +573,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The agent always runs its commands in its own sandbox."""
     resumes: bool = False
     native_resume: tuple[str, ...] = ()
-    """The command that continues a session in the agent's own program, for people to copy:
-    ``{session}`` is the agent's id, ``{home}`` the private home. Empty: none is known."""
+    """The command that continues a session in the agent's own program, for people to copy: ``env``,
+    a variable, the program's name, its arguments. ``{session}`` is the agent's id, ``{home}`` the
+    private home. Empty: none is known."""
+    native_key_settings: tuple[str, ...] = ()
+    """Words after the program in that command, of a session that was billed to an API key."""
     keeps_unfinished: Literal["always", "with_text", "with_tools"] = "with_text"
     """When an interrupted or timed-out turn stays in the agent's conversation, which can then be
     resumed even if that turn was the first: always, only if it produced text or used a tool, or

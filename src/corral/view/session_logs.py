@@ -40,6 +40,8 @@ class Turn(msgspec.Struct, kw_only=True):
 
     info: TurnInfo
     init: events.Init | None = None
+    program: str = ""
+    """Path of the agent's program."""
     policy_report: str = ""
     error: events.Error | None = None
     usage: Usage = Usage()
@@ -196,7 +198,7 @@ def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn |
         prompt = decode(following) if following is not None else None
         if isinstance(prompt, events.Vendor) and isinstance(prompt.data, str):
             turn.info.prompt = plain(prompt.data, MAX_PROMPT)
-        turn.policy_report = _policy_report(log, following)
+        _add_run_facts(turn, log, following)
     last = log.line_at(end) if end is not None else None
     done = decode(last) if last is not None else None
     if last is not None and isinstance(done, events.Done):
@@ -204,17 +206,20 @@ def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn |
     return turn
 
 
-def _policy_report(log: LogFile, line: Line | None) -> str:
-    """What the first turn recorded of its policy, after the prompt and the names of its files."""
+def _add_run_facts(turn: Turn, log: LogFile, line: Line | None) -> None:
+    """What the first turn recorded of its program and its policy, after the prompt and the names of
+    its files."""
     for _ in range(2):
         line = None if line is None else log.line_at(line.end)
         event = None if line is None else decode(line)
         if isinstance(event, events.Vendor) and event.name == "run_facts":
-            rows = as_objects(as_object(event.data).get("policy"))
+            data = as_object(event.data)
             columns = ("capability", "verdict", "enforcement", "note")
+            rows = as_objects(data.get("policy"))
             lines = ("  ".join(as_text(row.get(name)) for name in columns) for row in rows)
-            return plain("\n".join(each.rstrip() for each in lines), 20_000)
-    return ""
+            turn.policy_report = plain("\n".join(each.rstrip() for each in lines), 20_000)
+            turn.program = as_text(data.get("program"))
+            return
 
 
 def _finish(turn: Turn, done: events.Done, offset: int) -> None:

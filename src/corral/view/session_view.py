@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -228,7 +230,7 @@ def _facts(record: store.SessionRecord, facts: LogFacts, live: LiveRuns) -> Fact
         can_steer=running is not None and running.can_steer and not facts.is_finished,
         session_id=meta.session_id,
         resume_command=None if meta.lost else f"corral run --resume {meta.id}",
-        native_resume_command=_native_resume(record, meta),
+        native_resume_command=_native_resume(record, meta, facts),
     )
     init = next((turn.init for turn in reversed(facts.turns) if turn.init is not None), None)
     if init is not None:
@@ -255,14 +257,29 @@ def _window(agent: str, model: str | None) -> int | None:
     return None if entry is None else entry.window
 
 
-def _native_resume(record: store.SessionRecord, meta: store.Meta) -> str | None:
-    """The command line that continues a session in the agent's own program."""
+def _native_resume(record: store.SessionRecord, meta: store.Meta, facts: LogFacts) -> str | None:
+    """The command line that continues a session in the agent's own program: the one that ran, if
+    it is still there, because corral's own installation is not on ``PATH``."""
     try:
-        words = registry.find(meta.agent).native_resume
+        agent = registry.find(meta.agent)
     except CorralError:  # an agent that is not known here
         return None
+    words = agent.native_resume
     if not words or meta.session_id is None or meta.lost:
         return None
+    ran = next((turn.program for turn in facts.turns if turn.program), "")
+    ours = ran if os.path.isfile(ran) and os.path.basename(ran) in words else words[2]
+    is_billed_to_key = any(
+        turn.init is not None and turn.init.auth == "api_key" for turn in facts.turns
+    )
+    settings = agent.native_key_settings if is_billed_to_key else ()
+    words = (*words[:2], ours, *settings, *words[3:])
     given = {"session": meta.session_id, "home": str(record.home)}
     folder = f"cd {shlex.quote(meta.cwd)} && " if meta.cwd else ""
-    return plain(folder + shlex.join(word.format_map(given) for word in words))
+    return plain(folder + shlex.join(_filled(word, given) for word in words))
+
+
+def _filled(word: str, given: Mapping[str, str]) -> str:
+    for name, value in given.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word

@@ -214,6 +214,16 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     }
 
 
+RESUME_SETTINGS = (
+    "-c",
+    f"model_provider={toml_string(PROVIDER)}",
+    "-c",
+    f"model_providers.{PROVIDER}={{name={toml_string(PROVIDER)},base_url={toml_string(OPENAI)},"
+    'wire_api="responses",env_key="OPENAI_API_KEY"}',
+)
+"""Codex resumes a conversation only with the provider that it was started with."""
+
+
 def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[str, ...]]:
     """The settings of the model's provider, and a note on them."""
     env = place.env

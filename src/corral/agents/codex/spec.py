@@ -90,6 +90,7 @@ HEADLESS = AgentSpec(
     reports_all_denials=False,
     resumes=True,
     native_resume=("env", "CODEX_HOME={home}/.codex", "codex", "resume", "{session}"),
+    native_key_settings=launch.RESUME_SETTINGS,
     keeps_unfinished="always",
     prompt_limit=launch.PROMPT_LIMIT,
     hosts=("api.openai.com", "auth.openai.com", "chatgpt.com"),

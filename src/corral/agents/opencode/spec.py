@@ -95,6 +95,13 @@ _ACP = AgentSpec(
     helpers=launch.HELPERS,
     needs_links=True,
     ignored_stderr=("Error handling request",),
+    native_resume=(
+        "env",
+        "XDG_DATA_HOME={home}/.local/share",
+        "opencode",
+        "--session",
+        "{session}",
+    ),
 )
 _HEADLESS = msgspec.structs.replace(
     _ACP,

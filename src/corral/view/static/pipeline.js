@@ -2,7 +2,7 @@
 
 import { address, follow, get, isOffline, post, route } from "./api.js";
 import { attempt, button, h, refill, replace, svg } from "./dom.js";
-import { clock, compact, duration, money, number, plural, shorten, tone, visible } from "./format.js";
+import { clock, compact, duration, money, number, plural, shorten, shortPath, tone, visible } from "./format.js";
 import { moveFocus } from "./keys.js";
 import { drawing } from "./markup.js";
 import { timeAgo } from "./runs.js";
@@ -241,7 +241,7 @@ export function pipelineView(root, { id, query, go, title }) {
       h("ol", { class: "path" }, path.map((visit) => h("li", null, h("button", { type: "button", class: "step", on: { click: () => select(visit.node) } },
         h("span", { class: `mark ${tone(visit.status)}` }), h("span", { class: "name" }, labelOf(visit.node)), h("span", { class: "dim" }, [visit.status, visit.attempts > 1 ? plural(visit.attempts, "attempt") : "", visit.ended ? duration((visit.ended - visit.started) * 1000) : ""].filter(Boolean).join(" · ")))))),
       detail.reason ? h("p", { class: "small" }, visible(detail.reason)) : null,
-      h("dl", { class: "pairs" }, fact("Folder", detail.folder), fact("Branch", detail.branch), fact("Forked from", detail.forked_from)),
+      h("dl", { class: "pairs" }, fact("Folder", detail.folder ? h("span", { title: detail.folder }, shortPath(detail.folder)) : null), fact("Branch", detail.branch), fact("Forked from", detail.forked_from)),
     );
   }
 
