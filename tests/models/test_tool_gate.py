@@ -66,11 +66,34 @@ def read_by_client(vendor: str, stream: bytes) -> tuple[str, list[str]]:
 def test_if_all_calls_are_allowed_the_bytes_are_those_of_the_vendor(
     vendor: str, cuts: list[int]
 ) -> None:
-    for stream in recorded_streams(vendor):
+    for stream, calls in zip(recorded_streams(vendor), ([], CALLS), strict=True):
         gate = gate_of(vendor)
         seen = passed(gate, stream, cuts)
-        gate.end()
+        assert [(call.name, call.arguments) for call in gate.end()] == calls
         assert seen + gate.release() == stream
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_calls_are_found_with_every_line_end_and_every_cut_at_one(
+    vendor: str, line_end: bytes
+) -> None:
+    stream = recorded_streams(vendor)[1].replace(b"\r\n", b"\n").replace(b"\n", line_end)
+    ends = [at for at, byte in enumerate(stream) if byte in b"\r\n"]
+    for cut in {place for at in ends for place in (at, at + 1)}:
+        gate = gate_of(vendor)
+        seen = passed(gate, stream, [cut])
+        assert [(call.name, call.arguments) for call in gate.end()] == CALLS, cut
+        assert b"read_file" not in seen
+        assert seen + gate.release() == stream
+
+
+def test_an_event_without_its_blank_line_is_not_passed_on() -> None:
+    gate = gate_of("openai-chat")
+    gate.start(EVENT_STREAM)
+    gate.receive(b'data: {"choices":[')
+    with pytest.raises(Unreadable):
+        gate.end()
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

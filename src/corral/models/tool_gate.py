@@ -39,7 +39,9 @@ from corral.values import Json, JsonObject, as_object, is_list, is_object
 DONE = "[DONE]"
 """The data of the last event of some vendors, which is not JSON."""
 JSON = "application/json"
-_BLANK = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)")
+_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+"""A blank line after a line. CRLF is one line end, not two."""
+_DATA = re.compile(rb"(?:^|[\r\n])data: ?\S")
 
 Step: TypeAlias = Literal["pass", "wait", "hold", "neutral"]
 """What to do with an event: pass it on with all that waits; let it wait for the next event that
@@ -195,14 +197,14 @@ class ToolGate:
     def _receive_event(self, raw: bytes, *, is_last: bool = False) -> bytes:
         """The bytes for the agent now."""
         decoder = SseDecoder()
-        found = [*decoder.receive(raw), *(decoder.take_rest() if is_last else ())]
-        if len(found) > 1:
-            raise Unreadable("an event of the response is ambiguous")
+        data = b"".join([*decoder.receive(raw), *(decoder.take_rest() if is_last else ())])
         step: Step = "neutral"
-        if found and found[0] != DONE.encode():
-            if self._drops_usage and self._is_dropped(found[0]):
+        if not data and _DATA.search(raw):
+            raise Unreadable("an event of the response is not complete")
+        if data and data != DONE.encode():
+            if self._drops_usage and self._is_dropped(data):
                 return b""
-            event = decode_or_none(found[0])
+            event = decode_or_none(data)
             if not is_object(event):
                 raise Unreadable("an event of the response is not a JSON object")
             step = self._format.read(event)

@@ -35,6 +35,8 @@ _NOT_CALLS = frozenset(
         "message",
         "reasoning",
         "compaction",
+        "compaction_summary",
+        "context_compaction",
         "web_search_call",
         "file_search_call",
         "code_interpreter_call",
