@@ -154,3 +154,28 @@ def test_the_result_can_be_built_twice() -> None:
     assert folding.result() == folding.result()
     folding.add(Text("c"))
     assert folding.result().text == "abc"
+
+
+@pytest.mark.parametrize("limit", [None, 0, 3, 5, 9, 100])
+def test_events_in_a_batch_give_the_same_answer_as_one_by_one(limit: int | None) -> None:
+    events: list[Event] = [
+        Init(),
+        Text("one "),
+        Text("more", message_id="a"),
+        Text("of a sub-agent", parent="c0"),
+        Text("!"),
+        ToolUse("c1", "read"),
+        ToolResult("c1", "success"),
+        Text("next", message_id="b"),
+        Thinking("..."),
+        Text("last"),
+        Done(status="success"),
+    ]
+    together, apart = ResultBuilder(limit), ResultBuilder(limit)
+    together.add_all(events)
+    for event in events:
+        apart.add(event)
+    assert together.result() == apart.result()
+    assert together.is_cut == apart.is_cut == (limit is not None and limit < 17)
+    if limit == 9:  # the first piece that does not fit ends the answer
+        assert together.answer().text == "one \n\nmore!"

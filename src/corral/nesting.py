@@ -8,11 +8,12 @@ rejected where it is read, instead of raising ``RecursionError`` later.
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, overload
+from collections.abc import Iterable
+from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from corral.values import Json, JsonObject, as_list, is_list, is_object
+from corral.values import Json, JsonObject
 
 MAX_DEPTH = 200
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
@@ -58,13 +59,19 @@ def decode_toml(text: str) -> JsonObject:
 
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
-    level: list[Json] = [value] if is_object(value) or is_list(value) else []
+    level = _containers_in((value,))
     for _ in range(MAX_DEPTH):
-        below: list[Json] = []
+        below: list[_Container] = []
         for each in level:
-            inner = each.values() if isinstance(each, dict) else as_list(each)
-            below += [item for item in inner if isinstance(item, (dict, list))]
+            below += _containers_in(each.values() if isinstance(each, dict) else each)
         if not below:
             return False
         level = below
     return bool(level)
+
+
+_Container: TypeAlias = dict[str, Json] | list[Json]
+
+
+def _containers_in(values: Iterable[object]) -> list[_Container]:
+    return [each for each in values if isinstance(each, (dict, list))]

@@ -138,9 +138,10 @@ class _Message:
         self._size = 0
         self._blocks: list[str] = []
 
-    def add(self, piece: str) -> None:
-        self._pieces.append(piece)
-        self._size += len(piece)
+    def add(self, pieces: list[str], size: int) -> None:
+        """``size``: of the pieces together."""
+        self._pieces += pieces
+        self._size += size
         if self._size >= BLOCK_SIZE or len(self._pieces) >= BLOCK_SIZE:
             self._close()
 
@@ -185,25 +186,48 @@ class ResultBuilder:
         self._done: Done | None = None
 
     def add(self, event: Event) -> None:
-        if event.parent is not None:
-            return  # the text of a sub-agent is not part of the answer
-        if isinstance(event, Text):
-            self._size += len(event.delta)
-            if self.limit is not None and self._size > self.limit:
-                self.is_cut = True
-                return
-            # A piece without an id continues the message before it.
-            if self._starts_message or event.message_id not in (None, self._message_id):
-                self._messages.append(_Message())
-                self._message_id = event.message_id
-                self._starts_message = False
-            self._messages[-1].add(event.delta)
-        elif isinstance(event, Init):
-            self._init = event
-        elif isinstance(event, Done):
-            self._done = event
-        elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
-            self._starts_message = True
+        self.add_all((event,))
+
+    def add_all(self, events: Iterable[Event]) -> None:
+        """As ``add`` of each. Pieces of one message are stored together: they come by the hundred
+        thousand."""
+        pieces: list[str] = []
+        for event in events:
+            if event.parent is not None:
+                continue  # the text of a sub-agent is not part of the answer
+            if type(event) is Text:
+                # A piece without an id continues the message before it.
+                if self._starts_message or event.message_id not in (None, self._message_id):
+                    self._store(pieces)
+                    pieces = []
+                    self._messages.append(_Message())
+                    self._message_id = event.message_id
+                    self._starts_message = False
+                pieces.append(event.delta)
+            elif isinstance(event, Init):
+                self._init = event
+            elif isinstance(event, Done):
+                self._done = event
+            elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
+                self._starts_message = True
+        self._store(pieces)
+
+    def _store(self, pieces: list[str]) -> None:
+        """Add the pieces to the last message, up to the first with which the answer is longer than
+        the limit."""
+        if not pieces:
+            return
+        before, size = self._size, sum(map(len, pieces))
+        self._size += size
+        if self.limit is not None and self._size > self.limit:
+            self.is_cut = True
+            fitting: list[str] = []
+            for piece in pieces:
+                before += len(piece)
+                if before <= self.limit:
+                    fitting.append(piece)
+            pieces, size = fitting, sum(map(len, fitting))
+        self._messages[-1].add(pieces, size)
 
     def answer(self) -> Answer:
         """The answer so far."""

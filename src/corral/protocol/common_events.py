@@ -19,7 +19,7 @@ def build_tool_use(
     arguments = as_object(given)
     subject = None
     for key in _SUBJECTS:
-        if isinstance(value := arguments.get(key), str):
+        if key in arguments and isinstance(value := arguments[key], str):
             subject = value
             break
     return ToolUse(
@@ -40,7 +40,8 @@ def unavailable_message(name: str) -> str:
 
 def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
     """The path arguments, each once: some models give one twice."""
-    found = [path for name in PATHS if isinstance(path := given.get(name), str)]
+    # Most are missing, which ``in`` finds out fastest.
+    found = [path for name in PATHS if name in given and isinstance(path := given[name], str)]
     return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 

@@ -97,12 +97,9 @@ MAX_CLOSED_IDS = 4096
 
 
 class _Open(msgspec.Struct):
+    use: ToolUse
     agent_id: str
     """The agent's own id, which it may have used before."""
-    name: str
-    kind: str
-    title: str | None
-    paths: tuple[str, ...]
     since: float
 
 
@@ -150,7 +147,7 @@ class EventNormalizer:
         self._renamed: dict[str, deque[str]] = {}
         """The agent's id → ours, where it used one for several calls; the oldest first. Some
         may be closed by now."""
-        self._closed: dict[str, None] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
         self._calls = 0
         self._self_reported: set[str] = set()
         """Calls whose tool reported its file changes itself."""
@@ -204,7 +201,13 @@ class EventNormalizer:
                 )
             else:
                 self._seq = seq
-                self._handle_item(Text(item) if isinstance(item, str) else item, ts, out)
+                # The most frequent ones first.
+                if seq and type(item) is ToolUse:
+                    self._open_call(item, ts, out)
+                elif seq and type(item) is ToolResult:
+                    self._close_call(item, ts, out)
+                else:
+                    self._handle_item(Text(item) if isinstance(item, str) else item, ts, out)
                 seq, session_id = self._seq, self._session_id
         self._seq = seq
         return out
@@ -431,7 +434,7 @@ class EventNormalizer:
         if call_id != agent_id:
             use = replace(use, call_id=call_id)
             self._renamed.setdefault(agent_id, deque()).append(call_id)
-        self._open[call_id] = _Open(agent_id, use.name, use.kind, use.title, use.paths, ts)
+        self._open[call_id] = _Open(use, agent_id, ts)
         self._emit(use, ts, out)
         return call_id
 
@@ -467,32 +470,43 @@ class EventNormalizer:
             call_id = self._open_call(
                 ToolUse(result.call_id, name=result.name or "unknown"), ts, out
             )
-        tool = self._open.pop(call_id)
+        opened = self._open.pop(call_id)
         self._closed[call_id] = None
         if len(self._closed) > MAX_CLOSED_IDS:
-            del self._closed[next(iter(self._closed))]
+            self._closed.popitem(last=False)
         took = result.duration_ms
         if took is None or took < 0:
-            took = max(0, round((ts - tool.since) * 1000))
-        complete = replace(result, call_id=call_id, name=result.name or tool.name, duration_ms=took)
-        self._emit(complete, ts, out)
-        if complete.status == "denied":
+            # As in _emit: nothing else refers to it.
+            force_setattr(result, "duration_ms", max(0, round((ts - opened.since) * 1000)))
+        if result.call_id != call_id:
+            force_setattr(result, "call_id", call_id)
+        if not result.name:
+            force_setattr(result, "name", opened.use.name)
+        self._emit(result, ts, out)
+        self._report_effects(result, opened, ts, out)
+
+    def _report_effects(
+        self, result: ToolResult, opened: _Open, ts: float, out: list[Event]
+    ) -> None:
+        """What a call did, or was not allowed to do."""
+        tool = opened.use
+        if result.status == "denied":
             self.denied.append(
                 DeniedCall(
                     tool.name,
                     title=tool.title,
-                    reason=complete.error,
-                    call_id=call_id,
-                    rule=self._denial_rules.get(tool.agent_id),
+                    reason=result.error,
+                    call_id=result.call_id,
+                    rule=self._denial_rules.get(opened.agent_id),
                 )
             )
         elif (
-            complete.status == "success"
+            result.status == "success"
             and tool.kind in ("edit", "delete", "move")
-            and tool.agent_id not in self._self_reported
+            and opened.agent_id not in self._self_reported
         ):
             for path in tool.paths:
-                self._report_file_change(path, tool.kind, call_id, ts, out)
+                self._report_file_change(path, tool.kind, result.call_id, ts, out)
 
     def _report_file_change(
         self, path: str, kind: str, call_id: str, ts: float, out: list[Event]
@@ -520,10 +534,14 @@ class EventNormalizer:
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)
         force_setattr(event, "run_id", self._run_id)
-        force_setattr(event, "session_id", event.session_id or self._session_id)
         force_setattr(event, "agent", self._agent)
-        force_setattr(event, "node", self._node)
-        force_setattr(event, "label", self._label)
+        # Mostly None, and a comparison costs less than a call.
+        if not event.session_id and event.session_id != self._session_id:
+            force_setattr(event, "session_id", self._session_id)
+        if event.node is not self._node:
+            force_setattr(event, "node", self._node)
+        if event.label is not self._label:
+            force_setattr(event, "label", self._label)
         out.append(event)
 
 

@@ -549,8 +549,7 @@ class Turn(Generic[T_co]):
     def _store_text(self, batch: list[Event]) -> None:
         """For the text in ``done``, and the result."""
         if not self._builder.is_cut:
-            for event in batch:
-                self._builder.add(event)
+            self._builder.add_all(batch)
 
     def _redacted(self, output: Json) -> Json:
         """A value that was submitted by a tool has not passed the redaction of the stream."""

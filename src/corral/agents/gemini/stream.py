@@ -151,11 +151,17 @@ def kind_of(name: str) -> ToolKind:
 
 
 def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
-    error = frame.error or ToolError()
+    output = frame.output
+    if frame.status == "success" and output is not None and output.startswith("Blocked: command"):
+        return ToolResult(frame.tool_id, "denied", output=output, error=output)
+    if frame.status == "success" and frame.error is None:
+        return ToolResult(frame.tool_id, "success", output=output)
+    return _with_error(frame, name, frame.error or ToolError())
+
+
+def _with_error(frame: ToolResultFrame, name: str, error: ToolError) -> ToolResult:
     message = error.message or ""
     status: ToolStatus = "success" if frame.status == "success" else "error"
-    if status == "success" and (frame.output or "").startswith("Blocked: command"):
-        return ToolResult(frame.tool_id, "denied", output=frame.output, error=frame.output)
     if error.type == "tool_not_registered" and policy.is_agent_tool(name):
         status, message = "denied", unavailable_message(name)
         if name.startswith("mcp_"):
