@@ -41,6 +41,7 @@ def main() -> None:
         "acp": acp.acp,
         "warm": sessions.warm,
         "search": sessions.search,
+        "listed": sessions.listed,
         "record": sessions.record,
         "models": models.models,
         "nodes": nodes.nodes,

@@ -26,7 +26,7 @@ RECORD_ROUNDS = 5
 STORED = 10_000
 """Sessions that are searched."""
 NEEDLE = "a needle in session 4321"
-GREP_SECONDS = 0.3
+GREP_SECONDS = LIST_SECONDS = 0.3
 RECORDED_LINES = 200_000
 
 
@@ -83,6 +83,16 @@ def search(bench: BenchEnvironment) -> list[Row]:
             Bar(f"≤ {GREP_SECONDS * 1000:.0f} ms", seconds <= GREP_SECONDS),
         )
     ]
+
+
+def listed(bench: BenchEnvironment) -> list[Row]:
+    """Wall time of the list of the newest sessions, the complete program."""
+    env = {**bench.env, "CORRAL_HOME": str(stored_sessions(STORED))}
+    argv = [str(bench.corral), "sessions", "list"]
+    seconds = measure_rounds({"corral": _wall(bench, argv, env)}).of("corral")
+    what = f"sessions list of {STORED:,} sessions, wall"
+    bar = Bar(f"≤ {LIST_SECONDS * 1000:.0f} ms", seconds <= LIST_SECONDS)
+    return [Row(what, ms(seconds), "", None, bar)]
 
 
 def record(bench: BenchEnvironment) -> list[Row]:

@@ -1,6 +1,6 @@
 """Run durable nodes that do nothing: with corral, with bare DBOS, or with a peer.
 
-    durable.py WAY COUNT wide|chain
+    durable.py WAY COUNT wide|chain|batch
 
 Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end.
 """
@@ -24,9 +24,12 @@ POLL = 0.1
 def main() -> None:
     way, count, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     with tempfile.TemporaryDirectory() as folder:
-        cpu, wall = {"corral": corral, "bare": bare, "prefect": prefect}[way](
-            Path(folder), count, form
-        )
+        ways = {
+            "corral": batch if form == "batch" else corral,
+            "bare": bare_batch if form == "batch" else bare,
+            "prefect": prefect,
+        }
+        cpu, wall = ways[way](Path(folder), count, form)
     print(json.dumps({"cpu": cpu, "wall": wall}))
 
 
@@ -125,6 +128,76 @@ def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
         start = clocks()
         handle = await DBOS.enqueue_workflow_async("q", parent, count, form)
         assert await handle.get_result(polling_interval_sec=POLL) == count
+        end = clocks()
+        await asyncio.to_thread(DBOS.destroy)
+        return end[0] - start[0], end[1] - start[1]
+
+    return asyncio.run(run_to_end())
+
+
+def batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
+    """A durable batch of tasks whose agent is simulated."""
+    import os
+
+    os.environ["CORRAL_HOME"] = str(folder / "home")
+    import corral as library
+
+    tasks = [{"number": number} for number in range(count)]
+
+    async def run_to_end(tasks: list[dict[str, int]], name: str) -> tuple[float, float]:
+        begin = clocks()
+        report = await library.batch(
+            tasks,
+            "{{number}}",
+            name=name,
+            simulate=True,
+            concurrency=16,
+            db=str(folder / "x.db"),
+            results=folder / f"{name}.jsonl",
+            cwd=folder,
+        )
+        end = clocks()
+        assert report.succeeded == len(tasks), report
+        return end[0] - begin[0], end[1] - begin[1]
+
+    asyncio.run(run_to_end(tasks[:1], "warm"))
+    return asyncio.run(run_to_end(tasks, "measured"))
+
+
+def bare_batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
+    """The minimal program that does the same with the library: a queued workflow with one step for
+    each task; then wait for each."""
+    from dbos import DBOS, DBOSConfig
+    from dbos._serialization import DBOSPortableJSON
+
+    file = folder / "x.db"
+    with sqlite3.connect(file) as opened:
+        opened.execute("PRAGMA journal_mode=WAL")
+    config: DBOSConfig = {
+        "name": "bare",
+        "system_database_url": f"sqlite:///{file}",
+        "serializer": DBOSPortableJSON,
+        "log_level": "ERROR",
+    }
+
+    @DBOS.step(name="nothing")
+    async def nothing(number: int) -> dict[str, int]:
+        return {"number": number}
+
+    @DBOS.workflow(name="task")
+    async def task(number: int) -> dict[str, int]:
+        return await nothing(number)
+
+    async def run_to_end() -> tuple[float, float]:
+        DBOS(config=config)
+        DBOS.launch()
+        await DBOS.register_queue_async("q", polling_interval_sec=POLL, worker_concurrency=16)
+        await asyncio.sleep(1.5)  # the library looks for new queues once a second
+        start = clocks()
+        handles = [await DBOS.enqueue_workflow_async("q", task, each) for each in range(count)]
+        for number, handle in enumerate(handles):
+            found = await handle.get_result(polling_interval_sec=POLL)
+            assert found == {"number": number}
         end = clocks()
         await asyncio.to_thread(DBOS.destroy)
         return end[0] - start[0], end[1] - start[1]

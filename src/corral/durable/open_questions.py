@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from corral.durable import query
 from corral.durable.dbos.client import Client, with_client
 from corral.durable.dbos.database import OPEN_STATES, find
 from corral.durable.payloads import (
@@ -74,9 +75,19 @@ async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
 
     def read(client: Client) -> bool:
         found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW, states=OPEN_STATES)
-        return any(not _is_timer(row.id) for row in found)
+        if any(not _is_timer(row.id) for row in found):
+            return True
+        runs = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
+        return any(_has_local_nodes(client, each) for each in [run, *(row.id for row in runs)])
 
     return await with_client(find(db), read)
+
+
+def _has_local_nodes(client: Client, run: str) -> bool:
+    replay = query.replay_run(client, run)[1]
+    return replay.run_input.local_nodes and any(
+        visit in replay.scheduler.state.open for visit in replay.visits
+    )
 
 
 def _is_timer(workflow: str) -> bool:

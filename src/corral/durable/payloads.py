@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Expired, Message, RunNode, Woken
+from corral.pipelines.scheduler.commands import Ended, Expired, Message, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Json, as_object
 
@@ -92,6 +92,8 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply_id: str = ""
     depth: int = 0
     """Number of runs that this one is nested in."""
+    local_nodes: bool = False
+    """Whether nodes run in the process of the run, as tasks, instead of as queued workflows."""
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,13 +119,27 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
-    """A message from a visit to its run: another attempt follows. Only for display."""
+    """A message from a visit to its run: another attempt follows. For display; of a local node also
+    what the next attempt needs."""
 
     visit: str
     node: str
     attempt: int
     delay: float
     reason: str = ""
+    outcome: Outcome | None = None
+    """Of a local node: the outcome of the attempts so far."""
+    until: float = 0.0
+    """Of a local node: when the next attempt starts, in seconds since the epoch."""
+
+
+class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The output of a step in which a run waited for its local nodes."""
+
+    messages: list[Ended | Retrying] = []
+    """What the nodes reported, in order."""
+    has_mail: bool = False
+    """Whether a message waits in the inbox."""
 
 
 class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

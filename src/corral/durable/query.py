@@ -21,14 +21,16 @@ from corral.durable.dbos.client import (
     Client,
     JournalEntry,
     WorkflowInfo,
+    list_top,
     open_client,
     queue_owner,
     with_client,
 )
-from corral.durable.dbos.database import find, is_there
+from corral.durable.dbos.database import find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
     RUN_WORKFLOW,
+    NodesStep,
     Retrying,
     RunInput,
     RunOutput,
@@ -132,12 +134,12 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
     if not await asyncio.to_thread(is_there, database):
         return []
 
-    def read(client: Client) -> list[RunOverview]:
-        with closing(ExecutorLiveness(database)) as liveness:
-            found = client.list_workflows(name=RUN_WORKFLOW, limit=limit, top=True)
+    def read() -> list[RunOverview]:
+        with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
+            found = list_top(database, RUN_WORKFLOW, limit)
             return [_overview(each, liveness) for each in found]
 
-    return await with_client(database, read)
+    return await asyncio.to_thread(read)
 
 
 async def find_run(name: str, *, db: str | None = None) -> str:
@@ -370,7 +372,7 @@ class AgentEventReader:
         return data[:end].splitlines()
 
 
-LOOKED, LOADED = "look", "load "
+LOOKED, LOADED, NODES = "look", "load ", "nodes"
 """Names of journal entries that contain messages."""
 
 
@@ -409,6 +411,9 @@ class Replay:
         elif name == LOOKED:
             for each in as_list(output):
                 self._take(unpack_message(each), at)
+        elif name == NODES:
+            for message in unpack(output, NodesStep).messages:
+                self._take(message, at)
         elif name.startswith(LOADED) and isinstance(output, str):
             known = name.removeprefix(LOADED)
             self._pending.append(Ended(id=known, outcome=failed(output, retryable=False)))

@@ -169,8 +169,11 @@ async def start(
         spent = _spent_before(request.known)
         made = await asyncio.to_thread(budgets.create, database, name, run_limits(graph), spent)
         config = msgspec.structs.replace(config, budgets=made)
+    local_nodes = False
     if queue is None:
-        queue = (await asyncio.to_thread(local, database, limits=limits)).own or DEFAULT_QUEUE
+        here = await asyncio.to_thread(local, database, limits=limits)
+        queue = here.own or DEFAULT_QUEUE
+        local_nodes = here.own is not None and len(here.all_queues) == 1  # no limited resource
     run_input = RunInput(
         run_id=name,
         graph=graph,
@@ -180,6 +183,7 @@ async def start(
         values=dict(request.values),
         known=dict(request.known),
         forked_from=request.forked_from,
+        local_nodes=local_nodes,
     )
     exists = await with_client(database, lambda client: _submit(client, run_input))
     if exists:
@@ -354,7 +358,7 @@ class RunFollower:
         asked = await open_questions.questions(self.run, db=self.db)
         limits = [each.question.timeout for each in asked]
         lasts = all(limit is None or limit > SHORT_TIMEOUT for limit in limits)
-        if not asked or not lasts:
+        if not asked or not lasts or any(each.answered for each in asked):
             return False
         if not self._within:
             return True

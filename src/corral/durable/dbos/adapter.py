@@ -65,6 +65,13 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "Cancelled" not in type(error).__name__ and not (full or closing or raised)
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Whether the error says that the workflow was cancelled from outside."""
+    from dbos import error as errors
+
+    return isinstance(error, errors.DBOSWorkflowCancelledError)
+
+
 class ForeignRow(Exception):
     """A row that corral did not write."""
 
@@ -231,6 +238,13 @@ async def receive(timeout: float) -> Json:
     message: Json = await DBOS.recv_async(INBOX, timeout)
     watch("after recv")
     return message
+
+
+@_unless_closing
+async def has_mail(workflow_id: str) -> bool:
+    """Whether a message waits in the workflow's inbox. Only within a step."""
+    find = functools.partial(database.has_unread_message, _engines[-1], workflow_id, INBOX)
+    return await asyncio.to_thread(find)
 
 
 @_unless_closing

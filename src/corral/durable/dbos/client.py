@@ -40,13 +40,14 @@ from corral.durable.dbos.database import (
     close_engine,
     find_message,
     open_engine,
+    read_top_rows,
     require,
     storage_errors,
 )
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Node
-from corral.values import Json
+from corral.values import Json, as_object
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions
@@ -294,6 +295,31 @@ class Client:
 
     def delete_queue(self, name: str) -> None:
         self._client.delete_queue(name)
+
+
+def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowInfo]:
+    """The workflows with this name that no other workflow started, newest first. Blocking. A
+    database file is read without the library, whose import takes longer than everything else."""
+    if database.path is None:
+        with connect(database) as client:
+            return client.list_workflows(name=name, limit=limit, top=True)
+    columns = "workflow_uuid, status, queue_name, executor_id, attributes, created_at,"
+    columns += " completed_at, recovery_attempts"
+    rows = read_top_rows(database, columns, name, limit)
+    return [
+        WorkflowInfo(
+            id=row[0],
+            name=name,
+            state=row[1],
+            queue=row[2] or "",
+            executor=row[3] or "",
+            labels=as_object(json.loads(row[4])) if row[4] else {},
+            created=(row[5] or 0) / 1000,
+            ended=row[6] / 1000 if row[6] else None,
+            recoveries=row[7] or 0,
+        )
+        for row in rows
+    ]
 
 
 def _options(submission: Submission) -> EnqueueOptions:

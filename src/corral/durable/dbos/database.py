@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -496,6 +496,22 @@ def _begin(connection: Connection, cursor: DBAPICursor, statement: str, *_other:
         cursor.execute("BEGIN IMMEDIATE")
 
 
+def read_top_rows(
+    database: Database, columns: str, name: str, limit: int | None
+) -> list[tuple[Any, ...]]:
+    """These columns of the workflows with this name in a database file that no other workflow
+    started, newest first. Raises ``StorageFailed`` or ``ConfigError``."""
+    statement = (
+        f"SELECT {columns} FROM workflow_status WHERE name = ? AND parent_workflow_id IS NULL"
+        " ORDER BY created_at DESC LIMIT ?"
+    )
+    try:
+        with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
+            return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
+    except sqlite3.Error as error:
+        raise _explain(database, error) from error
+
+
 _OUR_SERIALIZATION = "portable_json"
 """How corral's rows are serialized."""
 
@@ -531,6 +547,21 @@ def _check_rows(engine: Engine, table: str, workflow_ids: Sequence[str]) -> None
         found = connection.execute(statement, {"ids": list(workflow_ids)}).first()
     if found is not None:
         raise ConfigError(f"the record of {found[0]!r} was not written by corral")
+
+
+def has_unread_message(engine: Engine, workflow_id: str, topic: str) -> bool:
+    """Whether a message to the workflow was sent that it has not received."""
+    import sqlalchemy as sa
+
+    table = _table("notifications", is_file=engine.dialect.name == "sqlite")
+    statement = sa.text(
+        f"SELECT 1 FROM {table} WHERE destination_uuid = :id AND topic = :topic AND NOT consumed"
+        " LIMIT 1"
+    )
+    with engine.connect() as connection:
+        return (
+            connection.execute(statement, {"id": workflow_id, "topic": topic}).first() is not None
+        )
 
 
 def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:

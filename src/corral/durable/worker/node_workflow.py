@@ -1,7 +1,12 @@
-"""The workflow ``corral.node``: one visit of a node with all its attempts, or a timer.
+"""Visits of nodes, with all their attempts: in the workflow ``corral.node``, or in their run.
 
 Theory of operation
 -------------------
+There are two ways to run a visit. With workers, it is a workflow of its own on a queue, which any
+worker takes (``visit``). In the process that owns its run, it is a task of that process
+(``LocalNodes``), without a workflow, a queue and messages: its result becomes part of the output of
+a step of the run. The rest is about the workflow; ``LocalNodes`` has its own theory.
+
 Who calls: an executor that takes the workflow from its queue. A run (``corral.run``) or a batch
 enqueued it with a ``NodeInput``. There are three forms:
 
@@ -33,8 +38,12 @@ Crashes
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +56,7 @@ from corral.durable.dbos import adapter
 from corral.durable.payloads import (
     AttemptResult,
     NodeInput,
+    NodesStep,
     Retrying,
     RunConfig,
     RunInput,
@@ -109,7 +119,7 @@ async def batch(_payload: dict[str, Json]) -> Json:
 async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
     attempt, earlier = 1, None
     while True:
-        step = partial(_attempt, run_id, visit, attempt)
+        step = partial(_recorded_attempt, run_id, visit, attempt)
         recorded = await adapter.step(f"{visit.node}#{attempt}", step, preemptible=True)
         result = unpack(recorded, AttemptResult)
         outcome = earlier = with_earlier_cost(result.outcome, earlier)
@@ -128,6 +138,186 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
         attempt += 1
 
 
+BATCH_BYTES = 1024 * 1024
+"""About the maximum size of the results in one step."""
+MAIL_POLL = 0.5
+"""Maximum number of seconds between two looks into the inbox, while local nodes run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LocalVisit:
+    """A visit without a result: its next attempt."""
+
+    command: RunNode
+    attempt: int = 1
+    earlier: Outcome | None = None
+    until: float = 0.0
+
+
+class LocalNodes:
+    """The visits of one run that run in the process of the run, as tasks.
+
+    Theory of operation
+    -------------------
+    The run adds a visit (``add``) when the scheduler returns its command, and calls ``next`` in a
+    recorded step. Only there attempts are started: a replay returns the recorded output of the
+    step and does not call ``next``, so it starts nothing that has a result. When it has caught up,
+    the first real call starts what has none.
+
+    ``next`` waits for attempts to end, and returns all that have: the fewer steps, the faster. The
+    order of messages in the outputs is the order in which the run takes them, on replay too. The
+    run reports each message to ``take``; then the visit is over, or its next attempt is due.
+
+    While attempts run, ``next`` looks into the run's inbox. If a message waits there, it returns,
+    and the run receives it in the usual way.
+
+    Crashes: an attempt whose result is not in a recorded step is run again, as that of a node
+    workflow. If it runs in an agent host, the running or finished job is found there. The end of a
+    pause is recorded, so a restart does not extend it."""
+
+    def __init__(self, run_input: RunInput, poll: float) -> None:
+        self._run_input = run_input
+        self._open: dict[str, _LocalVisit] = {}
+        self._due: dict[str, _LocalVisit] = {}
+        """Those whose next attempt was not started in this process."""
+        self._tasks: dict[str, asyncio.Task[Ended | Retrying]] = {}
+        self._finished: deque[str] = deque()
+        """Visits whose tasks have ended."""
+        self._stopping: set[asyncio.Task[Ended | Retrying]] = set()
+        self._has_news = asyncio.Event()
+        self._first_poll = self._poll = min(poll, MAIL_POLL)
+        self._next_look = 0.0
+        self._is_leaving = False
+
+    def __contains__(self, visit: str) -> bool:
+        return visit in self._open
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def visits(self) -> list[str]:
+        return list(self._open)
+
+    # Called by the run; on replay, too.
+
+    def add(self, command: RunNode) -> None:
+        self._open[command.id] = self._due[command.id] = _LocalVisit(command=command)
+
+    def take(self, message: Ended | Retrying) -> None:
+        """The run takes this message of a visit. Of a visit that was stopped, it is ignored."""
+        if isinstance(message, Ended):
+            self._open.pop(message.id, None)
+            self._due.pop(message.id, None)
+        elif message.visit in self._open:
+            self._open[message.visit] = self._due[message.visit] = dataclass_replace(
+                self._open[message.visit],
+                attempt=message.attempt + 1,
+                earlier=message.outcome,
+                until=message.until,
+            )
+
+    def stop(self, visit: str) -> None:
+        """Stop a visit. Its agent is cancelled."""
+        self._open.pop(visit, None)
+        self._due.pop(visit, None)
+        task = self._tasks.pop(visit, None)
+        if task is not None and not task.done():
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+            if not task.cancelling():  # a second cancellation would interrupt its cleanup
+                task.cancel()
+
+    async def close(self, *, leave: bool) -> None:
+        """Stop all. ``leave``: another process continues, so agents in an agent host work on."""
+        self._is_leaving = leave
+        for visit in list(self._tasks):
+            self.stop(visit)
+        self._open.clear()
+        if self._stopping:
+            await asyncio.wait(self._stopping)  # an attempt limits the time of its own stopping
+
+    # Called in a step.
+
+    async def next(self, timeout: float | None) -> Json:
+        """A ``NodesStep``: what has ended, or that a message waits; empty after the timeout."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        for visit in self._due.values():
+            self._start(visit)
+        self._due.clear()
+        while True:
+            if loop.time() >= self._next_look:
+                if await self._has_mail():
+                    self._poll = self._first_poll
+                    return pack(NodesStep(messages=self._ended(), has_mail=True))
+                self._next_look = loop.time() + self._poll
+            if messages := self._ended():
+                self._poll = self._first_poll
+                return pack(NodesStep(messages=messages))
+            if until is not None and loop.time() >= until:
+                return pack(NodesStep())
+            self._has_news.clear()
+            limit = self._next_look if until is None else min(self._next_look, until)
+            timer = loop.call_at(limit, self._has_news.set)
+            try:
+                await self._has_news.wait()
+            finally:
+                timer.cancel()
+            self._poll = min(self._poll * 1.2, MAIL_POLL)
+
+    async def _has_mail(self) -> bool:
+        try:
+            return await adapter.has_mail(self._run_input.run_id)
+        except Exception:  # the database is not reachable; the next look may succeed
+            return False
+
+    def _start(self, visit: _LocalVisit) -> None:
+        known = visit.command.id
+
+        def finished(_task: object) -> None:
+            self._finished.append(known)
+            self._has_news.set()
+
+        # As in a workflow of its own, not in the context of this step.
+        task = asyncio.create_task(self._attempt(visit), context=contextvars.Context())
+        self._tasks[known] = task
+        task.add_done_callback(finished)
+
+    def _ended(self) -> list[Ended | Retrying]:
+        """The results of attempts that have ended, about ``BATCH_BYTES`` of them."""
+        messages: list[Ended | Retrying] = []
+        size = 0
+        while self._finished and size < BATCH_BYTES:
+            task = self._tasks.pop(self._finished.popleft(), None)
+            if task is not None and not task.cancelled():  # it was not stopped
+                messages.append(task.result())
+                size += len(msgspec.json.encode(messages[-1]))
+        return messages
+
+    async def _attempt(self, visit: _LocalVisit) -> Ended | Retrying:
+        if (pause := visit.until - time.time()) > 0:
+            await asyncio.sleep(pause)
+        command, attempt = visit.command, visit.attempt
+        try:
+            result = await _attempt(self._run_input, command, attempt, lambda: self._is_leaving)
+        except Exception as error:  # a bug must fail the node, not hang the run
+            return Ended(id=command.id, outcome=_failed_by(error))
+        adapter.watch(f"ended {command.node}#{attempt}")
+        outcome = with_earlier_cost(result.outcome, visit.earlier)
+        if result.pause is None:
+            return Ended(id=command.id, outcome=outcome)
+        return Retrying(
+            visit=command.id,
+            node=command.node,
+            attempt=attempt,
+            delay=result.pause,
+            reason=result.outcome.failure_reason,
+            outcome=outcome,
+            until=time.time() + result.pause,
+        )
+
+
 async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: str) -> None:
     await adapter.sleep(seconds)
     if child and isinstance(message, Woken):
@@ -136,20 +326,34 @@ async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: st
     await adapter.send(run_id, pack(message), key=f"{type(message).__name__} {message.id}")
 
 
-async def _attempt(run_id: str, visit: RunNode, attempt: int) -> Json:
-    """One attempt; raises nothing but a cancellation."""
-    here = executor.current()
-    await here.admitted()
+async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int) -> Json:
+    await executor.current().admitted()
     run_input = _run_inputs.get(run_id)
     if run_input is None:
         run_input = unpack(await adapter.input_of(run_id), RunInput)
         remember_run(run_input)
-    with here.attempt(f"{visit.id} of {run_id}"):
+    return pack(await _attempt(run_input, visit, attempt, lambda: False))
+
+
+async def _attempt(
+    run_input: RunInput, visit: RunNode, attempt: int, is_leaving: Callable[[], bool]
+) -> AttemptResult:
+    """One attempt. ``is_leaving``: whether a cancellation means that another process continues;
+    also if this one is closing."""
+    here = executor.current()
+    await here.admitted()
+    with here.attempt(f"{visit.id} of {run_input.run_id}"):
         try:
-            outcome = await run_attempt(run_input, visit, attempt, here)
+            outcome = await run_attempt(
+                run_input, visit, attempt, here, lambda: here.closing or is_leaving()
+            )
         except Exception as error:  # a bug must fail the node, not hang the run
-            outcome = failed(f"{type(error).__name__}: {error}".removesuffix(": "))
-    return pack(apply_retry_rule(run_input, visit, outcome, attempt))
+            outcome = _failed_by(error)
+    return apply_retry_rule(run_input, visit, outcome, attempt)
+
+
+def _failed_by(error: Exception) -> Outcome:
+    return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 # One attempt: in this process, or in an agent host that outlives it.
@@ -167,11 +371,17 @@ def apply_retry_rule(
             return AttemptResult(outcome=final)
 
 
-async def run_attempt(run_input: RunInput, visit: RunNode, attempt: int, here: Executor) -> Outcome:
+async def run_attempt(
+    run_input: RunInput,
+    visit: RunNode,
+    attempt: int,
+    here: Executor,
+    is_leaving: Callable[[], bool],
+) -> Outcome:
     """The outcome of the attempt. Raises nothing but a cancellation."""
     node = run_input.graph.nodes[visit.node]
     if is_detached(run_input.config, node):
-        return await client.attempt(run_input, visit, attempt, lambda: here.closing)
+        return await client.attempt(run_input, visit, attempt, is_leaving)
     return await run_in_process(
         run_input, visit, attempt, await here.resource_cache.find(run_input.config)
     )

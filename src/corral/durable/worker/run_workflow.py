@@ -5,12 +5,17 @@ Theory of operation
 The workflow owns one ``Scheduler`` (pure) and one inbox. It repeats two steps until the
 scheduler returns ``FinishRun``:
 
-1. execute each command that the scheduler returned: enqueue a node workflow (``RunNode``),
-   publish a question (``AskHuman``), start a child run (``Child``), start a timer (``Wait``),
-   cancel (``Stop``), message a child (``Steer``);
+1. execute each command that the scheduler returned: enqueue a node workflow or add a local node
+   (``RunNode``), publish a question (``AskHuman``), start a child run (``Child``), start a timer
+   (``Wait``), cancel (``Stop``), message a child (``Steer``);
 2. take the next message and pass it to the scheduler, which returns the next commands. Messages
-   come from node workflows (``Ended``, ``Woken``, ``Expired``), from people (``Answered``), and
-   from the process that cancels the run (``Cancelled``).
+   come from local nodes (``Ended``) in the output of a step, and from the inbox: those of node
+   workflows (``Ended``, ``Woken``, ``Expired``), of people (``Answered``), and of the process that
+   cancels the run (``Cancelled``).
+
+Nodes are local (``node_workflow.LocalNodes``) if the run was started in the process that executes
+it, without limited queues: a queue would only delay them. The run's input says so, because a replay
+must do the same. Timers and child runs always are workflows.
 
 Who calls: an executor (``worker.executor``) that takes the run from its queue. Nothing else calls
 into it; other processes send messages to its inbox or read the journal.
@@ -61,6 +66,7 @@ from corral.durable.payloads import (
     QUESTIONS,
     RUN_WORKFLOW,
     NodeInput,
+    NodesStep,
     Retrying,
     RunConfig,
     RunInput,
@@ -71,7 +77,7 @@ from corral.durable.payloads import (
     unpack,
     unpack_message,
 )
-from corral.durable.query import EventNumbering
+from corral.durable.query import NODES, EventNumbering
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
@@ -141,6 +147,10 @@ class _Run:
         """With the folders of this machine; ``run_input`` is the same on all machines."""
         self.projection = Projection(run_input, Path(self.config.folder))
         self.queue = executor.current().own or run_input.queue
+        poll = executor.current().poll
+        self.local = node_workflow.LocalNodes(run_input, poll)
+        self.has_mail = False
+        """Whether a step has seen a message in the inbox, which is received next."""
         self.in_flight: dict[str, str] = {}
         """Id of a visit, child run or wait -> its workflow id."""
         self.questions: dict[str, Question] = {}
@@ -151,9 +161,14 @@ class _Run:
         self.waits: set[str] = set()
 
     async def run_to_end(self) -> Json:
+        leave = True
         try:
             return await self._run_to_end()
+        except BaseException as error:
+            leave = not adapter.is_cancellation(error)
+            raise
         finally:
+            await self.local.close(leave=leave)
             self.projection.stop()
 
     async def _run_to_end(self) -> Json:
@@ -169,11 +184,18 @@ class _Run:
                 commands += self.scheduler.receive(message)
 
     async def _messages(self) -> list[Message]:
-        if self.pending:
-            return [self.pending.pop(0)]
         pause = CHECK
         while True:
-            raw = await adapter.receive(pause if self.in_flight else IDLE)
+            if self.pending:
+                return [self.pending.pop(0)]
+            if self.local and not self.has_mail:
+                raw = None
+                if await self._wait_for_nodes(pause):
+                    continue
+            else:
+                limit = pause if self.in_flight or self.has_mail else IDLE
+                self.has_mail = False
+                raw = await adapter.receive(limit)
             if raw is not None:
                 message = unpack_message(raw)
                 if isinstance(message, Retrying):
@@ -195,6 +217,21 @@ class _Run:
                 if lost:
                     return lost
             pause = min(pause * 2, MAX_CHECK)
+
+    async def _wait_for_nodes(self, pause: float) -> bool:
+        """Wait for local nodes or a message in the inbox. What nodes report becomes pending. False
+        if nothing happened for so long that the states of workflows must be checked."""
+        wait = partial(self.local.next, pause if self.in_flight else None)
+        found = unpack(await adapter.step(NODES, wait, preemptible=True), NodesStep)
+        for message in found.messages:
+            self.local.take(message)
+            if isinstance(message, Retrying):
+                self.projection.record(message, self.scheduler.state)
+            else:
+                await self._on_message(message)
+                self.pending.append(message)
+        self.has_mail = found.has_mail
+        return found.has_mail or bool(found.messages)
 
     async def _on_message(self, message: Message) -> None:
         match message:
@@ -229,6 +266,9 @@ class _Run:
 
     async def _run_node(self, command: RunNode) -> None:
         if self._is_known(command.id):
+            return
+        if self.run_input.local_nodes:
+            self.local.add(command)
             return
         node = self.run_input.graph.nodes[command.node]
         queue = queue_for_node(self.queue, node, executor.current().all_queues)
@@ -333,6 +373,7 @@ class _Run:
             reply_to=self.id,
             reply_id=command.id,
             depth=self.run_input.depth + 1,
+            local_nodes=self.run_input.local_nodes,
         )
         self.in_flight[command.id] = child
         await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
@@ -349,10 +390,13 @@ class _Run:
 
     async def _stop(self, known: str) -> None:
         await self._close_question(known)
+        is_local = known in self.local
+        self.local.stop(known)
         workflow = self.in_flight.pop(known, None)
         if workflow is not None:
             await adapter.cancel([workflow])
-            # Its worker notices only after a second, or may be dead.
+        if is_local or workflow is not None:
+            # A worker notices only after a second, or may be dead.
             await asyncio.to_thread(client.stop, self.id, known)
 
     async def _save_results(self) -> dict[str, Json]:
@@ -368,7 +412,7 @@ class _Run:
 
     async def _finish(self, command: FinishRun) -> Json:
         state = self.scheduler.state
-        for known in [*self.questions, *self.in_flight]:
+        for known in [*self.questions, *self.local.visits, *self.in_flight]:
             await self._stop(known)
         saved = await self._save_results()
         status, reason = _final_status(command, saved)

@@ -1,0 +1,37 @@
+"""Start runs that wait for a person, and leave them: ``waiting_runs.py DB COUNT``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from corral.durable import query, service
+from corral.pipelines.dot import parser
+
+PIPELINE = """digraph gate {
+    start [shape=Mdiamond]; done [shape=Msquare]; gate [shape=hexagon]
+    start -> gate; gate -> done [label="Go"]
+}"""
+
+
+async def main() -> None:
+    db, count = sys.argv[1], int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            place = Path(folder) / str(number)
+            request = service.RunRequest(folder=place, workspace=Path(folder))
+            await service.start(parser.parse(PIPELINE), request, db=db)
+        waiting = 0
+        while waiting < count:
+            await asyncio.sleep(0.2)
+            runs = await query.list_runs(db=db, limit=None)
+            waiting = sum(run.asks for run in runs)
+        await asyncio.to_thread(service.close)
+    print(json.dumps({"waiting": waiting}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
