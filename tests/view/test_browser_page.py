@@ -192,6 +192,27 @@ def test_a_hostile_transcript_does_nothing(page: Page) -> None:
     assert not {"\u202e", "\x1b", "\u2066"} & set(text)
 
 
+def test_the_browser_runs_no_script_that_is_put_into_the_page(
+    browser: Browser, address: str
+) -> None:
+    """As if hostile text had passed the escaping."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        expect(page.locator("a.run").first).to_be_visible(timeout=WAIT_MS)
+        for attack in (
+            f"s = document.createElement('script'); s.textContent = 'globalThis.{MARKER} = 1'",
+            f"s = document.createElement('script'); s.src = 'data:,globalThis.{MARKER}=1'",
+            f"s = document.createElement('div'); s.innerHTML = '<b onclick=\"{MARKER}=1\">'",
+            f"s = document.createElement('b'); s.setAttribute('onclick', '{MARKER}=1'); s.click()",
+        ):
+            page.evaluate(
+                f"() => {{ let s; try {{ {attack}; document.body.append(s); }} catch {{}} }}"
+            )
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate(f"globalThis.{MARKER}") is None
+
+
 def test_100000_events_scroll_with_few_elements_and_little_memory(page: Page) -> None:
     open_session(page, LONG)
     expect(page.locator(".item.done")).to_be_visible(timeout=WAIT_MS)

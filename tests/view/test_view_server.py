@@ -148,6 +148,12 @@ async def test_every_response_has_the_headers(view: ViewServer) -> None:
     assert (await ask(view, "/api/runs", headers=view.headers)).headers["Cache-Control"] == (
         "no-store"
     )
+    policy = dict(part.split(None, 1) for part in HEADERS["Content-Security-Policy"].split(";"))
+    assert {name: policy[name] for name in ("default-src", "base-uri", "frame-ancestors")} == {
+        **{"default-src": "'none'", "base-uri": "'none'", "frame-ancestors": "'none'"}
+    }
+    assert (policy["script-src"], policy["style-src"], policy["connect-src"]) == ("'self'",) * 3
+    assert policy["require-trusted-types-for"] == "'script'"
 
 
 async def test_runs_are_listed_filtered_searched_and_paged(view: ViewServer) -> None:
