@@ -218,6 +218,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
     "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
+    "sessions/usage_totals.py": ("clock", "the day of a turn, in local time"),
     "sessions/until.py": ("file", "runs a check in the workspace"),
     # The view. It reads the files of runs that other processes write.
     "view/app.py": ("file", "the files of the page"),
@@ -229,7 +230,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "view/routes/bundles.py": ("file", "a bundle is written to a file before it is sent"),
     "view/server.py": ("process socket", "the server; signals end it"),
     "view/session_view.py": ("file", "when a session without metadata was created"),
-    "view/usage_report.py": ("clock", "the local day of a turn"),
 }
 """Module → what it uses, why it does so itself."""
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "batches": ("corral.cli.batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show, answer and delete sessions."),
+    "usage": ("corral.cli.usage_report", "Show what sessions have used: tokens and cost."),
     "watch": ("corral.cli.watch", "Follow a run of another process."),
     "replay": ("corral.cli.replay", "Play a stored run in the terminal."),
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),

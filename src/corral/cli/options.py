@@ -343,3 +343,20 @@ def database_option(db: str | None) -> str:
     from corral.durable.dbos.database import without_password
 
     return f" --db {shlex.quote(without_password(db))}"
+
+
+def moment(option: str, text: str) -> float:
+    """A point in time, given as a date or an age, in seconds since the epoch. Raises
+    ``ConfigError``."""
+    import time
+
+    from corral.durations import seconds
+
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d"))
+    except ValueError:
+        pass
+    try:
+        return time.time() - seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}, or a date such as 2026-11-30") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 
 import click
@@ -13,10 +12,9 @@ import msgspec
 from corral import live
 from corral.cli.answer import answer
 from corral.cli.budget import budget
-from corral.cli.options import JSON, completing
+from corral.cli.options import JSON, completing, moment
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.durations import seconds
 from corral.errors import ConfigError, ResumeLost
 from corral.sessions import index, store, transcript
 from corral.sessions.warm import names as warm_names
@@ -53,7 +51,7 @@ def list_sessions(
     query = index.Query(
         agent=agent,
         cwd=None if cwd is None else os.path.realpath(cwd),
-        since=None if since is None else _moment(since),
+        since=None if since is None else moment("--since", since),
         grep=grep,
         limit=limit,
     )
@@ -96,18 +94,6 @@ def _description(found: index.Match, name: str | None) -> str:
     before = found.meta.continued_from
     more = f", continues {before}" if before else ""
     return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd}{more})"
-
-
-def _moment(text: str) -> float:
-    """A point in time: a date, or an age."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%d"))
-    except ValueError:
-        pass
-    try:
-        return time.time() - seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"--since: {error}, or a date such as 2026-11-30") from error
 
 
 NAME = click.argument("name", required=False, shell_complete=completing("sessions"))

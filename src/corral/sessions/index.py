@@ -13,17 +13,32 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from corral.errors import StorageFailed
-from corral.events import Error, Event, FileChange, Text, ToolUse, Vendor, from_json
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    FileChange,
+    ModelCall,
+    Text,
+    ToolUse,
+    Vendor,
+    from_json,
+)
 from corral.sessions import store
+from corral.sessions.turn_usage import TurnUsages
+from corral.sessions.usage_totals import TurnUsage, UsageQuery
 from corral.system import paths
 
-VERSION = 1
+T = TypeVar("T")
+
+VERSION = 2
 """The layout of the tables. Another version is built again."""
 MAX_TEXT = 1_000_000
 """Characters of one session that can be searched."""
@@ -35,14 +50,18 @@ SNIPPET_BEFORE, SNIPPET_LENGTH = 30, 120
 """Characters of a snippet before the hit, and in all."""
 
 _SEARCHED = tuple(
-    b'{"type":"%s"' % kind.type.encode() for kind in (Error, FileChange, Text, ToolUse, Vendor)
+    b'{"type":"%s"' % kind.type.encode()
+    for kind in (Done, Error, FileChange, ModelCall, Text, ToolUse, Vendor)
 )
-"""How the events begin that have text to search."""
+"""How the events begin that have text to search, or what a turn has used."""
 _TABLES = """
 create table sessions (
     id text primary key, stamp integer, agent text, cwd text, updated real, meta blob
 ) without rowid;
 create index by_time on sessions (updated desc, id desc);
+create table turns (id text, started real, agent text, cwd text, model text, used blob);
+create index turns_by_session on turns (id);
+create index turns_by_time on turns (started);
 create virtual table texts using fts5 (id unindexed, body, tokenize='trigram');
 """
 
@@ -71,6 +90,16 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 def search(query: Query) -> list[Match]:
     """The sessions that meet all conditions, the newest first. Blocking. Raises
     ``StorageFailed``."""
+    return _read(lambda db: _select(db, query))
+
+
+def usage(query: UsageQuery) -> list[TurnUsage]:
+    """What the turns that meet all conditions have used. Blocking. Raises ``StorageFailed``."""
+    return _read(lambda db: _select_turns(db, query))
+
+
+def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
+    """What is selected from an index that is up to date."""
     try:
         if not paths.sessions().is_dir():
             return []
@@ -78,7 +107,7 @@ def search(query: Query) -> list[Match]:
             try:
                 with contextlib.closing(_open()) as db:
                     _update(db)
-                    return list(_select(db, query))
+                    return list(select(db))
             except sqlite3.DatabaseError as error:
                 if is_last or isinstance(error, sqlite3.OperationalError):
                     raise
@@ -123,6 +152,7 @@ def _create(db: sqlite3.Connection) -> None:
         return
     db.execute("drop table if exists sessions")
     db.execute("drop table if exists texts")
+    db.execute("drop table if exists turns")
     for statement in _TABLES.split(";"):
         db.execute(statement)
     db.execute(f"pragma user_version = {VERSION}")
@@ -173,23 +203,32 @@ def _stamps() -> dict[str, int]:
 def _delete(db: sqlite3.Connection, name: str) -> None:
     db.execute("delete from sessions where id = ?", (name,))
     db.execute("delete from texts where id = ?", (name,))
+    db.execute("delete from turns where id = ?", (name,))
 
 
 def _insert(db: sqlite3.Connection, record: store.SessionRecord, stamp: int) -> None:
     meta = record.meta
     row = (record.folder.name, stamp, meta.agent, meta.cwd, meta.updated, msgspec.json.encode(meta))
     db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", row)
-    body = _text(record)
+    usages = TurnUsages(meta)
+    body = _text(record, usages)
     if body:
         db.execute("insert into texts values (?, ?)", (record.folder.name, body))
+    for turn in usages.finish():
+        used = (turn.started, turn.agent, turn.cwd, turn.model, msgspec.json.encode(turn))
+        db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", (record.folder.name, *used))
 
 
-def _text(record: store.SessionRecord) -> str:
-    """What can be searched: prompts, answers, tool calls, changed files and errors."""
+def _text(record: store.SessionRecord, usages: TurnUsages) -> str:
+    """What can be searched: prompts, answers, tool calls, changed files and errors. What the turns
+    have used is given to ``usages``."""
     parts = [record.meta.title, record.meta.label or ""]
     size = 0
     in_answer = False
     for event in _searched_events(record):
+        usages.add(event)
+        if size > MAX_TEXT:
+            continue
         is_delta = isinstance(event, Text)
         match event:
             case Text():
@@ -210,8 +249,6 @@ def _text(record: store.SessionRecord) -> str:
             parts.append(part)
         in_answer = is_delta
         size += len(part)
-        if size > MAX_TEXT:
-            break
     return "\n".join(part for part in parts if part)[:MAX_TEXT]
 
 
@@ -267,3 +304,25 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:
     )
     for meta, snippet in rows:
         yield Match(msgspec.json.decode(meta, type=store.Meta), " ".join(snippet.split()))
+
+
+def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsage]:
+    conditions: dict[str, tuple[str | float | int, ...]] = {}
+    if query.since is not None:
+        conditions["started >= ?"] = (query.since,)
+    if query.until is not None:
+        conditions["started < ?"] = (query.until,)
+    if query.agent is not None:
+        conditions["agent = ?"] = (query.agent,)
+    if query.session is not None:
+        conditions["id = ?"] = (query.session,)
+    if query.model is not None:
+        conditions["instr(model, ?)"] = (query.model,)
+    if query.cwd is not None:
+        folder = query.cwd.rstrip("/")
+        inside = (query.cwd, len(folder) + 1, f"{folder}/")
+        conditions["(cwd = ? or substr(cwd, 1, ?) = ?)"] = inside
+    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
+    values = [value for given in conditions.values() for value in given]
+    for (used,) in db.execute(f"select used from turns {filter_} order by started", values):
+        yield msgspec.json.decode(used, type=TurnUsage)

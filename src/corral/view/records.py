@@ -494,6 +494,13 @@ class UsageRow(msgspec.Struct, kw_only=True):
     key: str
     tokens: Tokens
     cost_usd: float | None = None
+    """None: the cost of no turn is known."""
+    cost_by_source: dict[str, float] = {}
+    """`metered`, `reported` or `computed` → its part of the cost."""
+    turns_without_cost: int = 0
+    """Their cost is not known: it is not in the sum."""
+    turns_partial: int = 0
+    """More may be billed for them."""
     runs: int = 0
     turns: int = 0
 

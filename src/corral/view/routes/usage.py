@@ -11,7 +11,7 @@ from corral.view.records import UsageReport
 
 async def show_usage(call: Call) -> UsageReport:
     by, days = call.text("by") or "day", call.number("days", 30)
-    return await asyncio.to_thread(usage_report.report, call.catalog.logs, by, days)
+    return await asyncio.to_thread(usage_report.report, by, days)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -23,7 +23,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         show_usage,
         UsageReport,
         params=(
-            Param("by", "`day`, `agent`, `model` or `project`."),
+            Param("by", "`day`, `agent`, `model`, `project` or `session`."),
             Param("days", "How many days; 30 by default.", "integer"),
         ),
     ),

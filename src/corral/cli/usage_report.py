@@ -1,0 +1,107 @@
+"""``corral usage``: what the stored sessions have used."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, get_args
+
+import click
+import msgspec
+
+from corral.cli.options import JSON, moment
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
+from corral.errors import ConfigError
+from corral.sessions import usage_totals
+
+if TYPE_CHECKING:
+    from corral.sessions.usage_totals import UsageSum
+
+_LONGEST = 60
+
+
+@click.command("usage")
+@click.option(
+    "--by",
+    type=click.Choice(get_args(usage_totals.By)),
+    default="day",
+    show_default=True,
+    help="What each line is.",
+)
+@click.option("--since", metavar="AGE", help="Only turns since then: 2h, 7d, or 2026-11-30.")
+@click.option("--until", metavar="AGE", help="Only turns before then: 2h, 7d, or 2026-11-30.")
+@click.option("-a", "--agent", help="Only sessions with this agent.")
+@click.option("-m", "--model", help="Only models whose name contains this.")
+@click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
+@click.option("--session", metavar="ID", help="Only this session.")
+@JSON
+def command(
+    *,
+    by: str,
+    since: str | None,
+    until: str | None,
+    agent: str | None,
+    model: str | None,
+    cwd: str | None,
+    session: str | None,
+    as_json: bool,
+) -> None:
+    """Show what the stored sessions have used: tokens and cost.
+
+    A cost is metered (corral counted the model calls), reported by the agent, or computed from
+    prices. Turns whose cost is not known are counted, and are not in the sum.
+    """
+    start = None if since is None else moment("--since", since)
+    end = None if until is None else moment("--until", until)
+    if start is not None and end is not None and start >= end:
+        raise ConfigError("--since is not before --until")
+    if session is not None:
+        from corral.sessions import store
+
+        session = store.find(session).meta.id
+    found = usage_totals.report(
+        usage_totals.UsageQuery(
+            by=by,
+            since=start,
+            until=end,
+            agent=agent,
+            model=model,
+            cwd=None if cwd is None else os.path.realpath(cwd),
+            session=session,
+        )
+    )
+    if as_json:
+        echo_json(msgspec.json.encode(found))
+        return
+    head = (by, "sessions", "turns", "calls", "input", "cached", "output", "cost", "source")
+    rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
+    echo(table(head, [_cells(row) for row in rows]))
+    total = found.total
+    if total.turns_without_cost:
+        echo(f"The cost of {total.turns_without_cost:,} of {total.turns:,} turns is not known.")
+    if total.turns_partial:
+        echo(f"{total.turns_partial:,} turns are partial: more may be billed.")
+
+
+def _cells(row: UsageSum) -> tuple[str, ...]:
+    counts = (row.usage.input, row.usage.cache_read, row.usage.output)
+    return (
+        row.key[-_LONGEST:],
+        f"{row.sessions:,}",
+        f"{row.turns:,}",
+        _number(row.calls),
+        *map(_number, counts),
+        _cost(row),
+        ", ".join(sorted(row.cost_by_source)) or "unknown",
+    )
+
+
+def _number(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
+def _cost(row: UsageSum) -> str:
+    """With ``+`` if there is more: not known, or partial."""
+    if row.cost_usd is None:
+        return "unknown"
+    return f"${row.cost_usd:.4f}{'+' if row.turns_without_cost or row.turns_partial else ''}"

@@ -1,0 +1,143 @@
+"""What the stored sessions have used: tokens and cost, by day, agent, model, project or session.
+
+The numbers come from the index of sessions (``index``), which has them for every turn; so a report
+over many sessions reads no transcript twice. Nothing is estimated: what no one reported is None,
+not 0, and a sum of known and unknown amounts says how many are not known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.values import CostSource, Usage
+
+By = Literal["day", "agent", "model", "project", "session"]
+UNKNOWN = "unknown"
+
+
+class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one turn of a session has used with one model."""
+
+    session: str
+    turn: int
+    agent: str
+    cwd: str
+    started: float
+    """Seconds since the epoch."""
+    model: str = ""
+    usage: Usage = Usage()
+    cost: float | None = None
+    source: CostSource = "unknown"
+    """Where ``cost`` comes from."""
+    calls: int | None = None
+    """Model calls, if corral counted them."""
+    is_partial: bool = False
+    """A response was cut, or the turn has not ended: more may be billed."""
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What to add up, and by what."""
+
+    by: str = "day"
+    since: float | None = None
+    until: float | None = None
+    agent: str | None = None
+    model: str | None = None
+    """A part of its name."""
+    cwd: str | None = None
+    """An absolute path: sessions of this folder or a folder below."""
+    session: str | None = None
+
+
+class UsageSum(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The sum of some turns."""
+
+    key: str
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    """None: the cost of no turn is known."""
+    cost_by_source: dict[str, float] = {}
+    """``metered`` by corral, ``reported`` by the agent, or ``computed`` from a list of prices."""
+    turns: int = 0
+    turns_without_cost: int = 0
+    """Their cost is not known: it is not in the sum."""
+    turns_partial: int = 0
+    """More may be billed for them."""
+    calls: int | None = None
+    """Model calls, of the turns in which corral counted them."""
+    sessions: int = 0
+
+
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of a report, and the sum of all."""
+
+    by: str
+    rows: list[UsageSum]
+    total: UsageSum
+
+
+def check_by(by: str) -> None:
+    """Raises ``ConfigError``."""
+    if by not in get_args(By):
+        raise ConfigError(f"by must be one of {', '.join(get_args(By))}, got: {by!r}")
+
+
+def report(query: UsageQuery) -> UsageTotals:
+    """What the stored sessions have used. Blocking. Raises ``ConfigError``, ``StorageFailed``."""
+    from corral.sessions import index
+
+    check_by(query.by)
+    return totals(index.usage(query), query.by)
+
+
+def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
+    """By day in order of time, else the most expensive first."""
+    turns = list(found)
+    groups: dict[str, list[TurnUsage]] = {}
+    for turn in turns:
+        groups.setdefault(_key(by, turn), []).append(turn)
+    rows = [_sum(key, each) for key, each in groups.items()]
+    if by == "day":
+        rows.sort(key=lambda row: row.key)
+    else:
+        rows.sort(key=lambda row: (-(row.cost_usd or 0.0), -(row.usage.total or 0), row.key))
+    return UsageTotals(by=by, rows=rows, total=_sum("total", turns))
+
+
+def _key(by: str, turn: TurnUsage) -> str:
+    match by:
+        case "day":
+            return time.strftime("%Y-%m-%d", time.localtime(turn.started))
+        case "agent":
+            return turn.agent
+        case "model":
+            return turn.model or UNKNOWN
+        case "session":
+            return turn.session
+        case _:
+            return turn.cwd
+
+
+def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
+    made = UsageSum(key=key, cost_by_source={})
+    for part in parts:
+        made.usage += part.usage
+        if part.cost is not None:
+            made.cost_usd = (made.cost_usd or 0.0) + part.cost
+            made.cost_by_source[part.source] = made.cost_by_source.get(part.source, 0.0) + part.cost
+        if part.calls is not None:
+            made.calls = (made.calls or 0) + part.calls
+    made.turns = _count(parts)
+    made.turns_without_cost = made.turns - _count(part for part in parts if part.cost is not None)
+    made.turns_partial = _count(part for part in parts if part.is_partial)
+    made.sessions = len({part.session for part in parts})
+    return made
+
+
+def _count(parts: Iterable[TurnUsage]) -> int:
+    return len({(part.session, part.turn) for part in parts})
