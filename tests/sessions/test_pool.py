@@ -432,3 +432,10 @@ async def test_a_pool_that_is_not_open_takes_no_prompt(workspace: Path) -> None:
 def test_a_pool_of_size_zero_is_refused(size: int, at_once: int) -> None:
     with pytest.raises(errors.ConfigError, match="at least 1"):
         corral.pool(agent(), size=size, prompts_at_once=at_once)
+
+
+async def test_a_pool_has_no_fallback(workspace: Path) -> None:
+    options = scripted(workspace, on_limit="fallback:corral")
+    with pytest.raises(errors.ConfigError, match="on_limit"):
+        async with corral.pool(agent(), **options):
+            pass

@@ -31,6 +31,8 @@ from corral.system.terminal import is_interactive
 if TYPE_CHECKING:
     from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
+    from corral.events import Done
+    from corral.prompt import Prompt
     from corral.run_kwargs import RunKwargs
     from corral.sessions.prepare import PreparedRun
 
@@ -191,9 +193,23 @@ async def _run(
         if asker is None and can_ask:
             progress.answer_with = f"corral sessions answer {session.id} --allow"
         enable_gc()
-        if typed is None:
-            return report_end(await print_turn(session.prompt(text), printer, progress), progress)
-        done = await typed.print_turns(session, text, lambda t: print_turn(t, printer, progress))
+
+        async def turns(each: Session, prompt: str | Prompt | None) -> Done | None:
+            if each is not session:
+                progress.begin(each.prepared, asks=each.prepared.asks and asker is not None)
+            if typed is None:
+                return await print_turn(each.prompt(prompt), printer, progress)
+            given = prompt if isinstance(prompt, str) else None
+            return await typed.print_turns(each, given, lambda t: print_turn(t, printer, progress))
+
+        if session.fallbacks:
+            from corral.sessions.fallback import run_with_fallback
+
+            done = (await run_with_fallback(session, text, turns))[-1]
+        else:
+            done = await turns(session, text)
+    if typed is None:
+        return report_end(done, progress)
     return report_end(done, progress) or typed.exit_code(done.output if done else None)
 
 

@@ -116,6 +116,8 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     outcome: Outcome
     pause: float | None = None
     """Seconds until the next attempt; None: no further attempt."""
+    is_wait: bool = False
+    """The pause is a wait for a rate limit: the attempt goes on after it."""
 
 
 class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
@@ -131,6 +133,8 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     """Of a local node: the outcome of the attempts so far."""
     until: float = 0.0
     """Of a local node: when the next attempt starts, in seconds since the epoch."""
+    is_wait: bool = False
+    """Of a local node: the attempt goes on after a rate limit."""
 
 
 class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -53,7 +53,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import acp_transport, compile_for
 from corral.errors import ConfigError, short_traceback, short_traceback_async
 from corral.events import Event
-from corral.options import check_prompt
+from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
@@ -186,6 +186,11 @@ class Pool:
             raise ConfigError(
                 f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
                 hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
+            )
+        if fallback_agents(prepared.run.on_limit):
+            raise ConfigError(
+                "a pool has one agent: on_limit cannot be a fallback",
+                hint="Use fail or wait, or corral.run for each prompt.",
             )
         self._prepared = prepared
         self._open = True

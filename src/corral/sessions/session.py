@@ -33,7 +33,7 @@ from corral.errors import (
     short_traceback,
     short_traceback_async,
 )
-from corral.options import check_prompt
+from corral.options import SPELLINGS, check_prompt, fallback_agents
 from corral.output_types import T
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
@@ -41,7 +41,7 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
-from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
+from corral.sessions.prepare import COMMON, PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks
 from corral.system import config
@@ -67,6 +67,15 @@ if TYPE_CHECKING:
         repairs: int
         check: bool
         on_event: Callable[[Event], None] | None
+
+
+OF_ONE_AGENT = frozenset(
+    (
+        *("model", "program", "auth", "auth_method", "session_mode", "reasoning_effort"),
+        *("resume", "fork", "record_to", "replay", "on_limit", "meter"),
+    )
+)
+"""Options whose values are of one agent: another one that continues does not get them."""
 
 
 class Session:
@@ -143,6 +152,12 @@ class Session:
         return record.handover is not None and record.meta.session_id is None
 
     @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The agents that continue at a limit, by ``on_limit``. ``corral.run`` uses them; a session
+        has one agent."""
+        return fallback_agents(self._require_open()[0].run.on_limit)
+
+    @property
     def budget(self) -> Budget | None:
         """What its model calls may use and have used; None without a limit. ``add`` raises it,
         also while a turn is running."""
@@ -180,6 +195,28 @@ class Session:
             raise
         self._prepared = prepared
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
+
+    def for_fallback(self, name: str) -> Session:
+        """A session of another agent that continues this one, which must stay open. Options that
+        the other agent does not have, and those that name something of this one, are left out."""
+        prepared, record = self._require_open()
+        shared = (config.find_agent(name).supports | COMMON | {*SPELLINGS}) - OF_ONE_AGENT
+        options = {key: value for key, value in self._options.items() if key in shared}
+        options["cwd"] = prepared.cwd
+        following = Session(
+            name,
+            options,
+            self._ask,
+            self._tools,
+            on_tool_call=self._on_tool_call,
+            budget=prepared.budget,
+        )
+        following.source = record if record.has_transcript else None
+        return following
+
+    def check(self) -> None:
+        """Make the checks that opening the session makes. Raises ``CorralError``."""
+        self._prepare(self._options)
 
     async def _continue(self, source: SessionRecord, prepared: PreparedRun) -> SessionRecord:
         from corral.sessions.handover.source import begin

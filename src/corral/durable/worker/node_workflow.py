@@ -15,7 +15,9 @@ enqueued it with a ``NodeInput``. There are three forms:
 * a visit of no run (``alone``, a task of a batch): the outcome is the workflow's output;
 * a timer: sleep, then send ``Expired`` or ``Woken`` to the run.
 
-States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. Each attempt is a
+States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. An attempt that a
+rate limit ended sleeps until the limit ends, and then goes on in its session (``on_limit=wait``);
+that is not another attempt. Each attempt is a
 recorded step with its own name (``fix#2``): one that has ended is never run again. The end
 of a pause is recorded too, so a restart does not extend it.
 
@@ -76,13 +78,16 @@ from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed
 from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
 
+LONGEST_HOLD = 10.0
+"""Seconds that an attempt waits for a rate limit with its agent. For a longer one the attempt ends,
+and the workflow sleeps: nothing runs, and another worker may go on."""
 RECOVERIES = 20
 """Times that a visit is started again after its worker died."""
 
@@ -117,10 +122,10 @@ async def batch(_payload: dict[str, Json]) -> Json:
 
 
 async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
-    attempt, earlier = 1, None
+    attempt, waits, earlier = 1, 0, None
     while True:
-        step = partial(_recorded_attempt, run_id, visit, attempt)
-        recorded = await adapter.step(f"{visit.node}#{attempt}", step, preemptible=True)
+        step = partial(_recorded_attempt, run_id, visit, attempt, waits)
+        recorded = await adapter.step(f"{visit.node}#{attempt + waits}", step, preemptible=True)
         result = unpack(recorded, AttemptResult)
         outcome = earlier = with_earlier_cost(result.outcome, earlier)
         if result.pause is None:
@@ -133,9 +138,25 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
             reason=result.outcome.failure_reason,
         )
         if not alone:
-            await adapter.send(run_id, pack(retrying), key=f"retrying {visit.id}#{attempt}")
+            key = f"retrying {visit.id}#{attempt + waits}"
+            await adapter.send(run_id, pack(retrying), key=key)
         await adapter.sleep(result.pause)
-        attempt += 1
+        if result.is_wait:
+            waits, visit = waits + 1, _after_limit(visit, outcome)
+        else:
+            attempt += 1
+
+
+def _after_limit(visit: RunNode, outcome: Outcome) -> RunNode:
+    """The visit that goes on after a rate limit: in the session that the limit ended, if there is
+    one."""
+    session = outcome.context_updates.get(AFTER_LIMIT)
+    if not isinstance(session, dict) or not session.get("resume_token"):
+        return visit
+    thread = visit.thread or visit.id
+    updates: dict[str, Json] = {AFTER_LIMIT: session, f"internal.thread.{thread}": session}
+    context = {**visit.context, **updates}
+    return replace(visit, fidelity="full", thread=thread, context=context)
 
 
 BATCH_BYTES = 1024 * 1024
@@ -152,6 +173,8 @@ class _LocalVisit:
     attempt: int = 1
     earlier: Outcome | None = None
     until: float = 0.0
+    waits: int = 0
+    """Rate limits that this visit waited for."""
 
 
 class LocalNodes:
@@ -209,13 +232,17 @@ class LocalNodes:
         if isinstance(message, Ended):
             self._open.pop(message.id, None)
             self._due.pop(message.id, None)
-        elif message.visit in self._open:
-            self._open[message.visit] = self._due[message.visit] = dataclass_replace(
-                self._open[message.visit],
-                attempt=message.attempt + 1,
+        elif (visit := self._open.get(message.visit)) is not None:
+            following = dataclass_replace(
+                visit,
+                attempt=message.attempt + (not message.is_wait),
                 earlier=message.outcome,
                 until=message.until,
             )
+            if message.is_wait and message.outcome is not None:
+                command = _after_limit(visit.command, message.outcome)
+                following = dataclass_replace(following, command=command, waits=visit.waits + 1)
+            self._open[message.visit] = self._due[message.visit] = following
 
     def stop(self, visit: str) -> None:
         """Stop a visit. Its agent is cancelled."""
@@ -300,7 +327,8 @@ class LocalNodes:
             await asyncio.sleep(pause)
         command, attempt = visit.command, visit.attempt
         try:
-            result = await _attempt(self._run_input, command, attempt, lambda: self._is_leaving)
+            leaving, waits = lambda: self._is_leaving, visit.waits
+            result = await _attempt(self._run_input, command, attempt, leaving, waits)
         except Exception as error:  # a bug must fail the node, not hang the run
             return Ended(id=command.id, outcome=_failed_by(error))
         adapter.watch(f"ended {command.node}#{attempt}")
@@ -315,6 +343,7 @@ class LocalNodes:
             reason=result.outcome.failure_reason,
             outcome=outcome,
             until=time.time() + result.pause,
+            is_wait=result.is_wait,
         )
 
 
@@ -326,26 +355,27 @@ async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: st
     await adapter.send(run_id, pack(message), key=f"{type(message).__name__} {message.id}")
 
 
-async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int) -> Json:
+async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int, waits: int) -> Json:
     await executor.current().admitted()
     run_input = _run_inputs.get(run_id)
     if run_input is None:
         run_input = unpack(await adapter.input_of(run_id), RunInput)
         remember_run(run_input)
-    return pack(await _attempt(run_input, visit, attempt, lambda: False))
+    return pack(await _attempt(run_input, visit, attempt, lambda: False, waits))
 
 
 async def _attempt(
-    run_input: RunInput, visit: RunNode, attempt: int, is_leaving: Callable[[], bool]
+    run_input: RunInput, visit: RunNode, attempt: int, is_leaving: Callable[[], bool], waits: int
 ) -> AttemptResult:
     """One attempt. ``is_leaving``: whether a cancellation means that another process continues;
-    also if this one is closing."""
+    also if this one is closing. ``waits`` counts the rate limits that it waited for so far: an
+    attempt that goes on is another job for an agent host."""
     here = executor.current()
     await here.admitted()
     with here.attempt(f"{visit.id} of {run_input.run_id}"):
         try:
             outcome = await run_attempt(
-                run_input, visit, attempt, here, lambda: here.closing or is_leaving()
+                run_input, visit, attempt + waits, here, lambda: here.closing or is_leaving()
             )
         except Exception as error:  # a bug must fail the node, not hang the run
             outcome = _failed_by(error)
@@ -362,7 +392,10 @@ def _failed_by(error: Exception) -> Outcome:
 def apply_retry_rule(
     run_input: RunInput, visit: RunNode, outcome: Outcome, attempt: int
 ) -> AttemptResult:
-    """Apply the retry rule to the outcome of an attempt."""
+    """Apply the retry rule to the outcome of an attempt. A wait for a rate limit is not one."""
+    if outcome.resets_at is not None:
+        pause = max(0.0, outcome.resets_at - time.time())
+        return AttemptResult(outcome=outcome, pause=pause, is_wait=True)
     node = run_input.graph.nodes[visit.node]
     match retry.after(run_input.graph, node, outcome, attempt, f"{run_input.run_id}/{visit.id}"):
         case retry.Pause(seconds=seconds):
@@ -408,6 +441,7 @@ async def run_in_process(
         run_folder=folder.path,
         workspace=Path(config.workspace),
         resources=resources,
+        longest_hold=LONGEST_HOLD,
         budget=await _budget(run_input, visit.id),
     )
     began = time.time()

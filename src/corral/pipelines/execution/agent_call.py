@@ -19,10 +19,10 @@ import msgspec
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, InProcess
-from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Event
 from corral.nesting import decode_json
-from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
+from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
@@ -30,14 +30,14 @@ from corral.pipelines.execution.hooks import Hooks, hooks_of
 from corral.pipelines.execution.shell import node_env, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral.pipelines.graph import Node
-from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome
 from corral.policy import PRESETS, Policy, with_tools
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
-from corral.system import config
+from corral.system import clock, config
 from corral.values import Effort, Json, JsonObject, is_object
 
 Number = TypeVar("Number", int, float)
@@ -142,10 +142,25 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     if passed := work.resources.pass_env(work):
         options["pass_env"] = passed
     _set_attributes(node, options)
+    _bound_waits(work, options)
+    if fallback_agents(options.get("on_limit", "fail")):
+        options["record"] = True  # the next agent gets the conversation of the one before
     spec = config.find_agent(agent)
     if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
         del options["program"]  # it is the program of the run's default agent
     return options, _set_effort(node, spec, options)
+
+
+def _bound_waits(work: NodeContext, options: RunKwargs) -> None:
+    """A durable node waits for a longer limit without its agent and its process."""
+    if work.longest_hold is not None and options.get("on_limit") == "wait":
+        options["max_wait"] = min(work.longest_hold, _max_wait(options))
+        options["keep"] = True  # its session is resumed
+
+
+def _max_wait(options: RunKwargs) -> float:
+    """Raises ``ConfigError``."""
+    return RunOptions.build(BUILT_IN, {"max_wait": options.get("max_wait")}).max_wait
 
 
 def sandbox_mode(node: Node, text: str) -> SandboxMode:
@@ -332,9 +347,14 @@ def _session_to_resume(work: NodeContext, thread: str, agent: str) -> str | None
 async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result:
     """Run the prompt, after the preamble, to its end. ``prompt.md`` has what was sent."""
     if call.resume is not None:
-        work.write_file("prompt.md", prompt)
+        again = prompt
+        if AFTER_LIMIT in work.context:
+            from corral.sessions.after_limit import CONTINUE
+
+            again = CONTINUE
+        work.write_file("prompt.md", again)
         try:
-            result = await _send(work, call, prompt)
+            result = await _send(work, call, again)
             if result.error is None or result.error.code != ResumeLost.code:
                 return result
             lost = result.error.message
@@ -365,6 +385,8 @@ def is_warm(call: AgentCall, prompt: str) -> bool:
         return False
     if call.options.get("otel") is not None:
         return False  # a warm process does not know the span of the node
+    if fallback_agents(call.options.get("on_limit", "fail")) or call.options.get("keep"):
+        return False
     if "attachments" in call.options or any(word in prompt for word in DIRECTORY_WORDS):
         return False
     return config.find_agent(call.agent).transport.kind == "acp"
@@ -379,7 +401,7 @@ async def _run(
     if isinstance(policy, Policy) and policy.write == "allow":
         folder = str(work.folder.absolute())
         options["policy"] = msgspec.structs.replace(policy, writable=(*policy.writable, folder))
-    if call.thread is None:
+    if call.thread is None and not options.get("record"):
         options.setdefault("keep", False)
     if call.resume is not None:
         options["resume"] = call.resume
@@ -441,6 +463,21 @@ class Report:
         )
 
 
+def _resets_at(work: NodeContext, error: CorralError) -> float | None:
+    """When the node goes on after this limit; None if it is none that it waits for."""
+    if work.longest_hold is None or not isinstance(error, RateLimited):
+        return None
+    options = work.resources.options.copy()
+    _set_attributes(work.node, options)
+    if options.get("on_limit") != "wait":
+        return None
+    from corral.system.rate_limits import state_of
+
+    state = state_of(error)
+    too_long = state is None or state.until - clock.now() > _max_wait(options)
+    return None if state is None or too_long else state.until
+
+
 def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Outcome:
     """The outcome of the node, with its cost. The session of a thread is recorded even if the turn
     failed: the next attempt can resume it."""
@@ -461,6 +498,10 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
         result.raise_for_status()
     except CorralError as error:
         outcome = outcome_of_error(error)
+        until = _resets_at(work, error)
+        if until is not None:
+            outcome = msgspec.structs.replace(outcome, resets_at=until)
+            updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}
     return msgspec.structs.replace(
         outcome,
         context_updates=updates,

@@ -221,6 +221,9 @@ class NodeContext:
     """What the model calls of the run may use."""
     writes_files: bool = True
     """False: nothing is written to ``folder``, which need not exist."""
+    longest_hold: float | None = None
+    """Seconds that the attempt may wait for a rate limit. At a longer one it ends, and its outcome
+    says when to go on (``resets_at``). None: it waits as long as the options say."""
 
     @property
     def context(self) -> dict[str, Json]:

@@ -12,6 +12,9 @@ from corral.values import Json
 Status = Literal["success", "partial_success", "retry", "fail", "skipped"]
 FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget", "verdict"]
 
+AFTER_LIMIT = "internal.after_limit"
+"""The key in the context of an attempt that goes on after a rate limit: the session to resume."""
+
 _SYNONYMS = {"succeeded": "success", "failed": "fail", "failure": "fail"}
 """Other names of a status, in verdicts and in conditions."""
 
@@ -45,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retryable: bool | None = None
     """Whether another attempt may help: yes after network errors, 429 and 5xx; no after bad
     configuration and denied permissions. None: decided by the status."""
+    resets_at: float | None = None
+    """The attempt ended at a rate limit, and goes on at this time (seconds since 1970)."""
     attempts: int = 1
     cost_usd: float | None = None
     tokens: int | None = None
