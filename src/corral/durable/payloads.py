@@ -12,7 +12,14 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Ended, Expired, Message, RunNode, Woken
+from corral.pipelines.scheduler.commands import (
+    Ended,
+    Expired,
+    Message,
+    Question,
+    RunNode,
+    Woken,
+)
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Json, as_object
 
@@ -146,6 +153,12 @@ class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a message waits in the inbox."""
 
 
+class AgentAsks(msgspec.Struct, frozen=True, kw_only=True, tag="agent_asks"):
+    """A message from a visit to its run: its agent asks a person."""
+
+    question: Question
+
+
 class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of ``corral.run``."""
 
@@ -178,6 +191,6 @@ def unpack(raw: object, kind: type[T]) -> T:
     return msgspec.convert(raw, kind)
 
 
-def unpack_message(raw: object) -> Message | Retrying:
-    message: Message | Retrying = msgspec.convert(raw, Message | Retrying)
+def unpack_message(raw: object) -> Message | Retrying | AgentAsks:
+    message: Message | Retrying | AgentAsks = msgspec.convert(raw, Message | Retrying | AgentAsks)
     return message

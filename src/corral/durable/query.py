@@ -30,6 +30,7 @@ from corral.durable.dbos.database import find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
     RUN_WORKFLOW,
+    AgentAsks,
     NodesStep,
     Retrying,
     RunInput,
@@ -419,7 +420,9 @@ class Replay:
             self._pending.append(Ended(id=known, outcome=failed(output, retryable=False)))
         self._take_pending(at)
 
-    def _take(self, message: Message | Retrying, at: float) -> None:
+    def _take(self, message: Message | Retrying | AgentAsks, at: float) -> None:
+        if isinstance(message, AgentAsks):  # the run publishes it itself
+            return
         if isinstance(message, Retrying):
             self._record_event(message, at)
             return

@@ -42,7 +42,7 @@ from corral.events import (
 from corral.options import PermissionMode
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepare import Answers, PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject, as_object
@@ -71,6 +71,22 @@ NOT_EDITABLE = "on_tool_call edited the call, which this agent does not support"
 EDITED = "on_tool_call edited the call"
 
 _VALID_DECISIONS: tuple[Decision, ...] = get_args(Decision)
+
+
+class QuestionAsker(msgspec.Struct, frozen=True):
+    """An ``ask`` for questions only. Permission requests are answered as without ``ask``."""
+
+    answer: Callable[[AgentQuestion], Awaitable[AnswerLike]]
+
+    async def __call__(self, request: PermissionRequest | AgentQuestion) -> AnswerLike:
+        return await self.answer(request) if isinstance(request, AgentQuestion) else "deny"
+
+
+def answers_of(ask: Asker | None) -> Answers:
+    """What a person can be asked with this ``ask``."""
+    if ask is None:
+        return "nothing"
+    return "questions" if isinstance(ask, QuestionAsker) else "all"
 
 
 def _takes_questions(_ask: Asker) -> TypeGuard[PersonAsker]:
@@ -113,7 +129,9 @@ class PermissionBroker:
         self._session = session
         remote = session is not None and session.prepared.run.is_answered_remotely
         self.can_ask = ask is not None or remote
-        """Whether a person can be asked."""
+        """Whether a person can be asked a question."""
+        self._can_ask = answers_of(ask) == "all" or remote
+        """Whether a person can be asked for a permission."""
         self._turn = asyncio.Lock()
 
     @property
@@ -136,7 +154,7 @@ class PermissionBroker:
             return PermissionAnswer(
                 answer_given, "policy", f"{ruling.rule}, permission_mode={self._mode}"
             )
-        if ruling.verdict == "deny" or not self.can_ask:
+        if ruling.verdict == "deny" or not self._can_ask:
             suffix = "" if ruling.verdict == "deny" else ", and no one to ask"
             return PermissionAnswer("deny", "policy", ruling.rule + suffix)
         return None
@@ -171,7 +189,7 @@ class PermissionBroker:
 
     async def ask_person(self, request: PermissionRequest) -> PermissionAnswer:
         """Ask, and wait for the answer. A question that fails, or takes too long, is denied."""
-        if not self.can_ask:
+        if not self._can_ask:
             return PermissionAnswer("deny", "policy", "no one to ask")
         async with self._turn:
             try:

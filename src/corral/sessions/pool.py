@@ -60,7 +60,7 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.acp import AcpBackend
-from corral.sessions.permissions import Asker
+from corral.sessions.permissions import Asker, answers_of
 from corral.sessions.prepare import (
     PreparedRun,
     check_narrower,
@@ -272,7 +272,7 @@ class Pool:
         return result.raise_for_status() if check else result
 
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
-        asks = self._ask is not None
+        asks = answers_of(self._ask)
         hook, given = self._on_tool_call, self._budget
         made = prepare(self._agent, options, has_asker=asks, on_tool_call=hook, budget=given)
         if self._prepared is None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -104,6 +104,9 @@ PER_PROMPT = ("timeout", "idle_timeout", "model", "policy")
 """Options that a prompt may choose for itself."""
 
 LARGEST_FILE = 20 * 1024 * 1024
+
+Answers: TypeAlias = Literal["nothing", "questions", "all"]
+"""What a person can be asked: ``all`` is permissions and questions."""
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +238,7 @@ def prepare(
     name: str,
     options: Mapping[str, object],
     *,
-    has_asker: bool = False,
+    has_asker: bool | Answers = False,
     own_tools: Iterable[str] = (),
     on_tool_call: Before | None = None,
     budget: Budget | None = None,
@@ -243,7 +246,8 @@ def prepare(
     """Check all that can be checked. Raises ``CallerError``, or an error such as ``NotInstalled``.
 
     ``has_asker``: a person can answer permission requests and questions. If not, what the policy
-    would ask about is compiled as denied, and the agent gets no tool for questions. ``own_tools``:
+    would ask about is compiled as denied, and the agent gets no tool for questions; ``questions``
+    is in between. ``own_tools``:
     the names of the caller's own functions that the agent is given. ``on_tool_call`` decides about
     each tool call of the agent. ``budget`` is the caller's, of which the run's own limits are a
     part.
@@ -264,8 +268,8 @@ def prepare(
     _check_folders(run, cwd)
     run = msgspec.structs.replace(
         run,
-        interactive=_is_interactive(run, has_asker=has_asker),
-        has_person=has_asker or run.is_answered_remotely,
+        interactive=_is_interactive(run, has_asker=has_asker in (True, "all")),
+        has_person=has_asker not in (False, "nothing") or run.is_answered_remotely,
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )
@@ -346,7 +350,7 @@ def for_prompt(
     options: Mapping[str, object],
     given: Mapping[str, object],
     *,
-    has_asker: bool,
+    has_asker: bool | Answers,
     on_tool_call: Before | None = None,
 ) -> PreparedRun:
     """The session's ``PreparedRun`` with what one prompt chooses; None in ``given`` is not chosen.

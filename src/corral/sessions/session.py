@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker, Granted
+    from corral.sessions.prepare import Answers
     from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
@@ -225,13 +226,22 @@ class Session:
         has_cwd = self._options.get("cwd") is not None
         return await in_thread(partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd))
 
+    @property
+    def _person(self) -> Answers:
+        """What a person can be asked."""
+        if self._ask is None:
+            return "nothing"
+        from corral.sessions.permissions import answers_of
+
+        return answers_of(self._ask)
+
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
         own = tool_names(self._tools)
         return prepare(
             self._agent,
             options,
-            has_asker=self._ask is not None,
+            has_asker=self._person,
             own_tools=own,
             on_tool_call=self._on_tool_call,
             budget=self._given_budget,
@@ -388,7 +398,7 @@ class Session:
             self._agent,
             self._effective_options,
             given,
-            has_asker=self._ask is not None,
+            has_asker=self._person,
             on_tool_call=self._on_tool_call,
         )
         sent = self._with_handover(text, prepared, record)

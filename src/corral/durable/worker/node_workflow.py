@@ -83,6 +83,7 @@ from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.pipelines.execution.node_questions import AskPerson
     from corral.sessions.budget import Budget
 
 LONGEST_HOLD = 10.0
@@ -443,6 +444,7 @@ async def run_in_process(
         resources=resources,
         longest_hold=LONGEST_HOLD,
         budget=await _budget(run_input, visit.id),
+        ask_person=_person(run_input, node),
     )
     began = time.time()
     async with run_worktree.used(config):
@@ -454,6 +456,16 @@ async def run_in_process(
         # The machine that ends the run may be another one, without this directory.
         outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
     return outcome
+
+
+def _person(run_input: RunInput, node: Node) -> AskPerson | None:
+    """How the node's agent asks the person of the run, if it may."""
+    here = executor.running()
+    if here is None or not node.is_true("questions"):
+        return None
+    from corral.durable.agent_questions import DurablePerson
+
+    return DurablePerson(run_input.run_id, here.database).ask
 
 
 async def _budget(run_input: RunInput, visit: str) -> Budget | None:
@@ -487,6 +499,8 @@ def is_detached(config: RunConfig, node: Node) -> bool:
     given = node.attrs.get("detached")
     if given is not None and given != "":
         return given in (True, "true")
+    if node.is_true("questions"):  # only a worker knows the database
+        return False
     if config.simulate or not config.detached or not node_kinds.find(node.kind).detached:
         return False
     # A host does not know node kinds that this program registered itself.

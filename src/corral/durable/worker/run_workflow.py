@@ -65,6 +65,7 @@ from corral.durable.payloads import (
     NODE_WORKFLOW,
     QUESTIONS,
     RUN_WORKFLOW,
+    AgentAsks,
     NodeInput,
     NodesStep,
     Retrying,
@@ -81,6 +82,7 @@ from corral.durable.query import NODES, EventNumbering
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, StorageFailed
+from corral.pipelines.execution.node_questions import MARK
 from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
@@ -201,6 +203,9 @@ class _Run:
                 if isinstance(message, Retrying):
                     self.projection.record(message, self.scheduler.state)
                     continue
+                if isinstance(message, AgentAsks):
+                    await self._ask_for_agent(message.question)
+                    continue
                 await self._on_message(message)
                 return [message]
             if self.in_flight:
@@ -210,7 +215,7 @@ class _Run:
                 lost = [
                     each
                     for raw in as_list(result)
-                    if not isinstance(each := unpack_message(raw), Retrying)
+                    if not isinstance(each := unpack_message(raw), Retrying | AgentAsks)
                 ]
                 for message in lost:
                     await self._on_message(message)
@@ -238,6 +243,8 @@ class _Run:
             case Ended(id=known) | Woken(id=known):
                 self.in_flight.pop(known, None)
                 await self._settle_budget(known)
+                for id in [each for each in self.questions if each.startswith(f"{known}{MARK}")]:
+                    await self._close_question(id)
             case Answered(id=known) | Expired(id=known):
                 await self._close_question(known)
             case _:
@@ -332,6 +339,11 @@ class _Run:
             then = Expired(id=question.id)
             task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
             await adapter.enqueue(NODE_WORKFLOW, timer, self.queue, pack(task))
+
+    async def _ask_for_agent(self, question: Question) -> None:
+        """A question of an agent. The answer may be on its way; the end of the visit closes it."""
+        self.questions[question.id] = question
+        await self._publish_questions()
 
     async def _close_question(self, known: str) -> None:
         if self.questions.pop(known, None) is not None:

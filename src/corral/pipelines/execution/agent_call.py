@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -39,6 +39,9 @@ from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import clock, config
 from corral.values import Effort, Json, JsonObject, is_object
+
+if TYPE_CHECKING:
+    from corral.sessions.permissions import Asker
 
 Number = TypeVar("Number", int, float)
 
@@ -136,6 +139,13 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     options["cwd"] = str(work.workspace)
     options.setdefault("record", False)  # the folder of the run has what its nodes did
     options["timeout"] = node.seconds("timeout") or options.get("timeout") or TIMEOUT
+    if may_ask(work):
+        from corral.pipelines.execution.node_questions import ANSWER_TIMEOUT
+
+        waits = node.seconds("answer_timeout") or ANSWER_TIMEOUT
+        options["answer_timeout"] = waits
+        if not node.seconds("timeout"):
+            options["timeout"] = TIMEOUT + waits
     _limit_notifications(options)
     if (policy := policy_of(work)) is not None:
         options["policy"] = policy
@@ -161,6 +171,21 @@ def _bound_waits(work: NodeContext, options: RunKwargs) -> None:
 def _max_wait(options: RunKwargs) -> float:
     """Raises ``ConfigError``."""
     return RunOptions.build(BUILT_IN, {"max_wait": options.get("max_wait")}).max_wait
+
+
+def may_ask(work: NodeContext) -> bool:
+    """Whether the agent of the node may ask the person of the run."""
+    return work.ask_person is not None and work.node.is_true("questions")
+
+
+def _asker(work: NodeContext) -> Asker | None:
+    """Who answers the agent: the caller's ``ask``; or the person of the run, only questions."""
+    if work.resources.ask is not None or work.ask_person is None or not may_ask(work):
+        return work.resources.ask
+    from corral.pipelines.execution.node_questions import NodeQuestions
+    from corral.sessions.permissions import QuestionAsker
+
+    return QuestionAsker(NodeQuestions(work.visit, work.ask_person).answer)
 
 
 def sandbox_mode(node: Node, text: str) -> SandboxMode:
@@ -275,6 +300,8 @@ class AgentCall(msgspec.Struct, kw_only=True):
     """Token of the session to resume."""
     report: Report | None = None
     """How the agent reports the outcome, if the node decides something."""
+    asks: bool = False
+    """Whether the agent may ask the person of the run."""
 
 
 def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
@@ -306,6 +333,7 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
         thread=thread,
         resume=None if thread is None else _session_to_resume(work, thread, agent),
         report=report,
+        asks=may_ask(work),
     )
 
 
@@ -383,6 +411,8 @@ def is_warm(call: AgentCall, prompt: str) -> bool:
         return False
     if call.report is not None and call.report.channel != "answer":
         return False
+    if call.asks:
+        return False  # a warm process does not know which node asks
     if call.options.get("otel") is not None:
         return False  # a warm process does not know the span of the node
     if fallback_agents(call.options.get("on_limit", "fail")) or call.options.get("keep"):
@@ -408,7 +438,7 @@ async def _run(
     return await run(
         call.agent,
         prompt,
-        ask=work.resources.ask,
+        ask=_asker(work),
         on_tool_call=work.resources.on_tool_call,
         on_event=on_event,
         tools=_tools(call),

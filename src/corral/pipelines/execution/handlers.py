@@ -45,6 +45,7 @@ from corral.values import SHORTEST_SECRET, Json
 
 if TYPE_CHECKING:
     from corral.inference.client import Client
+    from corral.pipelines.execution.node_questions import AskPerson
     from corral.result import Result
     from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker
@@ -219,6 +220,8 @@ class NodeContext:
     """Reports an event of the node's agent."""
     budget: Budget | None = None
     """What the model calls of the run may use."""
+    ask_person: AskPerson | None = None
+    """Asks the person of the run; None if there is none."""
     writes_files: bool = True
     """False: nothing is written to ``folder``, which need not exist."""
     longest_hold: float | None = None

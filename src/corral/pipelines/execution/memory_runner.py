@@ -143,6 +143,7 @@ class NodeRunner:
                     resources=self._resources,
                     emit=partial(self._emit, visit.node),
                     budget=self.budget,
+                    ask_person=None if self._interviewer is None else self._interviewer.ask,
                     writes_files=writes_files,
                 )
             )

@@ -146,7 +146,7 @@ LAYOUT = frozenset(
 OTHER = frozenset(
     (
         "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
-        "concurrency", "system", "stdout_key",
+        "concurrency", "system", "stdout_key", "questions", "answer_timeout",
     )
 ).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
 """Other names of attributes, and the attributes of every node kind."""
