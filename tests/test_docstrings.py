@@ -25,7 +25,8 @@ WITHOUT_EXAMPLE = {
 }
 """Modules whose classes are not called by users → why."""
 RETURNED = {
-    "corral": "AgentSession BatchReport BatchResult Cost DeniedCall FileChanged ToolRequest Usage",
+    "corral": "AgentSession AskedQuestion BatchReport BatchResult Cost DeniedCall FileChanged"
+    " ToolRequest Usage",
     "corral.models": "Cost Failed Fallback Finish FinishReason NoObjectError Provider ProviderEvent"
     " RateLimit RedactedThinking Response Start Step StepFinish Text TextDelta TextEnd TextStart"
     " Thinking ThinkingDelta ThinkingEnd ThinkingStart ToolCall ToolCallDelta ToolCallEnd"

@@ -38,7 +38,7 @@ class QuestionReply(msgspec.Struct, frozen=True):
 
     @property
     def refusal(self) -> str:
-        """What the agent is told if there is no answer."""
+        """What the agent gets if there is no answer."""
         match self.outcome:
             case "no_person":
                 return NO_PERSON
@@ -191,12 +191,12 @@ def _check(field: QuestionField, value: object) -> Json:
 def _check_number(field: QuestionField, value: float | str) -> Json:
     try:
         number = float(value)
-        whole = int(value) if isinstance(value, str) and field.type == "integer" else int(number)
+        as_int = int(value) if isinstance(value, str) and field.type == "integer" else int(number)
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"{_name(field)}: answer with a number") from error
-    if field.type == "integer" and whole != number:
+    if field.type == "integer" and as_int != number:
         raise ConfigError(f"{_name(field)}: answer with a whole number")
-    return whole if whole == number else number
+    return as_int if as_int == number else number
 
 
 def _check_choice(field: QuestionField, value: object) -> Json:
@@ -206,7 +206,7 @@ def _check_choice(field: QuestionField, value: object) -> Json:
         raise ConfigError(f"{_name(field)}: answer with one option")
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")]
-        # A text of one's own may have commas.
+        # A text may have commas.
         if field.free_text and not all(_find(field, part) for part in parts):
             return [_choice(field, value)]
         value = parts

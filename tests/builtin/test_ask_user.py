@@ -35,7 +35,7 @@ async def test_the_answer_is_the_result_of_the_tool(ours: BuiltinAgent) -> None:
     ]
 
 
-async def test_several_options_and_a_text_of_ones_own(ours: BuiltinAgent) -> None:
+async def test_several_options_and_another_text(ours: BuiltinAgent) -> None:
     many = Call("ask_user", {"question": "Which?", "options": OPTIONS, "multiple": True})
     answers = iter([["SQLite", "Postgres"], "neither, please"])
 

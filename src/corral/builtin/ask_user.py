@@ -30,7 +30,7 @@ NAME = "ask_user"
 DESCRIPTION = (
     "Asks the user a question and waits for the answer. Use it only for a decision that is the"
     " user's and that you cannot find out yourself. The user may answer with one of the options or"
-    " with a text of their own."
+    " with another text."
 )
 
 

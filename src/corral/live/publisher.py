@@ -366,7 +366,7 @@ def _answer(entry: Entry, request: Request) -> None:
 
 
 def _given(open_question: OpenQuestion, request: Request) -> AnswerLike:
-    """The answer in a request. Raises ``LiveError`` if it is none: the question stays open."""
+    """The answer in a request. Raises ``LiveError`` if it does not fit: the question stays open."""
     from corral.question_replies import read_answers, read_text
 
     question = open_question.question

@@ -45,7 +45,7 @@ def test_a_number_chooses_an_option_and_no_text_is_obeyed(workspace: Path) -> No
     assert "asked    Which color?" in shown.text
 
 
-def test_a_text_of_ones_own_is_an_answer_and_an_empty_line_is_none(workspace: Path) -> None:
+def test_another_text_is_an_answer_and_an_empty_line_is_not(workspace: Path) -> None:
     with (
         ModelServer(script("Which color?", options=OPTIONS)) as server,
         screen("run", *MODEL, "Go", cwd=workspace, env=server.env) as shown,
