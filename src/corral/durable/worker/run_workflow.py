@@ -200,11 +200,8 @@ class _Run:
                 raw = await adapter.receive(limit)
             if raw is not None:
                 message = unpack_message(raw)
-                if isinstance(message, Retrying):
-                    self.projection.record(message, self.scheduler.state)
-                    continue
-                if isinstance(message, AgentAsks):
-                    await self._ask_for_agent(message.question)
+                if isinstance(message, Retrying | AgentAsks):
+                    await self._note(message)
                     continue
                 await self._on_message(message)
                 return [message]
@@ -222,6 +219,13 @@ class _Run:
                 if lost:
                     return lost
             pause = min(pause * 2, MAX_CHECK)
+
+    async def _note(self, message: Retrying | AgentAsks) -> None:
+        """Take a message that is not for the scheduler."""
+        if isinstance(message, AgentAsks):
+            await self._ask_for_agent(message.question)
+        else:
+            self.projection.record(message, self.scheduler.state)
 
     async def _wait_for_nodes(self, pause: float) -> bool:
         """Wait for local nodes or a message in the inbox. What nodes report becomes pending. False
