@@ -19,7 +19,7 @@ from corral.models import catalogue, registry
 from corral.pipelines import conditions, node_kinds, run_limits, stylesheet, templates
 from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
 from corral.pipelines.execution import handlers
-from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
+from corral.pipelines.graph import SPENDING_LIMITS, Edge, Graph, Node, Value, shape_kind
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.linter.rules.structure import TARGETS
 from corral.pipelines.scheduler import human_gate
@@ -250,10 +250,19 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
             fix = f"One of {', '.join(EFFORTS)}."
             yield warning("attribute_value", message, node=node, fix=fix)
     yield from _default_choices(graph)
+    if not _mentions_limits(graph):
+        return
     try:
         run_limits.check_raises(graph, run_limits.run_limits(graph))
     except PipelineInvalid as wrong:
         yield error("attribute_value", wrong.message)
+
+
+def _mentions_limits(graph: Graph) -> bool:
+    """Whether the graph has an attribute about what it may spend."""
+    return not graph.attrs.keys().isdisjoint((*SPENDING_LIMITS, "on_budget")) or any(
+        not edge.attrs.keys().isdisjoint(run_limits.RAISES) for edge in graph.edges
+    )
 
 
 def _default_choices(graph: Graph) -> Iterator[Finding]:
