@@ -225,6 +225,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "view/catalog.py": ("file", "lists the folders of sessions"),
     "view/databases.py": ("file", "whether a database has changed"),
     "view/logs.py": ("file", "reads windows of logs"),
+    "view/pipeline_runs.py": ("file", "reads the folders of runs in memory"),
     "view/pipeline_view.py": ("file", "whether a visit has a log"),
     "view/auth.py": ("random", "the token and the cookie"),
     "view/routes/bundles.py": ("file", "a bundle is written to a file before it is sent"),

@@ -11,6 +11,7 @@ from support.builtin_agent import BuiltinAgent, events_of, warning_codes
 import corral
 from corral.events import Done, Error
 from corral.result import result_from_events
+from corral.run_kwargs import RunKwargs
 from corral.testing import call, fail, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
@@ -27,8 +28,10 @@ async def test_a_run_goes_on_after_the_limit(ours: BuiltinAgent, wire: str) -> N
     ]
     (ours.workspace / "a.txt").write_text("A")
     # The deadlines are shorter than the waits.
-    limits = {"timeout": 1.9, "idle_timeout": 0.5} if wire != "gemini" else {"timeout": 1.1}
-    events = await ours.events(script, wire=wire, on_limit="wait", retries=0, **limits)
+    options: RunKwargs = {"on_limit": "wait", "retries": 0, "timeout": 1.1}
+    if wire != "gemini":
+        options["timeout"], options["idle_timeout"] = 1.9, 0.5
+    events = await ours.events(script, wire=wire, **options)
     result = result_from_events(events)
     assert result.ok, result.error
     assert warning_codes(events) == ["rate_limited", "rate_limited"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from support.builtin_agent import KEY, BuiltinAgent
 from support.model_scripts import steps, tool_results_json
 
@@ -37,11 +39,10 @@ async def test_the_answer_is_the_result_of_the_tool(ours: BuiltinAgent) -> None:
 
 async def test_several_options_and_another_text(ours: BuiltinAgent) -> None:
     many = Call("ask_user", {"question": "Which?", "options": OPTIONS, "multiple": True})
-    answers = iter([["SQLite", "Postgres"], "neither, please"])
+    answers: Iterator[AnswerLike] = iter([{"answer": ["SQLite", "Postgres"]}, "neither, please"])
 
     def ask(_request: PermissionRequest | AgentQuestion) -> AnswerLike:
-        given = next(answers)
-        return {"answer": list(given)} if isinstance(given, list) else given
+        return next(answers)
 
     result = await ours.run(steps(many, ASK), ask=ask)
     sent = tool_results_json(ours.requests[-1])

@@ -59,10 +59,17 @@ def test_a_question_is_listed_and_answered(
     assert (wrong.returncode, "answered with a text" in wrong.stderr) == (2, True)
     empty = corral("sessions", "answer", "last", "", cwd=workspace)
     assert (empty.returncode, "an answer is needed" in empty.stderr) == (2, True)
+    assert asking.stderr is not None
+    err = ""
+    while "answer with" not in err:  # it is shown after a moment
+        line = asking.stderr.readline()
+        assert line, err
+        err += line
     answered = corral("sessions", "answer", request.run[:15], "2, 1", cwd=workspace)
     assert (answered.returncode, answered.stderr) == (0, "")
-    out, err = asking.communicate(timeout=60)
+    out, rest = asking.communicate(timeout=60)
     assert (asking.returncode, out) == (0, "Done.\n")
+    err += rest
     assert f'answer with: corral sessions answer {request.run} "TEXT" (or --deny)' in err
     assert "1. SQLite" in err
     assert "asked    Which database? → Postgres, SQLite" in err

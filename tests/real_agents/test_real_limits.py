@@ -88,7 +88,9 @@ async def _check_resumed(
     agent: RealAgent, expected: Callable[[list[int | None]], bool], **options: Unpack[RunKwargs]
 ) -> None:
     script = Script(agent)
-    events = await agent.events(script.answer, **options_for(agent), **options)
+    given = options_for(agent)
+    given.update(options)
+    events = await agent.events(script.answer, **given)
     result = result_from_events(events)
     assert result.ok, result.error
     assert result.text.endswith("the answer")

@@ -82,6 +82,10 @@ def yes(_: object) -> corral.events.Decision:
     return "allow_once"
 
 
+def no(_: object) -> corral.events.Decision:
+    return "deny"
+
+
 def stop_of(stream: list[corral.Event]) -> corral.events.Error:
     done = stream[-1]
     assert isinstance(done, Done)
@@ -203,7 +207,7 @@ async def test_another_answer_to_a_question_is_a_difference(
     workspace: Path, recording_file: Path
 ) -> None:
     await talk(peer(), TALK, ask=yes, cwd=workspace, record_to=recording_file)
-    now = await talk(peer(), TALK, cwd=workspace, replay=recording_file)
+    now = await talk(peer(), TALK, ask=no, cwd=workspace, replay=recording_file)
     assert stop_of(now).code == "replay_mismatch"
     assert '-      "optionId": "b-once"' in stop_of(now).message
 

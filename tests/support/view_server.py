@@ -121,6 +121,7 @@ class Transcript:
         self.add(
             events.Done(
                 status,
+                model="gemini-3-pro",
                 usage=Usage(100, 20),
                 cost=Cost(0.5, "computed"),
                 duration_ms=1500,

@@ -32,6 +32,10 @@ async def state_of(view: ViewServer, path: str, wanted: str) -> Any:
     return found
 
 
+def states_of(detail: Any) -> list[str]:
+    return [node["state"] for node in detail["graph"]["nodes"]]
+
+
 async def test_a_run_in_memory_has_its_page_while_it_runs_and_after(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,11 +59,11 @@ async def test_a_run_in_memory_has_its_page_while_it_runs_and_after(
         path = f"/api/pipelines/{first}"
         detail = await state_of(view, path, "running")
         assert not detail["durable"]
-        assert [node["state"] for node in detail["graph"]["nodes"]] == [
-            "success",
-            "running",
-            "idle",
-        ]
+        async with asyncio.timeout(WAIT):
+            # The run folder is written a moment later.
+            while states_of(detail) != ["success", "running", "idle"]:
+                await asyncio.sleep(0.05)
+                detail = await view.get(path)
         assert (await view.post(f"{path}/retry", {"node": "count"}))[0] == 400
         assert (await view.post(f"{path}/answer", {"text": "yes"}))[0] == 400
         (workspace / "go").touch()

@@ -191,9 +191,14 @@ async def test_a_question_of_an_agent_is_answered_over_http(
     options: Json = [{"label": "SQLite", "description": "one file"}, {"label": "Postgres"}]
     ask = Call("ask_user", {"question": "Which database?", "options": options})
     lane = model_server.lane("view-live-question", [Turn(calls=[ask]), say("done")])
-    run_options: RunKwargs = {"cwd": workspace, "env": model_env(lane), "model": MODELS["gemini"]}
+    run_options: RunKwargs = {
+        "cwd": workspace,
+        "env": model_env(lane),
+        "model": MODELS["gemini"],
+        "remote_answers": True,
+    }
     with running_view(tmp_path / "corral-home") as view:
-        work = corral.run(None, "go", remote_answers=True, **run_options)
+        work = corral.run(None, "go", **run_options)
         task = asyncio.create_task(work)
         about = await running()
         detail = await state_of(view, about.id, "waiting_person")

@@ -46,7 +46,7 @@ from corral.durable.payloads import (
 from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
@@ -68,6 +68,8 @@ QUESTION_POLL = 0.1
 SHORT_TIMEOUT = 300.0
 """Seconds: if a question expires sooner, the follower waits for its timeout, although there is no
 interviewer."""
+SERVER_AWAY = 60.0
+"""Seconds that a database server may be away while a run is waited for."""
 GOAL = 200
 """Characters of a goal that are stored for lists."""
 
@@ -240,11 +242,20 @@ def _submit(client: Client, run_input: RunInput) -> bool:
 
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
-    """The output of the run, when it has ended. Raises ``TimeoutError``."""
-    async with open_client(find(db)) as client, asyncio.timeout(timeout):
-        pause = 0.02
+    """The output of the run, when it has ended. A database server may be away for
+    ``SERVER_AWAY`` seconds. Raises ``TimeoutError`` and ``StorageFailed``."""
+    database = find(db)
+    async with open_client(database) as client, asyncio.timeout(timeout):
+        pause, answered = 0.02, time.monotonic()
         while True:
-            closed = await asyncio.to_thread(query.run_output, client, run)
+            try:
+                with storage_errors(database):
+                    closed = await asyncio.to_thread(query.run_output, client, run)
+                answered = time.monotonic()
+            except StorageFailed as error:
+                if not error.retryable or time.monotonic() - answered > SERVER_AWAY:
+                    raise
+                closed = None
             if closed is not None:
                 return closed
             await asyncio.sleep(pause)

@@ -2,7 +2,7 @@
 
 The model proxy waits for a limit while the agent waits for its response. This is for all other
 cases: the calls do not go through the proxy, the limit takes longer than the agent waits for a
-response, or the agent reports a limit of its own. The agent has ended its turn, and often its
+response, or the agent reports its own limit. The agent has ended its turn, and often its
 process. Nothing runs during the wait. Then:
 
 - if the agent did nothing in this turn, it gets the same prompt again;

@@ -97,7 +97,7 @@ def gains_at_wire(agent: AgentSpec, decision: Decision) -> bool:
     run, transport = decision.run, agent.transport
     if not isinstance(transport, StreamTransport) or transport.wire is None:
         return False
-    if run.hooked or run.replay is not None or run.policy.mode == "native":
+    if run.hooked or run.replay is not None or run.policy.mode == "native" or run.meter is False:
         return False
     if run.policy.shell_rules and any(row.capability == "shell" for row in decision.unenforced):
         return True

@@ -222,7 +222,7 @@ class FolderRuns:
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, bool, Summary | None]] = {}
         """Name of a folder -> when its events were last written, whether it was running, and the
-        run; None: it is none in memory."""
+        run; None: it did not run in memory."""
 
     def read(self, live: LiveRuns) -> list[Summary]:
         """The newest runs. Blocking."""

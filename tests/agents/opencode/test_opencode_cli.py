@@ -229,7 +229,7 @@ def test_the_first_shell_rule_that_matches_decides_and_strict_refuses_them_all()
         ("git push *", "deny"),
     ]
     with pytest.raises(errors.PolicyNotEnforceable, match="> file"):
-        prepare(AGENT.name, {"policy": policy})
+        prepare(AGENT.name, {"policy": policy, "meter": False})
 
 
 def test_the_report_says_what_ask_becomes_and_what_cannot_be_enforced() -> None:

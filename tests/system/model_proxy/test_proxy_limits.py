@@ -21,7 +21,7 @@ BODY = msgspec.json.encode({"contents": [{"role": "user", "parts": [{"text": "hi
 
 
 class Run:
-    """One agent behind a proxy of its own."""
+    """One agent behind its own proxy."""
 
     def __init__(self, server: ModelServer, key: str, waits: LimitWaits | None, **options: float):
         self.calls: list[MeteredCall] = []

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.installed_agents import ON_DEMAND, installed, mark_of
 
 from corral.agents import registry
-from corral.agents.spec import RACES, PolicyRow, compile_for
+from corral.agents.spec import RACES, PolicyRow, StreamTransport, compile_for
 from corral.options import RunOptions
 from corral.policy import SANDBOX_CELLS
 from corral.run_kwargs import RunKwargs
@@ -106,12 +106,21 @@ def test_no_cell_of_the_table_of_the_sandbox_is_open() -> None:
     assert marks <= usual, "run `make table`"
 
 
+ENFORCED = ("native", "brokered")
+
+
 def reported(name: str, policy: str) -> dict[str, PolicyRow]:
     """What the agent's policy report says, as a session under this setting sees it."""
     agent, setting = AGENTS[name], POLICIES[policy]
     assert agent.probe is not None
     run = replace(RunOptions.build(name, {"model": agent.probe.model}), interactive=setting.person)
-    return {r.capability: r for r in compile_for(agent, replace(run, policy=setting.policy)).report}
+    run = replace(run, policy=setting.policy)
+    transport, report = agent.transport, compile_for(agent, run).report
+    rules_hold = all(r.enforcement in ENFORCED for r in report if r.capability == "shell")
+    if setting.policy.shell_rules and not rules_hold and isinstance(transport, StreamTransport):
+        # The kit's model calls go through the proxy, which judges the tool calls.
+        report = compile_for(agent, replace(run, at_wire=transport.wire is not None)).report
+    return {row.capability: row for row in report}
 
 
 @pytest.mark.parametrize("policy", POLICIES)

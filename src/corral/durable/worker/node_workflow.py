@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-There are two ways to run a visit. With workers, it is a workflow of its own on a queue, which any
+There are two ways to run a visit. With workers, it is a workflow on a queue, which any
 worker takes (``visit``). In the process that owns its run, it is a task of that process
 (``LocalNodes``), without a workflow, a queue and messages: its result becomes part of the output of
 a step of the run. The rest is about the workflow; ``LocalNodes`` has its own theory.
@@ -307,7 +307,7 @@ class LocalNodes:
             self._finished.append(known)
             self._has_news.set()
 
-        # As in a workflow of its own, not in the context of this step.
+        # Not in the context of this step, as in a node workflow.
         task = asyncio.create_task(self._attempt(visit), context=contextvars.Context())
         self._tasks[known] = task
         task.add_done_callback(finished)

@@ -375,14 +375,14 @@ def _session_to_resume(work: NodeContext, thread: str, agent: str) -> str | None
 async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result:
     """Run the prompt, after the preamble, to its end. ``prompt.md`` has what was sent."""
     if call.resume is not None:
-        again = prompt
+        text = prompt
         if AFTER_LIMIT in work.context:
             from corral.sessions.after_limit import CONTINUE
 
-            again = CONTINUE
-        work.write_file("prompt.md", again)
+            text = CONTINUE
+        work.write_file("prompt.md", text)
         try:
-            result = await _send(work, call, again)
+            result = await _send(work, call, text)
             if result.error is None or result.error.code != ResumeLost.code:
                 return result
             lost = result.error.message
@@ -494,7 +494,7 @@ class Report:
 
 
 def _resets_at(work: NodeContext, error: CorralError) -> float | None:
-    """When the node goes on after this limit; None if it is none that it waits for."""
+    """When the node goes on after this limit; None if it does not wait for it."""
     if work.longest_hold is None or not isinstance(error, RateLimited):
         return None
     options = work.resources.options.copy()

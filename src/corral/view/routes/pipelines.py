@@ -24,6 +24,7 @@ from corral.view.records import (
     PipelineDetail,
     PipelineEvents,
     StateUpdate,
+    Summary,
     TextBody,
 )
 from corral.view.stream import Pauses, message
@@ -105,10 +106,16 @@ async def _follow(call: Call) -> AsyncGenerator[bytes]:
             shown = update
             pauses.sent()
             yield update
-        if summary.state not in state.ACTIVE and not summary.live:
+        if _is_over(found, summary):
             yield message("end", EndUpdate(reason="the run has ended"))
             return
         yield await pauses.wait(max(FIRST_PAUSE, SHARE * watch.seconds))
+
+
+def _is_over(found: PipelineRun, summary: Summary) -> bool:
+    """Whether nothing more can happen. A durable run that was interrupted can be continued."""
+    can_continue = found.durable and not found.has_ended
+    return summary.state not in state.ACTIVE and not summary.live and not can_continue
 
 
 async def _with_log(call: Call, read: Callable[[LogFile], msgspec.Struct]) -> msgspec.Struct:

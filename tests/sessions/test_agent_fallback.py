@@ -57,8 +57,11 @@ async def test_if_all_are_limited_the_last_error_counts(ours: BuiltinAgent) -> N
 async def test_another_error_does_not_fall_back(ours: BuiltinAgent) -> None:
     options, lane = options_for(ours, say("never"))
     refused = ours.add_lane([fail(401, "no such key")])
-    options["env"] = {**model_env(refused, "gemini"), **model_env(lane, "openai")}
-    options["env"]["GEMINI_API_KEY"] = f"key-{token_hex(16)}"
+    options["env"] = {
+        **model_env(refused, "gemini"),
+        **model_env(lane, "openai"),
+        "GEMINI_API_KEY": f"key-{token_hex(16)}",
+    }
     result = await corral.run("corral", "Which colour?", **options)
     assert result.error is not None
     assert result.error.code == "authentication"
