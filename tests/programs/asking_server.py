@@ -7,8 +7,9 @@ The tool's result is the reply that the client gave to the elicitation.
 
 import json
 import sys
+from typing import Any
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "name": "paint",
     "description": "Paints the wall. It asks the user for the color.",
     "inputSchema": {"type": "object", "properties": {}},

@@ -55,9 +55,13 @@ def _raise(_request: object) -> AnswerLike:
     raise KeyError("title")
 
 
+def _allow(_request: object) -> AnswerLike:
+    return "allow_once"
+
+
 @pytest.mark.parametrize(
     ("ask", "reason"),
-    [(_raise, "the question failed"), (lambda _request: "allow_once", "permission request")],
+    [(_raise, "the question failed"), (_allow, "permission request")],
 )
 async def test_a_function_that_gives_no_answer_declines(ask: Asker, reason: str) -> None:
     reply = await reply_of(ask)

@@ -34,7 +34,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import msgspec
 
@@ -181,7 +181,7 @@ class LimitWaits:
         self._listeners = [each for each in self._listeners if each() not in (None, listener)]
 
     @contextlib.contextmanager
-    def exempt_from(self, time_limit: asyncio.Timeout) -> Iterator[None]:
+    def exempt_from(self, time_limit: asyncio.Timeout) -> Generator[None]:
         """Within this block, inside of that of ``time_limit``, waits do not count for it."""
         self._time_limits[time_limit] = None
         try:

@@ -21,6 +21,7 @@ from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendo
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
+    AcpQuestion,
     CallFinished,
     Command,
     Emit,
@@ -179,6 +180,8 @@ def as_json(command: Command) -> Iterator[dict[str, Any]]:
             yield {"withdrawn": command.request_id}
         case Send():
             yield {"send": json.loads(command.data)}
+        case AcpQuestion():
+            yield {"question": command.request_id}
 
 
 def shown(item: RawEvent) -> dict[str, Any]:

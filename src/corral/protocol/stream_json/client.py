@@ -200,7 +200,7 @@ class StreamJsonClient:
         elif answers is None:
             reply = {"behavior": "deny", "message": message, "interrupt": stop}
         else:
-            given = {**asked.body, "answers": choice_answers(answers)}
+            given: JsonObject = {**asked.body, "answers": choice_answers(answers)}
             reply = {"behavior": "allow", "updatedInput": given}
         return _success_reply(asked.request_id, reply)
 
