@@ -193,3 +193,24 @@ async def test_a_sandbox_that_cannot_be_entered_starts_no_program(
     assert not (tmp_path / "started").exists()
     # Those of the sandbox were open before.
     assert len(os.listdir("/proc/self/fd")) < len(before)
+
+
+NO_THREAD = """
+import os, resource
+from corral.errors import SandboxFailed
+from corral.system import platform
+from corral.system.sandbox import listeners
+
+platform.can_enter_networks = lambda: True
+used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), -1))  # less than the stack of a thread
+try:
+    listeners.open_inside(listeners.Info(os.getpid(), os.stat("/proc/self/ns/net").st_ino), ())
+except SandboxFailed as error:
+    print(error)
+"""
+
+
+def test_a_thread_that_cannot_be_started_is_a_clear_error() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True)
+    assert "cannot listen in the network of the sandbox: can't start new thread" in done.stdout

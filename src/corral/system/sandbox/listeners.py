@@ -23,6 +23,7 @@ check of the address (IP_FREEBIND).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -119,7 +120,10 @@ def _in_thread(spaces: Sequence[int], addresses: Sequence[Address]) -> list[sock
             errors.append(error)
 
     thread = threading.Thread(target=work, name="corral-sandbox")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the limit of processes or of memory
+        raise OSError(errno.EAGAIN, str(error)) from error
     thread.join()
     if errors:
         raise errors[0]
