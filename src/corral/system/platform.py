@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,6 +161,29 @@ def _windows_process(pid: int) -> ProcessInfo | None:
         return ProcessInfo(pid, str(times[0].value), 0, 0, 0, not ended)
     finally:
         kernel.CloseHandle(handle)
+
+
+_raising = threading.RLock()
+"""Re-entrant: a finalizer can run in the middle of the block."""
+
+
+@contextlib.contextmanager
+def extra_descriptors() -> Generator[None]:
+    """Within the block, which must be short, this process may open more descriptors than its soft
+    limit allows: as many as the hard limit does. For the end of a run, which must not depend on
+    how many files the program around it has open."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource  # loaded since the start of the run (``new_stamp``): this opens nothing
+
+    with _raising:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from corral import errors
+from corral.system.process import tree
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.tree import Entry, ProcessRegistry
 
@@ -91,6 +92,36 @@ def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     assert len(process_registry.reap()) == 1
     assert descendants(token) == 0
     assert process_registry.entries() == []
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("how", ["soft-limit", "hard-limit"])
+def test_a_run_that_ends_without_free_descriptors_leaves_nothing(how: str, folder: Path) -> None:
+    token = secrets.token_hex()
+    owner = [sys.executable, str(PROGRAMS / "process_owner.py"), how, str(folder)]
+    done = subprocess.run(
+        [*owner, *process_tree("bare-daemon", token)], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"started\n", b"")
+    assert descendants(token) == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_the_entry_of_a_run_that_dies_late_is_removed_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "KILL_PATIENCE", -1.0)  # as on a busy machine
+
+    async def main() -> None:
+        process = await Process.start(
+            ProcessSpec(["sleep", "50"], cwd="/", env=os.environ, registry=ProcessRegistry(folder))
+        )
+        process.kill_now()
+        async with asyncio.timeout(60):
+            while any(folder.iterdir()):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
 
 
 @pytest.mark.seconds

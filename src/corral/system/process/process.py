@@ -184,10 +184,9 @@ class Process:
             with _writing(registry.folder if registry else files):
                 if registry is not None:
                     registry.add(tree, argv[0])
+                    tree.registry = registry
                 tail = Stderr(loop, err, spec.stderr_tail, spec.on_stderr)
-                child = Child(
-                    loop, popen=popen, tree=tree, feed=feed, out=out, err=tail, registry=registry
-                )
+                child = Child(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
             undo.pop_all()
         if spec.sandbox is not None and wrapped is not None:
             await _open_gateway(child, wrapped, spec.sandbox)
@@ -335,7 +334,6 @@ class Child:
         feed: StdinPipe | None,
         out: Pipe | FollowedFile,
         err: Stderr,
-        registry: ProcessRegistry | None,
     ) -> None:
         self.loop = loop
         self.tree = tree
@@ -347,7 +345,6 @@ class Child:
         self.exit: Exit | None = None
         self.exited: asyncio.Future[Exit] = loop.create_future()
         self._popen = popen
-        self._registry = registry
         self._home = os.getpid(), threading.get_ident()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._ending = False
@@ -486,10 +483,11 @@ class Child:
         for file in (self.out, self.err, self.feed, self.gateway):
             if file is not None:
                 file.close()
+        if self.tree.is_blind:
+            # The descriptors that were just closed are enough to find what is left.
+            self.tree.kill()
         self.tree.reap()
         self._popen.returncode = 0
-        if self._registry is not None and self.tree.gone:
-            self._registry.remove(self.tree.mark)
         platform.release_orphans(self.tree.mark)
         if not self.loop.is_closed():
             if not self.exited.done():

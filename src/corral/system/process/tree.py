@@ -41,8 +41,11 @@ Guaranteed:
   not end in time: it is stuck in the kernel.
 
 Crashes: if corral is killed, the kernel ends the root (parent-death signal, where available), and
-the next corral process ends the rest from the registry. If corral runs out of descriptors, only
-the root can be named and signalled.
+the next corral process ends the rest from the registry.
+
+Without free descriptors no process can be found. Then the soft limit is raised for a moment
+(``platform.extra_descriptors``). Where the hard limit forbids that, only the root is known and
+signalled; ``is_blind`` says so, and whoever can close descriptors does so and calls ``kill``.
 
 The registry
 ------------
@@ -105,6 +108,11 @@ class ProcessTree:
         everything inside, so only what is inside gets TERM. The root ends after it."""
         self.gone = False
         """Whether the last attempt to end the run left nothing of it."""
+        self.is_blind = False
+        """Whether the last look found no processes, or one could not be signalled, because there
+        was no free descriptor."""
+        self.registry: ProcessRegistry | None = None
+        """It has an entry of this run, which is removed as soon as nothing of the run is left."""
         self.reaped = False
         self._ours = True
         self._patience = math.inf
@@ -117,7 +125,8 @@ class ProcessTree:
         tree = cls.__new__(cls)
         tree.root, tree.mark, tree.number = root, mark, number
         tree.root_exited, tree.gone, tree.reaped, tree._ours = True, False, True, False
-        tree.is_sandboxed = False
+        tree.is_sandboxed = tree.is_blind = False
+        tree.registry = None
         tree._known = {root: start_time}
         return tree
 
@@ -215,21 +224,29 @@ class ProcessTree:
         return proc.pid not in terminated and not spared
 
     def _look(self) -> list[platform.ProcessInfo]:
-        try:
+        self.is_blind = False
+        with contextlib.suppress(OSError):
             return self.live_processes()
-        except OSError:
-            # Out of descriptors: the root is the only process that is known without one.
-            return (
-                [] if self.reaped else [platform.ProcessInfo(self.root, "", 0, self.root, 0, True)]
-            )
+        with contextlib.suppress(OSError), platform.extra_descriptors():
+            return self.live_processes()
+        self.is_blind = True
+        return [] if self.reaped else [platform.ProcessInfo(self.root, "", 0, self.root, 0, True)]
 
     def _send(self, living: list[platform.ProcessInfo], sig: int) -> None:
         if not self.reaped and any(proc.pgid == self.root for proc in living):
             platform.signal_group(self.root, sig)
         for proc in living:
             if self.reaped or proc.pgid != self.root:
-                with contextlib.suppress(OSError):
-                    platform.send_signal(proc, sig)
+                self._send_to(proc, sig)
+
+    def _send_to(self, proc: platform.ProcessInfo, sig: int) -> None:
+        with contextlib.suppress(OSError):
+            platform.send_signal(proc, sig)
+            return
+        with contextlib.suppress(OSError), platform.extra_descriptors():
+            platform.send_signal(proc, sig)
+            return
+        self.is_blind = True
 
     def kill(self, patience: float | None = None) -> None:
         """Send KILL to everything and wait until it is gone, at most ``patience`` seconds (by
@@ -252,10 +269,12 @@ class ProcessTree:
             _dying[self] = os.getpid()
 
     def reap_root(self) -> bool:
-        """Reap the root if it has died. Return whether it was reaped."""
+        """Reap the root if it has died; then nothing of the run is left. Whether it was reaped."""
         self.reaped = _try_reap(self.root)
         if self.reaped:
             _roots.pop(self.root, None)
+            if self.registry is not None:
+                self.registry.remove(self.mark)
         return self.reaped
 
 

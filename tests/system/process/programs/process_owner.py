@@ -6,6 +6,7 @@ It writes ``started`` when the program has started, and then does what HOW says.
 import asyncio
 import gc
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -42,6 +43,25 @@ async def drop_while_reading() -> None:
     reading.cancel()
 
 
+async def end_below_the_soft_limit() -> None:
+    """As after ``prlimit`` from outside: descriptors above the limit stay open."""
+    process = await start()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    await process.end(0.2)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (3, hard)
+
+
+async def end_at_the_hard_limit() -> None:
+    process = await start()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        await process.end(0.2)
+
+
 async def start_in_a_thread_that_ends() -> None:
     stored: list[Process] = []
 
@@ -73,6 +93,8 @@ else:
         "stay": stay,
         "drop": drop,
         "drop-while-reading": drop_while_reading,
+        "soft-limit": end_below_the_soft_limit,
+        "hard-limit": end_at_the_hard_limit,
         "thread": start_in_a_thread_that_ends,
     }
     asyncio.run(ways[how]())
