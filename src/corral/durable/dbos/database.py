@@ -28,6 +28,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from corral.durable.dbos import pooler
 from corral.errors import ConfigError, StorageFailed
 from corral.system import clock, fs, paths
 
@@ -312,6 +313,7 @@ def _prepare_server(database: Database) -> None:
             def select(statement: str) -> list[TupleRow]:
                 return server.execute(statement.encode()).fetchall()
 
+            pooler.check(database, server, CONNECT)
             ((table,),) = select("SELECT to_regclass('dbos.application_versions')")
             if table:
                 versions = _versions(select, "dbos.application_versions")

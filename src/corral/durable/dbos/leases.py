@@ -5,8 +5,8 @@ when the executor dies in any way, so that no heartbeat and no clock are needed.
 take an executor's lock knows that the executor is dead. It puts the executor's work back on the
 queues while it holds the lock, so that no other process does the same at the same time.
 
-On a server a lease needs its own connection, directly to Postgres: a connection pool in
-between (pgbouncer in transaction mode) would hold the lock for all its users.
+On a server a lease needs its own connection to Postgres; a connection pooler that shares
+connections is refused (``pooler``).
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ from corral.system import fs
 if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
+
+SESSION = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "idle_session_timeout": "0",
+}
+"""Settings of the connection of a lease on the server."""
 
 _held_here: set[str] = set()
 """Executors of this process."""
@@ -213,7 +221,7 @@ class ServerLeases:
 
             if self._released:  # the executor was closed while its sweep was still running
                 raise RuntimeError("the lease was released")
-            self._connection = psycopg.connect(
+            opened = psycopg.connect(
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT,
@@ -222,9 +230,15 @@ class ServerLeases:
                 keepalives_idle=5,
                 keepalives_interval=2,
                 keepalives_count=3,
-                options="-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2"
-                " -c tcp_keepalives_count=3 -c idle_session_timeout=0",
             )
+            try:
+                # As statements: a pooler refuses them in the options of a connection.
+                for setting, value in SESSION.items():
+                    opened.execute(b"SELECT set_config(%s, %s, false)", (setting, value))
+            except psycopg.Error:
+                opened.close()
+                raise
+            self._connection = opened
         return self._connection
 
     def _disconnect(self) -> None:
