@@ -16,7 +16,8 @@ from corral.models.registry import find_provider
 from corral.models.tool_gate import WireCall
 from corral.system.model_proxy import judged
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
-from corral.testing import Call, ModelServer, Turn
+from corral.system.rate_limits import LimitWaits
+from corral.testing import Call, ModelServer, Turn, fail
 from corral.values import Json
 
 VENDORS = [name for name in sorted(FORMATS) if find_provider(name).wire.call_format]
@@ -249,3 +250,79 @@ async def test_the_decision_is_cancelled_when_the_agent_goes_away() -> None:
         await writer.wait_closed()
         async with asyncio.timeout(30):
             await judge.is_cancelled.wait()
+
+
+class WaitingLine(Line):
+    """The line of a run that waits for rate limits."""
+
+    async def exchange(self, vendor: str = "gemini", **more: Json) -> bytes:
+        """The response, up to the end of its body. An agent that closed its side would end the
+        wait."""
+        key = self.proxy.dummy_keys["KEY"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
+        header = f"Authorization: Bearer {key}"
+        writer.write(request_bytes(FORMATS[vendor], self.proxy.port, header, **more))
+        async with asyncio.timeout(60):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"chunked" in head.lower():
+                rest = await reader.readuntil(b"\r\n0\r\n\r\n")
+            else:
+                length = head.lower().partition(b"content-length:")[2].split()[0]
+                rest = await reader.readexactly(int(length))
+        writer.close()
+        return head + rest
+
+
+@asynccontextmanager
+async def waiting_proxy(
+    script: Sequence[Turn], judge: Judge, key: str, longest_hold: float = 60.0
+) -> AsyncGenerator[tuple[WaitingLine, ModelServer]]:
+    calls: list[MeteredCall] = []
+    with ModelServer(list(script)) as server:
+        made = ProxySettings(
+            upstream=server.url,
+            providers=lambda: [find_provider("gemini")],
+            keys={"KEY": key},
+            longest_hold=longest_hold,
+        )
+        proxy = ModelProxy(made, calls.append, judge=judge, waits=LimitWaits(60.0))
+        await proxy.open()
+        try:
+            yield WaitingLine(proxy, calls), server
+        finally:
+            proxy.close()
+            await proxy.wait_closed()
+
+
+async def test_a_limited_call_is_made_again_and_then_judged() -> None:
+    judge = Judge()
+    script = [fail(429, "slow down", retry_after=0.2), Turn(calls=[Call("look", {})])]
+    async with waiting_proxy(script, judge, "key-judged-again") as (line, _):
+        head, body = await line.send()
+        assert (head.split()[1], judge.calls) == (b"200", [["look"]])
+        assert b"look" in body
+        assert b"slow down" not in body
+        assert [call.status for call in line.calls] == [429, 200]
+
+
+async def test_a_limit_after_a_refusal_is_waited_for_within_the_response() -> None:
+    script = [
+        Turn(text="I try.", calls=[Call("remove_all", {})]),
+        fail(429, "slow down", retry_after=0.2),
+        Turn(text="I stop."),
+    ]
+    async with waiting_proxy(script, Judge("remove_all"), "key-judged-refused") as (line, _):
+        _, body = await line.send()
+        assert body.index(b"I try.") < body.index(b"I stop.")
+        assert [call.status for call in line.calls] == [200, 429, 200]
+
+
+async def test_a_limit_that_is_too_long_is_passed_on_by_a_judged_run_and_not_met_again() -> None:
+    script = [fail(429, "slow down", retry_after=600), Turn(text="never")]
+    async with waiting_proxy(script, Judge(), "key-judged-long", 1.0) as (line, server):
+        head, body = await line.send()
+        assert head.split()[1] == b"429"
+        assert b"slow down" in body
+        head, _ = await line.send()
+        assert head.split()[1] == b"429"
+        assert len(server.requests) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
+import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -377,6 +379,125 @@ async def test_bytes_beyond_the_length_of_a_response_are_not_passed_on() -> None
     made = event_stream(recorded_streams("gemini")[0])
     async with exchange(respond_with(made + b"HTTP/1.1 200 OK\r\n\r\n")) as line:
         assert await line.send(request_bytes(GEMINI, 1, AUTHORIZED)) == made
+        assert not line.calls[0].is_partial
+
+
+@pytest.mark.parametrize("sends_head", [True, False])
+async def test_a_vendor_that_resets_its_connection_is_an_error(*, sends_head: bool) -> None:
+    made = event_stream(recorded_streams("gemini")[0])[:-40]
+
+    async def talk(line: RawConnection) -> None:
+        await line.request()
+        if sends_head:
+            await line.send(made)
+            await may_reset.wait()
+        raw: socket.socket = line.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.writer.transport.abort()
+
+    may_reset = asyncio.Event()
+    async with exchange(talk) as line, asyncio.timeout(60):
+        reader, writer = await line.connect()
+        writer.write(line.with_key(request_bytes(GEMINI, 1, AUTHORIZED)))
+        writer.write_eof()
+        first = await reader.readexactly(len(made)) if sends_head else b""
+        may_reset.set()
+        got = first + await reader.read()
+        writer.close()
+        assert got == made if sends_head else got.startswith(b"HTTP/1.1 502 ")
+        assert line.calls[0].is_partial is sends_head
+        assert "the connection to the vendor broke" in (line.calls[0].error or "")
+
+
+async def test_a_vendor_that_closes_only_its_sending_side_does_not_hold_the_agent() -> None:
+    made = event_stream(recorded_streams("gemini")[0])[:-40]
+
+    async def talk(line: RawConnection) -> None:
+        await line.request()
+        await line.send(made)
+        line.writer.write_eof()
+        await line.wait_closed()
+
+    async with exchange(talk) as line:
+        assert await line.send(request_bytes(GEMINI, 1, AUTHORIZED)) == made
+        assert line.calls[0].is_partial
+        assert "in the middle" in (line.calls[0].error or "")
+
+
+async def test_a_vendor_that_stops_in_the_middle_is_cut_after_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_module, "SILENCE_SECONDS", 0.2)
+    made = event_stream(recorded_streams("gemini")[0])[:-40]
+
+    async def talk(line: RawConnection) -> None:
+        await line.request()
+        await line.send(made)
+        await line.wait_closed()
+
+    async with exchange(talk) as line:
+        assert await line.send(request_bytes(GEMINI, 1, AUTHORIZED)) == made
+        assert line.calls[0].is_partial
+        assert line.calls[0].error == "the vendor sent nothing for 0.2 s"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(("Content-Length: -5",), id="negative"),
+        pytest.param(("Content-Length: 5, 6",), id="two in one"),
+        pytest.param(("Content-Length: 5", "Content-Length: 6"), id="two lengths"),
+        pytest.param(("Content-Length: 5", "Transfer-Encoding: chunked"), id="length and chunks"),
+        pytest.param(("Content-Length: 99999999999999999999999",), id="too large for a number"),
+    ],
+)
+async def test_a_response_with_a_length_that_is_not_valid_is_an_error_502(
+    headers: tuple[str, ...],
+) -> None:
+    made = "\r\n".join(["HTTP/1.1 200 OK", *headers, "", "hello"]).encode()
+    async with exchange(respond_with(made, keep=False)) as line:
+        got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
+        assert got.startswith(b"HTTP/1.1 502 ")
+        assert "not valid HTTP" in (line.calls[0].error or "")
+
+
+@pytest.mark.parametrize("rest", [b"", b"zz\r\n", b"5\r\nabc"], ids=["end", "size", "data"])
+async def test_a_response_in_chunks_that_breaks_is_cut_and_partial(rest: bytes) -> None:
+    made = chunked([recorded_streams("gemini")[0]]).removesuffix(b"0\r\n\r\n")
+    async with exchange(respond_with(made + rest, keep=False)) as line:
+        got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
+        assert not got.endswith(b"0\r\n\r\n")
+        assert line.calls[0].is_partial
+        assert line.calls[0].error
+
+
+async def test_a_response_that_lies_about_its_compression_passes_and_is_partial() -> None:
+    lie = "content-type: text/event-stream", "Content-Encoding: gzip"
+    made = answer(recorded_streams("gemini")[0], *lie)
+    async with exchange(respond_with(made)) as line:
+        assert await line.send(request_bytes(GEMINI, 1, AUTHORIZED)) == made
+        assert line.calls[0].is_partial
+
+
+async def test_an_agent_that_closes_only_its_sending_side_gets_the_complete_stream() -> None:
+    made = event_stream(recorded_streams("gemini")[0])
+    is_half_closed = asyncio.Event()
+
+    async def talk(line: RawConnection) -> None:
+        await line.request()
+        await line.send(made[:100])
+        await is_half_closed.wait()
+        await line.send(made[100:])
+        await line.wait_closed()
+
+    async with exchange(talk) as line, asyncio.timeout(60):
+        reader, writer = await line.connect()
+        writer.write(line.with_key(request_bytes(GEMINI, 1, AUTHORIZED)))
+        first = await reader.readexactly(50)
+        writer.write_eof()
+        is_half_closed.set()
+        assert first + await reader.read() == made
+        writer.close()
         assert not line.calls[0].is_partial
 
 

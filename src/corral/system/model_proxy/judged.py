@@ -10,8 +10,8 @@ in a stream of events or before a JSON text: so its connection does not time out
 If all calls are allowed, the agent gets the held bytes unchanged. If one is refused, the proxy
 sends the next request itself: the same conversation with the calls and their refusals. The agent
 gets the response to that as the continuation of the one before. Each such request is a model call
-of its own: it is admitted and reported like those of the agent. After ``MOST_REFUSALS`` in a row
-the response ends with a text that says so.
+of its own: it is admitted, reported, and made again after a rate limit like those of the agent.
+After ``MOST_REFUSALS`` in a row the response ends with a text that says so.
 
 The agent does not know of a refused call, so its next request does not contain it.
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from corral.models.metering import ModelRequest
 from corral.models.spec import decode_or_none
@@ -44,9 +45,10 @@ UNSAFE = "corral: a tool call was refused, and the run ends: "
 class JudgedCall(OpenCall):
     """Collects the body for the gate, decoded."""
 
-    def __init__(self, request: ModelRequest, ticket: Ticket | None) -> None:
-        super().__init__(request, ticket)
+    def __init__(self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool) -> None:
+        super().__init__(request, ticket, holds_limits=holds_limits)
         self._pieces: list[bytes] = []
+        self.response = Response(self)
 
     def on_head(self, response: Response) -> None:
         super().on_head(response)
@@ -102,8 +104,15 @@ class JudgedExchange:
         self, request: AgentRequest, kind: ModelRequest, gate: ToolGate
     ) -> bool:
         refusals = 0
+        waits = self._proxy.waits_for(request, kind)
         while True:
-            response = await self._exchange(request, kind, gate)
+            send = partial(self._exchange, request, kind, gate, holds_limits=waits is not None)
+            call = await self._proxy.send_within_limits(waits, send)
+            response = call.response
+            if call.held:
+                self._check_not_begun(response)
+                self._writer.write(call.held)
+                await self._writer.drain()
             if not _is_success(response):
                 return response.has_length
             results = await self._decide(_calls(gate), response)
@@ -121,15 +130,13 @@ class JudgedExchange:
             kind = self._proxy.read_call(request) or kind
 
     async def _exchange(
-        self, request: AgentRequest, kind: ModelRequest, gate: ToolGate
-    ) -> Response:
+        self, request: AgentRequest, kind: ModelRequest, gate: ToolGate, *, holds_limits: bool
+    ) -> JudgedCall:
         """Send the request and read the response to its end. The agent gets what need not be
-        judged, or the complete response if it is an error. Raises ``ResponseFailed``."""
-        admitted = await self._proxy.admit(kind)
-        if isinstance(admitted, str):
-            raise ResponseFailed(402, admitted)
-        call = JudgedCall(kind, admitted)
-        response = Response(call)
+        judged, or the complete response if it is an error; with ``holds_limits``, a rate limit is
+        kept in the call. Raises ``ResponseFailed``."""
+        call = JudgedCall(kind, await self._proxy.admit(kind), holds_limits=holds_limits)
+        response = call.response
         try:
             if call.added_usage is not None:
                 request = request.with_body(call.added_usage)
@@ -140,8 +147,9 @@ class JudgedExchange:
                 raw = response.receive(data) if data else response.end()
                 if response.head and not is_started:
                     is_started = True
-                    self._start(response, gate, drops_usage=call.added_usage is not None)
-                self._pass_on(response, gate, raw, call.take())
+                    if _is_success(response):
+                        gate.start(response.media_type, drops_usage=call.added_usage is not None)
+                self._pass_on(call, gate, raw)
                 await self._writer.drain()
                 if not response.is_complete and not call.may_continue():
                     raise ResponseFailed(402, "the budget is spent")
@@ -156,26 +164,27 @@ class JudgedExchange:
             self._proxy.report(call)
         if not response.keeps_open:
             self._upstream.close()
-        return response
+        return call
 
-    def _start(self, response: Response, gate: ToolGate, *, drops_usage: bool) -> None:
-        if _is_success(response):
-            gate.start(response.media_type, drops_usage=drops_usage)
-        elif self._has_begun:
-            raise ResponseFailed(502, f"the vendor answered a refusal with {response.status}")
-        else:
-            self._has_begun = True
-            self._writer.write(response.head)
-
-    def _pass_on(self, response: Response, gate: ToolGate, raw: bytes, body: bytes) -> None:
+    def _pass_on(self, call: JudgedCall, gate: ToolGate, raw: bytes) -> None:
+        response = call.response
         if not _is_success(response):
-            self._writer.write(raw)
+            was_begun, data = call.has_begun, call.encode(response, raw)
+            if call.has_begun and not was_begun:
+                self._check_not_begun(response)
+            self._writer.write(data)
             return
         if response.is_unreadable:
             raise Unreadable("its compression is not supported")
-        data = gate.receive(body)
+        data = gate.receive(call.take())
         if data:
             self._write(response, data)
+
+    def _check_not_begun(self, response: Response) -> None:
+        """Raises ``ResponseFailed`` if the agent got a part of an earlier response."""
+        if self._has_begun:
+            raise ResponseFailed(502, f"the vendor answered a refusal with {response.status}")
+        self._has_begun = True
 
     async def _decide(self, calls: Sequence[WireCall], response: Response) -> list[str] | None:
         if not calls:

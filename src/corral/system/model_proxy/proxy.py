@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from corral.system.rate_limits import CallWaits, LimitWaits
 
 T = TypeVar("T")
+AnyCall = TypeVar("AnyCall", bound="OpenCall")
 
 ABANDONED = "the agent closed the connection"
 LIMITED = 429
@@ -241,30 +242,45 @@ class ModelProxy:
     ) -> bool:
         """Whether the connection can be used again. A call that meets a rate limit is made again
         after the limit, if the run waits; the agent does not notice."""
-        waits = self._waits_for(request, kind)
+        if self._judge is not None:
+            from corral.system.model_proxy.judged import JudgedExchange
+
+            exchange = JudgedExchange(self, self._judge, writer, upstream)
+            return await exchange.run(request, kind)
+        waits = self.waits_for(request, kind)
+
+        async def send() -> OpenCall:
+            call = OpenCall(kind, await self.admit(kind), holds_limits=waits is not None)
+            call.keeps_open = await self._pass_on(request, writer, upstream, call)
+            return call
+
+        try:
+            call = await self.send_within_limits(waits, send)
+        except ResponseFailed as refused:
+            self.answer(writer, refused.status, refused.text)
+            return True
+        if call.held:
+            writer.write(call.held)
+            await writer.drain()
+        return call.keeps_open
+
+    async def send_within_limits(
+        self, waits: CallWaits | None, send: Callable[[], Awaitable[AnyCall]]
+    ) -> AnyCall:
+        """Make a model call with ``send``, again after each rate limit that the run waits for.
+        Returns the last call; if it met a limit that is not waited for, it has the response in
+        ``held``. Raises ``ResponseFailed`` if the call is not made because of a limit."""
         while True:
             if waits is not None and (limit := await self._held(waits.before())) is not None:
                 self._on_limit(limit.error())
-                self.answer(writer, 429, limit.message)
-                return True
-            if self._judge is not None:
-                from corral.system.model_proxy.judged import JudgedExchange
-
-                return await JudgedExchange(self, self._judge, writer, upstream).run(request, kind)
-            admitted = await self.admit(kind)
-            if isinstance(admitted, str):
-                self.answer(writer, 402, admitted)
-                return True
-            call = OpenCall(kind, admitted, holds_limits=waits is not None)
-            keeps_open = await self._pass_on(request, writer, upstream, call)
+                raise ResponseFailed(LIMITED, limit.message)
+            call = await send()
             error = call.limit
             self._on_limit(error)
             if error is None or waits is None or not call.is_complete:
-                return keeps_open
+                return call
             if await self._held(waits.after(error)) is None:
-                writer.write(call.held)
-                await writer.drain()
-                return keeps_open
+                return call
 
     async def _held(self, wait: Awaitable[T]) -> T:
         """The same wait; it is cancelled if the agent closes its connection meanwhile. Otherwise
@@ -279,7 +295,8 @@ class ModelProxy:
         finally:
             connection.set_held(is_held=False)
 
-    def _waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
+    def waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
+        """The waits of a model call, if the run waits for rate limits."""
         if self._waits is None:
             return None
         from corral.system.rate_limits import credential_id
@@ -289,9 +306,14 @@ class ModelProxy:
         credential = credential_id(self._target.origin.authority, key, kind.model)
         return self._waits.call(credential, self._settings.longest_hold)
 
-    async def admit(self, request: ModelRequest) -> Ticket | str | None:
-        """Wait until the call may be made. A text is a refusal."""
-        return None if self._gate is None else await self._gate.admit(request)
+    async def admit(self, request: ModelRequest) -> Ticket | None:
+        """Wait until the call may be made. Raises ``ResponseFailed`` if it is refused."""
+        if self._gate is None:
+            return None
+        admitted = await self._gate.admit(request)
+        if isinstance(admitted, str):
+            raise ResponseFailed(402, admitted)
+        return admitted
 
     def read_call(self, request: AgentRequest) -> ModelRequest | None:
         """What is to be counted of a request; None if it is not a model call."""
@@ -450,6 +472,8 @@ class _Call:
         self.is_complete = False
         self.has_begun = False
         """Whether the agent got a part of the response."""
+        self.keeps_open = True
+        """Whether the agent's connection can be used again after the call."""
 
     def on_head(self, response: Response) -> None:
         pass
