@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
 import os
@@ -151,6 +152,26 @@ def test_the_cause_stays_for_debuggers_and_the_log_has_the_complete_traceback(
     ]
     assert "in fail" in caplog.text
     assert "OSError: disk" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE), "module.py"),
+        OSError(errno.ENFILE, os.strerror(errno.ENFILE)),
+        ImportError("/lib/resource.so: cannot open shared object file: Too many open files"),
+    ],
+)
+def test_a_missing_descriptor_is_an_error_of_corral_with_a_hint(given: Exception) -> None:
+    @short_traceback
+    def load() -> None:
+        raise given
+
+    with pytest.raises(errors.ProcessFailed, match="Too many open files") as caught:
+        load()
+    assert "ulimit -n" in str(caught.value)
+    assert caught.value.retryable
+    assert caught.value.__cause__ is given
 
 
 def test_other_errors_keep_their_traceback() -> None:

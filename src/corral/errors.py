@@ -60,6 +60,7 @@ do, and the known facts.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ContextDecorator
 from functools import wraps
@@ -585,11 +586,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether a file could not be opened, or a module not be loaded, because the process has no
+    free descriptor."""
+    if isinstance(error, ImportError):  # of a compiled module: it has the text and no number
+        return "Too many open files" in str(error)
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def no_descriptor_error(error: BaseException) -> ProcessFailed:
+    """What a caller gets instead of ``error``, see ``lacks_descriptors``."""
+    return ProcessFailed(
+        f"no free descriptor: {error}",
+        hint="too many open files: raise `ulimit -n` or run fewer at a time",
+        phase="spawn",
+        retryable=True,
+    )
+
+
 class _ShortTraceback(ContextDecorator):
     """A block whose ``CorralError`` shows no frame of the block, nor of what it called.
 
     Python adds a frame to a traceback when an error leaves it, but not when a ``with`` statement
     raises it again. So the frame of the block itself is not shown either.
+
+    Without a free descriptor Python itself raises, wherever a file is opened or a module is loaded.
+    That becomes a ``ProcessFailed``.
     """
 
     def __enter__(self) -> None:
@@ -603,6 +625,8 @@ class _ShortTraceback(ContextDecorator):
     ) -> None:
         if isinstance(error, CorralError):
             _shorten(error)
+        elif lacks_descriptors(error) and error is not None:
+            raise no_descriptor_error(error) from error
 
 
 short_traceback = _ShortTraceback()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Unpack
@@ -14,6 +16,7 @@ from support.scripted_acp import agent
 import corral
 from corral import live
 from corral.events import Decision, PermissionDecision, PermissionRequest
+from corral.live import session_link
 from corral.live.registry import folder
 from corral.run_kwargs import RunKwargs
 from corral.sessions import turn
@@ -173,6 +176,23 @@ async def test_a_folder_that_cannot_be_written_only_hides_the_run(
     assert made.decision == "deny"
     assert made.rule is not None
     assert "no one can answer" in made.rule
+
+
+async def test_a_run_without_a_free_descriptor_is_only_not_visible(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bool] = []
+    reports: list[dict[str, object]] = []
+
+    def refuse() -> None:
+        tries.append(True)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(session_link, "current", refuse)
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+    result = corral.result_from_events(await run(workspace, "text hello\nsleep 0.1"))
+    assert (result.status, tries, reports) == ("success", [True], [])
 
 
 async def test_a_running_session_is_seen_cancelled_and_not_steered(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.scripted_agent import GOOD, scripted_options
+from support.descriptors import free_descriptors
+from support.scripted_agent import GOOD, open_descriptors, scripted_options
 
 import corral
 from corral.errors import ConfigError, ResumeLost, StorageFailed
@@ -117,6 +118,16 @@ def test_a_transcript_is_read_back_as_it_was_written() -> None:
     assert list(session.events()) == EVENTS
     assert (session.folder / store.EVENTS).stat().st_mode & 0o777 == 0o600
     session.close(keep=True)
+
+
+def test_a_transcript_that_cannot_be_read_is_not_left_open() -> None:
+    session = made()
+    session.append_events([EVENTS[0]])
+    session.close(keep=True)
+    before = open_descriptors()
+    with free_descriptors(1), pytest.raises(OSError, match="Too many open files"):
+        session.append_events(EVENTS[1:])
+    assert open_descriptors() == before
 
 
 def test_a_second_turn_is_added_to_the_transcript() -> None:

@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.descriptors import free_descriptors
+from support.scripted_agent import open_descriptors
 
 from corral.system import local_socket
 from corral.system.local_socket import LocalServer, request
@@ -45,6 +47,18 @@ def test_a_client_that_says_nothing_or_too_much_does_not_stop_the_others(
         assert request(path, b"two", 60) == b"TWO"
     finally:
         server.close()
+
+
+def test_a_server_without_free_descriptors_is_an_error_and_opens_nothing(path: str) -> None:
+    before = open_descriptors()
+    for count in range(4):  # the listener, a pair that wakes the thread, its selector
+        with free_descriptors(count), pytest.raises(OSError, match="Too many open files"):
+            LocalServer(path, bytes.upper)
+        assert open_descriptors() == before
+    with free_descriptors(4):
+        server = LocalServer(path, bytes.upper)
+    assert request(path, b"one", 60) == b"ONE"
+    server.close()
 
 
 def test_the_user_at_the_other_end_is_known(path: str) -> None:

@@ -128,7 +128,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def report_error(error: Exception) -> int:
     """Print an error that ends the command; returns the exit code."""
-    from corral.errors import CorralError
+    from corral.errors import CorralError, lacks_descriptors, no_descriptor_error
     from corral.system.threads import is_thread_limit, no_thread_error
 
     if isinstance(error, OSError):  # a full disk behind stdout, say
@@ -137,6 +137,8 @@ def report_error(error: Exception) -> int:
         return 1
     if is_thread_limit(error):
         error = no_thread_error(error)
+    elif lacks_descriptors(error):
+        error = no_descriptor_error(error)
     if not isinstance(error, CorralError):
         print_traceback(error)
         return 1

@@ -167,8 +167,12 @@ class SessionRecord:
             paths.make_dir(self.folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         fd = os.open(path, flags, 0o600)
-        if _ends_mid_line(path):
-            os.write(fd, b"\n")
+        try:
+            if _ends_mid_line(path):
+                os.write(fd, b"\n")
+        except BaseException:  # a full disk, or no descriptor to read it
+            os.close(fd)
+            raise
         return fd
 
     def save_unfinished(self) -> bool:

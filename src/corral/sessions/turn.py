@@ -272,7 +272,8 @@ class Turn(Generic[T_co]):
         def publish() -> None:
             function = weak()
             if function is not None:
-                function()
+                with contextlib.suppress(OSError, ImportError):
+                    function()  # without a free descriptor it stays invisible
 
         is_visible = self._record.link is not None and self._record.link.entry is not None
         delay = 0.0 if is_visible else PUBLISH_AFTER
@@ -763,7 +764,10 @@ class Turn(Generic[T_co]):
         """A wait for a rate limit has started, or ended (None)."""
         if state is not None and self._emits_limits and isinstance(self._backend, HasService):
             self._backend.emit(state.event())
-        link = self.publish() if state is not None else self._record.link
+        link = self._record.link
+        if state is not None:
+            with contextlib.suppress(OSError, ImportError):
+                link = self.publish()
         if link is not None:
             link.show_limit(None if state is None else state.until)
 

@@ -61,8 +61,15 @@ class LocalServer:
             self._listener.close()
             raise
         try:
+            # Not in the thread: there nobody would get its error.
+            self._selector = selectors.DefaultSelector()
+        except BaseException:
+            self._close_sockets()
+            raise
+        try:
             threads.start(threading.Thread(target=self._serve, name="corral-live", daemon=True))
         except BaseException:
+            self._selector.close()
             self._close_sockets()
             raise
 
@@ -78,7 +85,7 @@ class LocalServer:
             each.close()
 
     def _serve(self) -> None:
-        with contextlib.closing(selectors.DefaultSelector()) as selector:
+        with contextlib.closing(self._selector) as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while not any(key.fileobj is self._woken for key, _ in selector.select()):

@@ -7,18 +7,20 @@ import base64
 import contextlib
 import inspect
 import pickle
+import queue
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from support.descriptors import free_descriptors
 
 from corral.durable import query, service
-from corral.durable.dbos import database, leases
+from corral.durable.dbos import adapter, database, leases
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor, run_workflow
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import loader
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
@@ -251,3 +253,41 @@ def test_an_engine_without_a_thread_raises_and_another_can_start_later(
             here.start()
     service.close()
     assert executor.running() is None
+
+
+def test_an_engine_without_descriptors_fails_and_its_run_is_resumed_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits: list[contextlib.AbstractContextManager[None]] = []
+
+    async def exhaust(work: NodeContext) -> Outcome:
+        if not limits:
+            for engine in adapter._engines:  # pyright: ignore[reportPrivateUsage]
+                engine.dispose()  # so the next write opens the database again
+            limits.append(free_descriptors(0))
+            limits[0].__enter__()
+        return Outcome()
+
+    handlers.register("t.here", exhaust)
+    failures: queue.SimpleQueue[CorralError] = queue.SimpleQueue()
+    request = service.RunRequest(folder=tmp_path / "r", workspace=tmp_path, run_id="r")
+    try:
+        with executor.watched(failures.put):
+            asyncio.run(service.start(loader.load(GRAPH), request, db=str(tmp_path / "x.db")))
+            failure = failures.get(timeout=60)
+    finally:
+        for each in limits:
+            each.__exit__(None, None, None)
+        service.close()
+    assert "cannot be opened: unable to open database file" in failure.message
+    assert "ulimit -n" in str(failure.hint)
+    assert caplog.text == ""
+
+    async def resume() -> RunOutput:
+        await service.resume("r", db=str(tmp_path / "x.db"))
+        return await service.wait("r", db=str(tmp_path / "x.db"), timeout=60)
+
+    try:
+        assert asyncio.run(resume()).status == "success"
+    finally:
+        service.close()

@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from corral.durable.dbos import database
+from corral.errors import lacks_descriptors
+from corral.system import threads
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -54,15 +56,18 @@ _is_closing = threading.Event()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether to log it. These errors need no traceback: a cancelled workflow; a full disk, which
-    the executor itself reports; a failed start, which is raised; a workflow that started while the
-    library was being closed, which stays pending."""
+    """Whether to log it. These errors need no traceback: a cancelled workflow; a database that
+    cannot be used, which the executor itself reports; a failed start, which is raised; a workflow
+    that started while the library was being closed, which stays pending. Missing descriptors and
+    threads are one line: they are not a defect, and the workflow has recorded them."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
-    full = database.is_full(error) or "disk is full" in text or "disk I/O error" in text
+    unusable = database.is_unusable(error) or any(each in text for each in database.UNUSABLE)
+    if error is not None and (lacks_descriptors(error) or threads.is_thread_limit(error)):
+        record.msg, record.args, record.exc_info = f"{text} {error}", (), None
     closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
     raised = "failed to launch" in text
-    return "Cancelled" not in type(error).__name__ and not (full or closing or raised)
+    return "Cancelled" not in type(error).__name__ and not (unusable or closing or raised)
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -94,11 +99,11 @@ def launch(
     workflows: Mapping[str, tuple[Workflow, int]],
     queues: Sequence[str],
     poll: float,
-    on_full: Callable[[BaseException], None] | None = None,
+    on_unusable: Callable[[BaseException], None] | None = None,
 ) -> None:
     """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
-    (function, how often it is started again after a crash). ``on_full`` is called when the
-    database cannot write any more."""
+    (function, how often it is started again after a crash). ``on_unusable`` is called when
+    the database cannot be written or opened any more."""
     database.require()
     refuse_pickles()
     _is_closing.clear()
@@ -114,7 +119,7 @@ def launch(
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
     }
-    engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_full)
+    engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_unusable)
     _engines.append(engine)
     DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)

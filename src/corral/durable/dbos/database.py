@@ -287,6 +287,7 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
         "readonly": "It is read-only: check its owner and mode.",
         "locked": "Another program has locked it for 30 seconds.",
         "disk is full": "Free some disk space.",
+        "unable to open": CANNOT_OPEN,
     }
     hint = next((text_of_hint for part, text_of_hint in hints.items() if part in text), None)
     if "disk I/O error" in text and _is_full(database):  # SQLite could not create its index file
@@ -394,6 +395,8 @@ def migrate(url: str) -> None:
     DBOS.migrate(url)
 
 
+CANNOT_OPEN = "Is its folder there? Are there free descriptors (`ulimit -n`)?"
+
 # Connections.
 
 CONNECT = 5
@@ -406,19 +409,24 @@ STUCK = 60
 """Seconds that a transaction may be idle."""
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether the database reports that it cannot write: its disk is full or fails."""
+UNUSABLE = ("disk is full", "disk I/O error", "unable to open database file")
+"""SQLite's messages."""
+
+
+def is_unusable(error: BaseException | None) -> bool:
+    """Whether the database reports that it cannot be written, because its disk is full or fails; or
+    not be opened, because this process has no free descriptor."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, sqlite3.Error):
-        return any(part in str(cause) for part in ("disk is full", "disk I/O error"))
+        return any(part in str(cause) for part in UNUSABLE)
     return getattr(cause, "sqlstate", None) == _DISK_FULL
 
 
 def open_engine(
-    url: str, connections: int, on_full: Callable[[BaseException], None] | None = None
+    url: str, connections: int, on_unusable: Callable[[BaseException], None] | None = None
 ) -> Engine:
-    """An engine with at most ``connections`` connections. ``on_full`` is called, in any
-    thread, when the database cannot write any more."""
+    """An engine with at most ``connections`` connections. ``on_unusable`` is called, in any
+    thread, when the database cannot be written or opened any more."""
     import sqlalchemy as sa
     from sqlalchemy import event
 
@@ -434,13 +442,13 @@ def open_engine(
     else:
         event.listen(engine, "do_connect", _limit_connect_time)
         event.listen(engine, "connect", _limit_idle_time)
-    if on_full is not None:
+    if on_unusable is not None:
 
-        def report_if_full(context: ExceptionContext) -> None:
-            if is_full(context.original_exception):
-                on_full(context.original_exception)
+        def report_if_unusable(context: ExceptionContext) -> None:
+            if is_unusable(context.original_exception):
+                on_unusable(context.original_exception)
 
-        event.listen(engine, "handle_error", report_if_full)
+        event.listen(engine, "handle_error", report_if_unusable)
     return engine
 
 

@@ -32,7 +32,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.display import shorten
 from corral.durable.dbos import adapter, leases
 from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
-from corral.durable.dbos.database import Database, is_full, prepare, storage_errors
+from corral.durable.dbos.database import CANNOT_OPEN, Database, is_unusable, prepare, storage_errors
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
@@ -116,7 +116,11 @@ def published(
         for entry in entries:
             entry.update(replace(entry.run, budgets=_budgets(budget)))
 
-    timer = loop.call_later(PUBLISH_AFTER, publish)
+    def try_publish() -> None:
+        with contextlib.suppress(OSError, ImportError):
+            publish()  # without a free descriptor it stays invisible
+
+    timer = loop.call_later(PUBLISH_AFTER, try_publish)
     try:
         yield
     finally:
@@ -327,7 +331,7 @@ class Executor:
             workflows=self._workflows,
             queues=self.all_queues,
             poll=min(self.poll, 1.0),
-            on_full=self._on_full_disk,
+            on_unusable=self._on_unusable,
         )
 
     async def _drain(self) -> None:
@@ -427,13 +431,18 @@ class Executor:
             )
         )
 
-    def _on_full_disk(self, error: BaseException) -> None:
-        """Called in any thread. Finished work is in the journal; more could not be recorded."""
+    def _on_unusable(self, error: BaseException) -> None:
+        """Called in any thread. Finished work is in the journal; more could not be recorded. The
+        workflows stay pending: this error is not their result."""
+        adapter.stop_workflows()
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        cannot_open = "unable to open" in reason
         self._fail(
             StorageFailed(
-                f"the database {self.database.shown} cannot be written: {reason}",
-                hint="Free some disk space. The runs can be resumed then.",
+                f"the database {self.database.shown} cannot be"
+                f" {'opened' if cannot_open else 'written'}: {reason}",
+                hint=(CANNOT_OPEN if cannot_open else "Free some disk space.")
+                + " The runs can be resumed then.",
             )
         )
 
@@ -452,9 +461,9 @@ class Executor:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """The executor itself reports a full disk, once."""
+    """The executor itself reports a database that cannot be used, once."""
     error = context.get("exception")
-    if not isinstance(error, Exception) or not is_full(error):
+    if not isinstance(error, Exception) or not is_unusable(error):
         loop.default_exception_handler(context)
 
 

@@ -7,6 +7,7 @@ continues.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -79,7 +80,8 @@ def serve(
         threading.Thread(target=_exit_if_stuck, args=(worker, left), daemon=True).start()
 
     def ready(executor: Executor) -> None:
-        publisher.current().stay()
+        with contextlib.suppress(OSError, ImportError):
+            publisher.current().stay()  # without a free descriptor it stays invisible
         if on_ready is not None:
             on_ready(executor)
 
