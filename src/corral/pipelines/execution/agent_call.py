@@ -27,6 +27,7 @@ from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.hooks import Hooks, hooks_of
+from corral.pipelines.execution.limit_rule import limit_rule
 from corral.pipelines.execution.shell import node_env, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral.pipelines.graph import Node
@@ -152,25 +153,25 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     if passed := work.resources.pass_env(work):
         options["pass_env"] = passed
     _set_attributes(node, options)
-    _bound_waits(work, options)
-    if fallback_agents(options.get("on_limit", "fail")):
-        options["record"] = True  # the next agent gets the conversation of the one before
+    _set_limit_rule(work, options, agent)
     spec = config.find_agent(agent)
     if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
         del options["program"]  # it is the program of the run's default agent
     return options, _set_effort(node, spec, options)
 
 
-def _bound_waits(work: NodeContext, options: RunKwargs) -> None:
-    """A durable node waits for a longer limit without its agent and its process."""
-    if work.longest_hold is not None and options.get("on_limit") == "wait":
-        options["max_wait"] = min(work.longest_hold, _max_wait(options))
+def _set_limit_rule(work: NodeContext, options: RunKwargs, agent: str) -> None:
+    """Set what happens at a rate limit. A durable node waits for a longer limit without its agent
+    and its process. Raises ``ConfigError``."""
+    rule = limit_rule(work.node, options, agent)
+    if rule.on_limit == "fail":
+        return
+    options["on_limit"] = rule.on_limit
+    if fallback_agents(rule.on_limit):
+        options["record"] = True  # the next agent gets the conversation of the one before
+    elif work.longest_hold is not None:
+        options["max_wait"] = min(work.longest_hold, rule.max_wait)
         options["keep"] = True  # its session is resumed
-
-
-def _max_wait(options: RunKwargs) -> float:
-    """Raises ``ConfigError``."""
-    return RunOptions.build(BUILT_IN, {"max_wait": options.get("max_wait")}).max_wait
 
 
 def may_ask(work: NodeContext) -> bool:
@@ -493,18 +494,17 @@ class Report:
         )
 
 
-def _resets_at(work: NodeContext, error: CorralError) -> float | None:
+def _resets_at(work: NodeContext, call: AgentCall, error: CorralError) -> float | None:
     """When the node goes on after this limit; None if it does not wait for it."""
     if work.longest_hold is None or not isinstance(error, RateLimited):
         return None
-    options = work.resources.options.copy()
-    _set_attributes(work.node, options)
-    if options.get("on_limit") != "wait":
+    rule = limit_rule(work.node, work.resources.options, call.agent)
+    if rule.on_limit != "wait":
         return None
     from corral.system.rate_limits import state_of
 
     state = state_of(error)
-    too_long = state is None or state.until - clock.now() > _max_wait(options)
+    too_long = state is None or state.until - clock.now() > rule.max_wait
     return None if state is None or too_long else state.until
 
 
@@ -528,7 +528,7 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
         result.raise_for_status()
     except CorralError as error:
         outcome = outcome_of_error(error)
-        until = _resets_at(work, error)
+        until = _resets_at(work, call, error)
         if until is not None:
             outcome = msgspec.structs.replace(outcome, resets_at=until)
             updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}

@@ -74,11 +74,14 @@ async def attempt(work: NodeContext) -> Outcome:
 
 def _time_limit(work: NodeContext) -> float | None:
     """Seconds for the handler. An agent that waits for rate limits has only its own time limit, for
-    which the waits do not count. Raises ``ValueError``."""
-    on_limit = work.node.text("on_limit") or work.resources.options.get("on_limit")
-    if on_limit == "wait" and node_kinds.find(work.node.kind).llm == "agent":
-        return None
-    return work.node.seconds("timeout")
+    which the waits do not count. Raises ``ValueError`` and ``ConfigError``."""
+    limit = work.node.seconds("timeout")
+    if limit is None or node_kinds.find(work.node.kind).llm != "agent":
+        return limit
+    from corral.pipelines.execution.limit_rule import node_rule
+
+    rule = node_rule(work)
+    return None if rule is not None and rule.on_limit == "wait" else limit
 
 
 # Calling the handler.

@@ -1,0 +1,62 @@
+"""What a node does at a rate limit: by its attributes, the run's options or ``corral.toml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+from support.nodes import NodeHarness, ScriptedModel
+
+from corral.pipelines.execution import attempt as execution_attempt
+from corral.pipelines.execution.handlers import NodeResources
+from corral.pipelines.execution.limit_rule import LimitRule, limit_rule, node_rule
+from corral.pipelines.graph import Node
+from corral.testing import fail
+
+pytest_plugins = ("support.node_fixtures",)
+
+
+@pytest.fixture
+def waits_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = tmp_path / "trusted.toml"
+    trusted.write_text('[defaults]\non_limit = "wait"\nmax_wait = "2h"\n')
+    monkeypatch.setenv("CORRAL_CONFIG", str(trusted))
+
+
+@pytest.mark.usefixtures("waits_by_file")
+def test_the_node_wins_over_the_run_and_the_run_over_the_file() -> None:
+    plain = Node("a", {})
+    assert limit_rule(plain, {}, "corral") == LimitRule("wait", 7200.0)
+    assert limit_rule(plain, {"on_limit": "fail"}, "corral") == LimitRule("fail", 7200.0)
+    node = Node("a", {"on_limit": "fallback:codex", "max_wait": "1h"})
+    rule = limit_rule(node, {"on_limit": "fail", "max_wait": 5.0}, "corral")
+    assert rule == LimitRule("fallback:codex", 3600.0)
+
+
+def test_by_default_a_node_fails_at_a_limit() -> None:
+    assert limit_rule(Node("a", {}), {}, "corral") == LimitRule("fail", 86400.0)
+
+
+@pytest.mark.usefixtures("waits_by_file")
+async def test_a_durable_node_goes_on_later_if_only_the_file_says_wait(
+    harness: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    async with scripted_model.resources([fail(429, "slow down", retry_after=500)]) as resources:
+        work = harness.context(resources=resources, attrs={"prompt": "hi", "timeout": "60s"})
+        began = time.time()
+        outcome = await execution_attempt.attempt(dataclasses.replace(work, longest_hold=0.5))
+    assert outcome.resets_at is not None, outcome
+    assert began + 490 < outcome.resets_at < time.time() + 510
+
+
+@pytest.mark.usefixtures("waits_by_file")
+async def test_only_nodes_that_run_an_agent_have_a_rule(harness: NodeHarness) -> None:
+    async with NodeResources() as resources:
+        tool = harness.context(resources=resources, attrs={"type": "tool", "tool_command": "true"})
+        assert node_rule(tool) is None
+        agent = harness.context(resources=resources, attrs={"prompt": "hi"})
+        assert node_rule(agent) == LimitRule("wait", 7200.0)
+    async with NodeResources(simulate=True) as resources:
+        assert node_rule(harness.context(resources=resources, attrs={"prompt": "hi"})) is None
