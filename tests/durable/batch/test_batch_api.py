@@ -16,6 +16,7 @@ from support.batches import MODEL, CountingModel, results_of
 import corral
 from corral.durable.worker import executor
 from corral.errors import ConfigError, SchemaNotMet
+from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, fail, hang, say
 
 pytestmark = pytest.mark.whole_program
@@ -159,6 +160,28 @@ async def test_an_interrupted_retry_continues_in_the_same_round(
     bad.clear()
     assert (await begin(workspace, retry_failed=True, **options)).ok
     assert len(results_of(file)) == 6
+
+
+async def test_a_batch_that_continues_in_another_round_closes_all_agent_hosts(
+    model: CountingModel, workspace: Path
+) -> None:
+    bad = {"t1"}
+    model.special = lambda task, _request: fail(400, "no") if task in bad else None
+    options: dict[str, Any] = {"results": workspace / "r.jsonl", "retries": 0}
+
+    def on_result(_result: corral.BatchResult, report: corral.BatchReport) -> None:
+        if report.succeeded + report.failed == report.total:
+            raise ZeroDivisionError  # as a full disk at the end: the first round is not closed
+
+    with pytest.raises(ZeroDivisionError):
+        await begin(workspace, on_result=on_result, **options)
+    hosts = paths.home() / "hosts"
+    assert any(hosts.iterdir())
+    bad.clear()
+    assert (await begin(workspace, retry_failed=True, **options)).ok
+    async with asyncio.timeout(60):
+        while any(hosts.iterdir()):
+            await asyncio.sleep(0.01)
 
 
 @BOTH

@@ -94,6 +94,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return self.run_input.run_id
 
     @property
+    def all_ids(self) -> list[str]:
+        """The ids of the rounds up to this one."""
+        name = self.id.removesuffix(f"#{self.number}") if self.number > 1 else self.id
+        return [round_id(name, number) for number in range(1, self.number + 1)]
+
+    @property
     def digests(self) -> dict[str, str]:
         return msgspec.convert(self.run_input.values.get("digests", {}), dict[str, str])
 
@@ -342,8 +348,10 @@ class QueueRunner:
             await self._store_thread.call(lambda store: store.release(chosen, self._queue))
 
     async def close(self, report: BatchReport) -> None:
-        """All tasks have ended: close the agent host and store the summary."""
-        await asyncio.to_thread(agent_host_client.close, self._round.id, cancel=True)
+        """All tasks have ended: close the agent hosts and store the summary. A command that failed,
+        on a full disk say, has not closed those of its round."""
+        for each in self._round.all_ids:
+            await asyncio.to_thread(agent_host_client.close, each, cancel=True)
         await self._store_thread.call(lambda store: store.close_round(self._round.id, report))
 
 
