@@ -35,6 +35,8 @@ ENGINE = "engine"
 """corral's dependencies with its engine; DBOS alone is measured there too."""
 PREFECT = "prefect"
 LITELLM = "litellm"
+LITELLM_PROXY = "litellm-proxy"
+"""Its proxy needs more packages."""
 ANTHROPIC, GENAI, OPENAI = "anthropic", "google-genai", "openai"
 
 _INIT = '{"type":"init","timestamp":"2026-11-15T00:00:00.000Z","session_id":"s","model":"none"}'

@@ -48,14 +48,14 @@ WIRES = (
 
 
 def models(bench: BenchEnvironment) -> list[Row]:
-    with _server(bench) as port:
+    with model_server(bench) as port:
         rows = [row for wire in WIRES for row in _streams(bench, wire, port)]
         rows += [row for wire in WIRES for row in _concurrent(bench, wire, port)]
     return rows + _imports(bench)
 
 
 @contextmanager
-def _server(bench: BenchEnvironment) -> Generator[int]:
+def model_server(bench: BenchEnvironment) -> Generator[int]:
     argv = [str(bench.python), str(PROGRAMS / "model_server.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as server:
         assert server.stdout is not None

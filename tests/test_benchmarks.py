@@ -128,6 +128,29 @@ def test_a_model_is_called(
     assert found["count"] == count
 
 
+@pytest.mark.parametrize("way", ["corral", "limit"])
+def test_a_model_is_called_through_a_proxy(
+    bench: BenchEnvironment, model_port: str, way: str
+) -> None:
+    argv = [
+        sys.executable,
+        str(PROGRAMS / "model_proxies.py"),
+        way,
+        f"http://127.0.0.1:{model_port}",
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=bench.env) as proxy:
+        assert proxy.stdin
+        assert proxy.stdout
+        given = json.loads(proxy.stdout.readline())
+        route = f"{way}={given['url']}={given['key']}"
+        found = figures(bench, "first_bytes.py", "3", "20", route)
+        proxy.stdin.write("\n")
+        proxy.stdin.close()
+        assert float(proxy.stdout.readline()) > 0
+    assert found["count"] == 3
+
+
 @pytest.mark.parametrize(
     ("form", "way"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -176,6 +175,8 @@ def retry_after_header(headers: Mapping[str, str]) -> float | None:
         return max(0.0, float(value))
     except ValueError:
         pass
+    from email.utils import parsedate_to_datetime  # slow to import, and needed for few errors
+
     try:
         moment, now = parsedate_to_datetime(value), parsedate_to_datetime(headers.get("date", ""))
     except (ValueError, TypeError):

@@ -38,9 +38,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http
 import math
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -168,7 +167,7 @@ class ModelProxy:
         self._connections: set[_Connection] = set()
         self._providers: Sequence[Provider] | None = None
         self.port = 0
-        self.dummy_keys = {name: f"corral-{secrets.token_hex(20)}" for name in settings.keys}
+        self.dummy_keys = {name: f"corral-{os.urandom(20).hex()}" for name in settings.keys}
         """What the agent gets instead of the real keys, by the same names."""
         self._keys = {
             self.dummy_keys[name].encode(): real.encode() for name, real in settings.keys.items()
@@ -400,10 +399,12 @@ class ModelProxy:
         self, writer: asyncio.StreamWriter, status: int, text: str, *, close: bool = False
     ) -> None:
         """Answer a request of the agent with an error, in the vendor's format."""
+        from http import HTTPStatus
+
         wire = self._find_providers()[0].wire
         body = msgspec.json.encode(wire.error_body(status, f"corral: {text}"))
         lines = [
-            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
             *(["Connection: close"] if close else []),
@@ -519,6 +520,8 @@ class OpenCall(_Call):
         self._status: int | None = None
         self._filter: UsageEventFilter | None = None
         self._passed: list[bytes] = []
+        self._uncounted: list[bytes] = []
+        """Parts of the body that the meter has not read: the agent gets them first."""
 
     def on_head(self, response: Response) -> None:
         self._first_byte = self._clock() - self._started
@@ -536,11 +539,17 @@ class OpenCall(_Call):
     def on_body(self, data: bytes) -> None:
         if self._limit_body is not None and len(self._limit_body) < LARGEST_LIMIT_BODY:
             self._limit_body += data
-        self._meter.receive(data)
+        self._uncounted.append(data)
         if self._filter is not None:
             self._passed.append(self._filter.receive(data))
 
+    def _count(self) -> None:
+        for data in self._uncounted:
+            self._meter.receive(data)
+        self._uncounted.clear()
+
     def may_continue(self) -> bool:
+        self._count()
         return self._ticket is None or self._ticket.may_continue(self._meter)
 
     @property
@@ -578,6 +587,7 @@ class OpenCall(_Call):
 
     def finish(self) -> MeteredCall:
         meter, request = self._meter, self._request
+        self._count()
         meter.end(complete=self.is_complete)
         if self.error is None and not self.is_complete:
             self.error = ABANDONED
