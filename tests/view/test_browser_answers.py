@@ -82,14 +82,17 @@ def test_a_permission_is_answered_and_the_agent_goes_on(
         expect(page.locator(".item.permission").last).to_contain_text("allowed by a person")
 
 
-def test_a_question_is_answered_with_a_button(page: Page, tmp_path: Path, workspace: Path) -> None:
+def test_a_question_is_answered_or_declined_with_a_button(
+    page: Page, tmp_path: Path, workspace: Path
+) -> None:
     home = tmp_path / "home"
     options: Json = [{"label": "SQLite", "description": "one file"}, {"label": "Postgres"}]
     ask = Call("ask_user", {"question": "Which database?", "options": options})
+    more = Call("ask_user", {"question": "Which name?"})
     words = ("--model", "gemini:gemini-2.5-flash", "--remote-answers", "--cwd", workspace, "go")
     with (
         running_view(home) as server,
-        ModelServer([Turn(calls=[ask]), say("after")]) as model,
+        ModelServer([Turn(calls=[ask]), Turn(calls=[more]), say("after")]) as model,
         subprocess.Popen(
             corral("run", *words),
             env={**environment_of(home), **model.env},
@@ -105,12 +108,16 @@ def test_a_question_is_answered_with_a_button(page: Page, tmp_path: Path, worksp
             expect(card).to_contain_text("1. SQLite: one file")
             expect(card.locator("input")).to_have_count(1)
             card.locator("button", has_text="Postgres").click()
+            expect(card).to_contain_text("Which name?", timeout=WAIT_MS)
+            card.locator("button", has_text="Decline").click()
             expect(card).to_have_count(0, timeout=WAIT_MS)
             printed, _ = run.communicate(timeout=60)
         finally:
             run.terminate()
         assert printed == "after\n"
-        assert "Postgres" in str(model.requests[-1].tool_results)
+        answered, declined = (str(each.tool_results) for each in model.requests[1:])
+        assert "Postgres" in answered
+        assert "The person did not answer" in declined
 
 
 def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspace: Path) -> None:

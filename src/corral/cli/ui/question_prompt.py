@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 
 from corral.cli.ui import terminal
-from corral.cli.ui.questions import BAR, SETTLE, drop_typed, wrap, write
+from corral.cli.ui.questions import BAR, SETTLE, drop_typed, typed_bytes, wrap, write
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, QuestionField
 from corral.question_replies import read_text, read_value
@@ -128,26 +127,11 @@ def _echo(*, shown: bool) -> Generator[None]:
 
 
 async def _lines() -> AsyncGenerator[str]:
-    """The lines that are typed, until the end of the input. Without a thread: a thread that reads
-    could not be stopped."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    descriptor = sys.stdin.fileno()
-    loop.add_reader(descriptor, ready.set)
+    """The lines that are typed, until the end of the input."""
     typed = b""
-    try:
-        while True:
-            await ready.wait()
-            ready.clear()
-            try:
-                read = os.read(descriptor, 4_096)
-            except OSError:  # the terminal was closed
-                read = b""
-            if not read:
-                return
+    async with contextlib.aclosing(typed_bytes()) as reads:
+        async for read in reads:
             typed = (typed + read)[-LONGEST_LINE:]
             *complete, typed = typed.split(b"\n")
             for line in complete:
                 yield line.decode("utf-8", "replace")
-    finally:
-        loop.remove_reader(descriptor)

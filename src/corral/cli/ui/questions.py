@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -75,13 +75,17 @@ class TerminalAsker:
 
     async def _ask(self, request: PermissionRequest) -> Decision:
         with self._paused(), _single_keys():
-            columns, rows = terminal.size(sys.stderr)
-            pages = Pages(lines_of(request, columns, self._cwd), rows)
-            write("\n" + pages.first())  # an answer may have left the cursor within a line
-            await asyncio.sleep(SETTLE)
-            drop_typed()
-            write(pages.prompt())
-            async for typed in _keys():
+            return await self._read_decision(request)
+
+    async def _read_decision(self, request: PermissionRequest) -> Decision:
+        columns, rows = terminal.size(sys.stderr)
+        pages = Pages(lines_of(request, columns, self._cwd), rows)
+        write("\n" + pages.first())  # an answer may have left the cursor within a line
+        await asyncio.sleep(SETTLE)
+        drop_typed()
+        write(pages.prompt())
+        async with contextlib.aclosing(_keys()) as keys:
+            async for typed in keys:
                 answer = _ANSWERS.get(typed)
                 if typed == "v" and pages.more:
                     write("v\n" + pages.next() + pages.prompt())
@@ -194,9 +198,9 @@ def drop_typed() -> None:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
-async def _keys() -> AsyncIterator[str]:
-    """The keys that are typed, until the end of the input; a text that was pasted counts as one.
-    Without a thread: a thread that reads could not be stopped."""
+async def typed_bytes() -> AsyncGenerator[bytes]:
+    """What is typed, as it arrives, until the end of the input. Without a thread: a thread that
+    reads could not be stopped."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     descriptor = sys.stdin.fileno()
@@ -211,7 +215,14 @@ async def _keys() -> AsyncIterator[str]:
                 read = b""
             if not read:
                 return
-            for typed in read.decode("utf-8", "replace").split():
-                yield typed.lower()
+            yield read
     finally:
         loop.remove_reader(descriptor)
+
+
+async def _keys() -> AsyncGenerator[str]:
+    """The keys that are typed; a text that was pasted counts as one."""
+    async with contextlib.aclosing(typed_bytes()) as reads:
+        async for read in reads:
+            for typed in read.decode("utf-8", "replace").split():
+                yield typed.lower()

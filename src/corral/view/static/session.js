@@ -55,10 +55,10 @@ export function pendingCard(pending, decide, answer) {
       pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : isOffline ? null : decisionButtons(pending.request_id, decide),
     );
   }
-  return questionCard(pending, answer);
+  return questionCard(pending, answer, (id) => decide(id, "deny"));
 }
 
-export function questionCard(pending, answer) {
+export function questionCard(pending, answer, decline = null) {
   const input = h("input", { type: "text", "aria-label": "Answer", placeholder: "Answer", autocomplete: "off" });
   const choices = pending.choices ?? [];
   return h(
@@ -73,6 +73,7 @@ export function questionCard(pending, answer) {
     isOffline || (choices.length && !pending.free_text)
       ? null
       : h("form", { class: "choices", on: { submit: (event) => { event.preventDefault(); answer(pending, input.value); } } }, input, h("button", { class: "primary" }, "Answer")),
+    isOffline || !decline || pending.answerable === false ? null : h("div", { class: "choices" }, button("Decline", () => decline(pending.request_id))),
   );
 }
 
