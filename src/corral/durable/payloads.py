@@ -125,6 +125,9 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Seconds until the next attempt; None: no further attempt."""
     is_wait: bool = False
     """The pause is a wait for a rate limit: the attempt goes on after it."""
+    until: float = 0.0
+    """When that wait ends, in seconds since the epoch. 0: recorded by an older corral, which sleeps
+    in the workflow."""
 
 
 class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):

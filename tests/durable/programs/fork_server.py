@@ -15,6 +15,7 @@ import os
 import pkgutil
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ async def step(work: NodeContext) -> Outcome:
         return Outcome(status="retry", failure_reason="not yet")
     with log.open("a") as file:
         file.write(f"end {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
+
+
+@handlers.handler("t.limited")
+async def limited(work: NodeContext) -> Outcome:
+    """Meets a rate limit of so many seconds, ``times`` times."""
+    with Path(str(work.context["log"])).open("a") as file:
+        file.write(f"begin {work.visit.id}#{work.attempt} {os.getpid()}\n")
+    if work.attempt <= work.node.number("times", 1):
+        resets_at = time.time() + float(work.node.attrs["seconds"])
+        return Outcome(status="fail", failure_reason="slow down", resets_at=resets_at)
     return Outcome(context_updates={f"done.{work.node.id}": work.visit.id})
 
 

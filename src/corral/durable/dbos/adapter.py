@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from corral.durable.dbos import database
 from corral.errors import lacks_descriptors
-from corral.system import threads
+from corral.system import clock, threads
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ RECEIVED = "DBOS.recv"
 
 Workflow: TypeAlias = Callable[[dict[str, Json]], Coroutine[object, None, Json]]
 
+UNREACHABLE = 5.0
+"""Seconds until a database that was not reachable is tried again."""
 _POOL = 10
 """Connections of a worker; with the library's 20 a small Postgres has room for four workers."""
 
@@ -222,6 +224,30 @@ async def sleep(seconds: float) -> None:
     watch("before sleep")
     await DBOS.sleep_async(seconds)
     watch("after sleep")
+
+
+@_unless_closing
+async def leave_until(until: float) -> None:
+    """Return if this time, in seconds since the epoch, has come. Else leave the workflow to the
+    executor that takes it then (``delays``): it replays the workflow up to this call. Not
+    recorded."""
+    from dbos import DBOS
+    from sqlalchemy.exc import DBAPIError
+
+    from corral.durable.dbos import delays
+
+    while (left := until - clock.now()) > 0:
+        watch("before leaving")
+        put_back = functools.partial(
+            delays.put_back, _engines[-1], str(DBOS.workflow_id), DBOS.executor_id, until
+        )
+        try:
+            await asyncio.to_thread(put_back)
+        except DBAPIError:  # it is not reachable: the workflow waits here
+            await asyncio.sleep(min(left, UNREACHABLE))
+            continue
+        watch("after leaving")
+        raise asyncio.CancelledError
 
 
 @_unless_closing

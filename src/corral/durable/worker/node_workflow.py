@@ -15,11 +15,14 @@ enqueued it with a ``NodeInput``. There are three forms:
 * a visit of no run (``alone``, a task of a batch): the outcome is the workflow's output;
 * a timer: sleep, then send ``Expired`` or ``Woken`` to the run.
 
-States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. An attempt that a
-rate limit ended sleeps until the limit ends, and then goes on in its session (``on_limit=wait``);
-that is not another attempt. Each attempt is a
-recorded step with its own name (``fix#2``): one that has ended is never run again. The end
-of a pause is recorded too, so a restart does not extend it.
+States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. Each attempt is a
+recorded step with its own name (``fix#2``): one that has ended is never run again. The end of a
+pause is recorded too, so a restart does not extend it.
+
+After an attempt that a rate limit ended, the workflow leaves its executor until the limit ends
+(``adapter.leave_until``): nothing of it runs, and its place in a limited queue is free. Then any
+worker of the queue replays it and goes on in the agent's session (``on_limit=wait``); that is not
+another attempt.
 
 Guarantees
 * An attempt always has a result: every exception but a cancellation becomes a failed outcome, so
@@ -41,6 +44,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -89,6 +93,9 @@ if TYPE_CHECKING:
 LONGEST_HOLD = 10.0
 """Seconds that an attempt waits for a rate limit with its agent. For a longer one the attempt ends,
 and the workflow sleeps: nothing runs, and another worker may go on."""
+SPREAD, LONGEST_SPREAD = 0.1, 5.0
+"""A wait for a rate limit is longer by a random part of it, at most these seconds, so that not all
+nodes go on at the same moment."""
 RECOVERIES = 20
 """Times that a visit is started again after its worker died."""
 
@@ -141,7 +148,10 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
         if not alone:
             key = f"retrying {visit.id}#{attempt + waits}"
             await adapter.send(run_id, pack(retrying), key=key)
-        await adapter.sleep(result.pause)
+        if result.until:
+            await adapter.leave_until(result.until)
+        else:
+            await adapter.sleep(result.pause)
         if result.is_wait:
             waits, visit = waits + 1, _after_limit(visit, outcome)
         else:
@@ -395,8 +405,10 @@ def apply_retry_rule(
 ) -> AttemptResult:
     """Apply the retry rule to the outcome of an attempt. A wait for a rate limit is not one."""
     if outcome.resets_at is not None:
-        pause = max(0.0, outcome.resets_at - time.time())
-        return AttemptResult(outcome=outcome, pause=pause, is_wait=True)
+        left = max(0.0, outcome.resets_at - time.time())
+        pause = left + random.random() * min(LONGEST_SPREAD, SPREAD * left)
+        until = time.time() + pause
+        return AttemptResult(outcome=outcome, pause=pause, is_wait=True, until=until)
     node = run_input.graph.nodes[visit.node]
     match retry.after(run_input.graph, node, outcome, attempt, f"{run_input.run_id}/{visit.id}"):
         case retry.Pause(seconds=seconds):
