@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.errors import ProcessFailed
 
 NAMES = [
     "AgentSession",
@@ -125,6 +126,20 @@ def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'corral' has no attribute 'nothing'"):
         _ = corral.nothing  # pyright: ignore
+
+
+def test_a_name_whose_module_cannot_be_loaded_without_descriptors_is_an_error_of_corral(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no_descriptor.py").write_text("raise OSError(24, 'Too many open files')")
+    (tmp_path / "other_defect.py").write_text("raise OSError(2, 'No such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("no_descriptor", "other_defect"):
+        monkeypatch.setitem(vars(corral)["_HOME"], module, module)
+    with pytest.raises(ProcessFailed, match="ulimit -n"):
+        _ = corral.no_descriptor  # pyright: ignore
+    with pytest.raises(FileNotFoundError):
+        _ = corral.other_defect  # pyright: ignore
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -185,10 +185,17 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'corral' has no attribute {name!r}")
-    if home == "corral":
-        value: object = import_module(f"corral.{name}")
-    else:
-        value = getattr(import_module(home), name)
+    try:
+        if home == "corral":
+            value: object = import_module(f"corral.{name}")
+        else:
+            value = getattr(import_module(home), name)
+    except (OSError, ImportError) as error:
+        from corral.errors import lacks_descriptors, no_descriptor_error
+
+        if not lacks_descriptors(error):
+            raise
+        raise no_descriptor_error(error) from error
     globals()[name] = value
     return value
 

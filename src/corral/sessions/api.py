@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Unpack, overload
 
 from corral.agents import registry
-from corral.errors import CorralError, short_traceback_async
+from corral.errors import CorralError, short_traceback, short_traceback_async
 from corral.events import Event
 from corral.options import RunOptions
 from corral.output_types import T
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         budget: Budget | None
 
 
+@short_traceback
 def session(
     agent: str | None = None,
     *,
@@ -95,6 +96,7 @@ session_sync.__doc__ = """
     """
 
 
+@short_traceback
 def pool(
     agent: str | None = None,
     *,

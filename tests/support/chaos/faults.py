@@ -115,6 +115,10 @@ def empty_disk(scene: Scene) -> None:
 def limit_descriptors(scene: Scene) -> None:
     if scene.chance.random() < 0.5:
         scene.limits[resource.RLIMIT_NOFILE] = scene.chance.randrange(5, 48)
+        # As `ulimit -n` sets it: it cannot be raised again, so not for a worker, which gets its
+        # descriptors back.
+        is_worker = scene.case.surface == "worker"
+        scene.limits_are_hard = not is_worker and scene.chance.random() < 0.5
 
 
 def take_descriptors(scene: Scene) -> bool:

@@ -51,6 +51,7 @@ class Scene:
         """For stdin, stdout and stderr: ``null``, ``file``, ``closed``, ``full`` (/dev/full),
         ``gone`` (a pipe without a reader) or ``slow`` (a pipe that is read slowly)."""
         self.limits: dict[int, int] = {}
+        self.limits_are_hard = False
         self.process_limit: ProcessLimit | None = None
         self.subject: subprocess.Popen[bytes] | None = None
         """The process that the faults are for."""
@@ -102,7 +103,8 @@ class Scene:
 
         def prepare() -> None:
             for kind, limit in self.limits.items():
-                resource.setrlimit(kind, (limit, max(limit, resource.getrlimit(kind)[1])))
+                most = limit if self.limits_are_hard else resource.getrlimit(kind)[1]
+                resource.setrlimit(kind, (limit, max(limit, most)))
             if self.process_limit is not None:
                 self.process_limit.join()
             for fd in closed:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ import corral
 from corral.errors import CorralError
 from corral.events import Event
 from corral.result import Result
+from corral.system.threads import check_descriptors
 
 CLAIMS = int(os.environ.pop("CHAOS_CLAIMS"))
 
@@ -64,13 +64,9 @@ def main(kind: str, options: str, prompts: str) -> None:
     before = open_descriptors()
     use = {"session": use_session, "pool": use_pool}[kind]
     try:
+        check_descriptors()  # for the program's own event loop
         asyncio.run(use(json.loads(options), json.loads(prompts)))
     except CorralError as error:
-        claim(work="", status="error", error=str(error))
-    except OSError as error:
-        # Python itself cannot load a module then: no error of corral is possible.
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
         claim(work="", status="error", error=str(error))
     claim(work="", status="end", left=sorted(open_descriptors() - before))
 

@@ -367,3 +367,16 @@ def test_an_ordinary_user_has_the_sandbox_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ORDINARY_USER]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.stdout == "bubblewrap\n", done.stderr
+
+
+def test_a_trial_that_does_not_end_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bubblewrap that is killed before its child may continue."""
+    monkeypatch.setattr(diagnosis, "_LONGEST_TRIAL", 0.5)
+    program = tmp_path / "bwrap"
+    program.write_text('#!/bin/sh\nsleep 300 &\necho $! > "$0.child"\nwait\n')
+    program.chmod(0o700)
+    assert "did not end" in (diagnosis.try_sandbox(str(program)) or "")
+    child = Path("/proc", (tmp_path / "bwrap.child").read_text().strip())
+    wait_until(lambda: not (child / "exe").exists(), "the end of the child")

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import SandboxFailed
-from corral.system import version_cache
+from corral.system import platform, version_cache
 from corral.system.sandbox import bubblewrap, listeners
 from corral.system.sandbox.box import Box, Endpoint, Wrapped, interpreter_folders
 
@@ -90,6 +90,7 @@ def _run(wrapped: Wrapped) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
     finally:
         for number in wrapped.passed:
@@ -101,7 +102,8 @@ def _run(wrapped: Wrapped) -> str | None:
                     each.close()
             _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
         except BaseException:
-            process.kill()
+            # Its child too: killed at the wrong moment, bubblewrap leaves one that waits for ever.
+            platform.signal_group(process.pid, platform.KILL)
             raise
     if process.returncode == 0:
         return None
