@@ -36,6 +36,9 @@ from corral.values import (
 VERSION = 1
 """The version of the JSON form, sent with ``init``."""
 
+FALLBACK = "fallback"
+"""The name of the ``vendor`` event that says that another agent continues; see ``HandOver``."""
+
 ToolKind = Literal[
     "read", "edit", "delete", "move", "search", "execute", "fetch", "think", "mcp", "other"
 ]
@@ -326,6 +329,21 @@ class Vendor(Envelope, frozen=True, tag="vendor"):
     data: Json = None
 
 
+class HandOver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The data of a ``vendor`` event ``fallback``: another agent continues the turn."""
+
+    init: Init
+    """Of the agent that continues."""
+    agent: str
+    """The agent that ended."""
+    status: Status
+    usage: Usage = Usage()
+    """Of that agent alone."""
+    cost: Cost = Cost()
+    resume_token: str | None = None
+    """corral's id of its session, if it can be resumed."""
+
+
 class Unknown(Envelope, frozen=True, tag="unknown"):
     """A frame of unknown type, unchanged."""
 
@@ -390,6 +408,16 @@ Event = (
 )
 
 _encoder = msgspec.json.Encoder()
+
+
+def hand_over_of(event: Event) -> HandOver | None:
+    """What a ``vendor`` event ``fallback`` says; None of any other event."""
+    if not isinstance(event, Vendor) or event.name != FALLBACK:
+        return None
+    try:
+        return msgspec.convert(event.data, HandOver)
+    except msgspec.ValidationError:  # an event of the agent itself
+        return None
 
 
 @cache

@@ -9,7 +9,17 @@ import msgspec
 
 from corral.display import Card, Displayed, count, spent
 from corral.errors import CorralError, from_event, short_traceback
-from corral.events import Done, Error, Event, Init, Status, Text, Thinking
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    Init,
+    Status,
+    Text,
+    Thinking,
+    Vendor,
+    hand_over_of,
+)
 from corral.output_types import T_co
 from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
 
@@ -208,6 +218,9 @@ class ResultBuilder:
                 self._init = event
             elif isinstance(event, Done):
                 self._done = event
+            elif isinstance(event, Vendor) and (change := hand_over_of(event)) is not None:
+                self._init = change.init
+                self._starts_message = True
             elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
                 self._starts_message = True
         self._store(pieces)

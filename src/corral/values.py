@@ -9,7 +9,7 @@ missing, never as an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import msgspec
@@ -187,6 +187,13 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     usd: float | None = None
     source: CostSource = "unknown"
 
+    def __add__(self, other: Cost) -> Cost:
+        """The sum of two separate runs; unknown if one of them is."""
+        if self.usd is None or other.usd is None:
+            return Cost()
+        same = self.source == other.source
+        return Cost(self.usd + other.usd, self.source if same else "computed")
+
     def plausible(self) -> Cost:
         """The same, or unknown if the amount is negative, infinite or not a number."""
         return self if self.usd is None or 0 <= self.usd <= MAX_USD else Cost()
@@ -267,6 +274,38 @@ class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     lines_removed: int | None = None
     by_tool: bool = False
     """True if a tool of the agent reported it; false if only the disk shows it."""
+
+
+def join_files(
+    earlier: Iterable[FileChanged], later: Iterable[FileChanged]
+) -> tuple[FileChanged, ...]:
+    """What two turns, one after the other, changed together. The lines of a file that both changed
+    are known only if the first created it."""
+    files = {file.path: file for file in earlier}
+    for file in later:
+        old = files.pop(file.path, None)
+        if old is None:
+            files[file.path] = file
+        elif (joined := _join_file(old, file)) is not None:
+            files[file.path] = joined
+    return tuple(files.values())
+
+
+def _join_file(old: FileChanged, new: FileChanged) -> FileChanged | None:
+    """None if it was created and deleted."""
+    by_tool = old.by_tool or new.by_tool
+    match old.kind, new.kind:
+        case "created", "deleted":
+            return None
+        case "created", _:
+            counts = (old.lines_added, new.lines_added, new.lines_removed)
+            known = [each for each in counts if each is not None]
+            added = known[0] + known[1] - known[2] if len(known) == len(counts) else None
+            return FileChanged(new.path, "created", added, old.lines_removed, by_tool=by_tool)
+        case "deleted", "created":
+            return FileChanged(new.path, "modified", by_tool=by_tool)
+        case _, kind:
+            return FileChanged(new.path, kind, by_tool=by_tool)
 
 
 class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):

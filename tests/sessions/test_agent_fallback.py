@@ -1,93 +1,267 @@
-"""At a limit, the next agent continues."""
+"""``on_limit="fallback:AGENT"``: a turn that meets a limit continues in another agent."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from msgspec.structs import replace
 from support.builtin_agent import BuiltinAgent, model_env, run_command
+from support.model_scripts import sent_json
+from support.scripted_agent import scripted_options
+from support.stream_checks import check_stream
 
 import corral
-from corral.events import Event, Init
+from corral import errors
+from corral.events import Envelope, Error, Event, Init, hand_over_of
 from corral.run_kwargs import RunKwargs
+from corral.sessions import store
 from corral.sessions.fallback import CONTINUE
-from corral.testing import Lane, Turn, call, fail, say
+from corral.testing import Call, Turn, fail, say
 
-pytest_plugins = ("support.builtin_agent_fixture",)
+pytest_plugins = ["support.builtin_agent_fixture"]
 
-NEXT = "fallback:openai:gpt-5"
+API_ERROR = {"error": {"code": 429, "message": "Too many requests. Please retry in 37s"}}
+LIMITED = "raw " + json.dumps(
+    {
+        "type": "result",
+        "status": "error",
+        "error": {"message": json.dumps(API_ERROR)},
+        "stats": {"total_tokens": 30, "input_tokens": 20, "output_tokens": 10},
+    }
+)
+OTHER = "gemini:gemini-2.5-pro"
 
 
-def options_for(ours: BuiltinAgent, *script: Turn) -> tuple[RunKwargs, Lane]:
-    """The options of a run whose first model has a limit, and the lane of the second model."""
-    (ours.workspace / "a.txt").write_text("the sky is green")
-    limited = [call("read_file", path="a.txt"), fail(429, "slow down", retry_after=600)]
-    given: RunKwargs = ours.options(limited)
-    lane = ours.add_lane(list(script))
+def both(ours: BuiltinAgent, script: list[Turn], **options: object) -> RunKwargs:
+    """Options with which ``gemini-cli`` is the scripted program, and the built-in agent is next."""
+    own = ours.options(script)
+    given: RunKwargs = {"on_limit": f"fallback:{OTHER}", **options}  # type: ignore[typeddict-item]
+    found = scripted_options(ours.workspace, **given)
+    found["env"] = {**found.get("env", {}), **own.get("env", {})}
+    return found
+
+
+async def events_of(prompt: str, options: RunKwargs, agents: int = 2) -> list[Event]:
+    async with corral.session("gemini-cli", **options) as session:
+        events = [event async for event in session.prompt(prompt)]
+    return check_stream(events, agents)
+
+
+def envelope(event: Event) -> dict[str, object]:
+    return {name: getattr(event, name) for name in Envelope.__struct_fields__}
+
+
+FIRST = "init\nuse write_file a.txt\nwrite a.txt\nused write_file\ntext half of it\n" + LIMITED
+
+
+async def test_the_next_agent_gets_the_interrupted_turn_and_the_same_prompt(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    script = [
+        Turn(calls=[Call("read_file", {"file_path": "a.txt"})], usage={"input": 10, "output": 2}),
+        Turn(text="All of it.", usage={"input": 20, "output": 3}),
+    ]
+    events = await events_of(FIRST, both(ours, script, policy="edits"))
+    result = corral.result_from_events(events)
+    assert (result.status, result.agent, result.final_text) == ("success", "corral", "All of it.")
+    assert result.text == "half of it\n\nAll of it."
+    assert [Path(file.path).name for file in result.files] == ["a.txt"]
+    assert (result.usage.input, result.usage.output) == (20 + 30, 10 + 5)
+    limits = [each for each in events if isinstance(each, Error) and each.code == "rate_limit"]
+    assert [each.recoverable for each in limits] == [True]
+    assert limits[0].message.endswith(f"{OTHER} continues")
+    (change,) = [found for each in events if (found := hand_over_of(each)) is not None]
+    assert (change.agent, change.usage.input, change.init.agent) == ("gemini-cli", 20, "corral")
+    assert isinstance(events[0], Init)
+    assert events[0].agent == "gemini-cli"
+
+    sent = sent_json(ours.requests[:1])
+    assert "half of it" in sent
+    assert "did not end normally" in sent
+    assert ours.requests[0].texts[-1] == f"{FIRST}\n\n{CONTINUE}"
+    assert "written" in sent_json(ours.requests[1:])
+    second = store.find(result.resume_token or "").meta
+    first = store.find(second.continued_from or "").meta
+    assert (first.agent, first.status, second.agent) == ("gemini-cli", "error", "corral")
+    assert result.continued_from == first.id
+
+
+async def test_collect_gives_the_same_result_and_later_prompts_go_to_the_next_agent(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    seen: list[Event] = []
+    options = both(ours, [say("One."), say("Two.")])
+    async with corral.session("gemini-cli", **options) as session:
+        result = await session.run(FIRST, on_event=seen.append)
+        assert session.id == result.resume_token
+        later = await session.run("and now?")
+    assert corral.result_from_events(check_stream(seen, agents=2)) == result
+    assert (later.agent, later.final_text) == ("corral", "Two.")
+    assert "One." in ours.requests[1].texts
+
+
+async def test_a_session_that_is_not_stored_falls_back_too(ours: BuiltinAgent) -> None:
+    options = both(ours, [say("Done.")], keep=False)
+    result = await corral.run("gemini-cli", FIRST, **options)
+    assert (result.final_text, result.resume_token) == ("Done.", None)
+    assert "half of it" in sent_json(ours.requests)
+    assert store.all_sessions() == []
+
+
+async def test_a_typed_answer_comes_from_the_next_agent(ours: BuiltinAgent) -> None:
+    options = both(ours, [say('```json\n{"n": 4}\n```')])
+    result = await corral.run("gemini-cli", FIRST, output=dict[str, int], **options)
+    assert result.output == {"n": 4}
+
+
+async def test_all_agents_limited_fails_with_the_earliest_reset(ours: BuiltinAgent) -> None:
+    options = both(ours, [fail(429, "slow down", retry_after=5_000, times="forever")])
+    events = await events_of(FIRST, options)
+    result = corral.result_from_events(events)
+    assert result.error is not None
+    assert result.error.message.startswith("gemini-cli: Too many requests")
+    assert "corral: " in result.error.message
+    assert "All agents are limited" in (result.error.hint or "")
+    with pytest.raises(errors.RateLimited) as caught:
+        result.raise_for_status()
+    started = events[0].ts
+    assert started + 37 <= (caught.value.resets_at or 0) < started + 4_000
+
+
+async def test_three_agents_are_one_stream_and_fail_with_the_earliest_reset(
+    ours: BuiltinAgent,
+) -> None:
+    """The second agent repeats the id of a tool call of the first, and so does the third."""
+    options = both(ours, [], on_limit=f"fallback:{OTHER},openai:gpt-5", policy="edits")
+    lanes = [
+        ours.add_lane(
+            [
+                Turn(calls=[Call("read_file", {"file_path": "a.txt"}, id="write_file__1")]),
+                fail(429, "slow", retry_after=seconds, times="forever"),
+            ]
+        )
+        for seconds in (600, 5_000)
+    ]
     # Limits are shared by all runs of this process with the same key.
-    keys = dict.fromkeys(("GEMINI_API_KEY", "OPENAI_API_KEY"), f"key-{token_hex(16)}")
-    given["env"] = {**given.get("env", {}), **model_env(lane, "openai"), **keys}
-    given["on_limit"] = NEXT
-    return given, lane
+    key = f"key-{token_hex(16)}"
+    keys = {"OPENAI_API_KEY": key, "GEMINI_API_KEY": key}
+    options["env"] = {**model_env(lanes[0], "gemini"), **model_env(lanes[1], "openai"), **keys}
+    first = FIRST.replace("retry in 37s", "retry in 9000s")
+    result = corral.result_from_events(events := await events_of(first, options))
+    assert result.error is not None
+    assert result.error.message.count("gemini-cli: ") == 1
+    assert result.error.message.count("corral: ") == 2
+    assert events[-2] == replace(result.error, **envelope(events[-2]))
+    resets_at = result.error.facts["resets_at"]
+    assert isinstance(resets_at, float)
+    assert events[0].ts + 600 <= resets_at < events[0].ts + 5_000
+    changes = [found for each in events if (found := hand_over_of(each)) is not None]
+    assert [change.init.model for change in changes] == [OTHER, "openai:gpt-5"]
 
 
-async def test_the_next_agent_continues_the_conversation(ours: BuiltinAgent) -> None:
-    options, lane = options_for(ours, say("it is green"))
-    events: list[Event] = []
-    result = await corral.run("corral", "Which colour?", on_event=events.append, **options)
-    assert result.ok, result.error
-    assert result.text == "it is green"
-    models = [event.model for event in events if isinstance(event, Init)]
-    assert models == ["gemini:gemini-2.5-flash", "openai:gpt-5"]
-    (request,) = lane.requests
-    sent = str(request.body)
-    assert "Which colour?" in sent
-    assert "the sky is green" in sent
-    assert CONTINUE in sent
+async def test_a_cancelled_turn_ends_in_the_agent_that_continues(ours: BuiltinAgent) -> None:
+    options = both(ours, [Turn(text="slow", delay=30)])
+    async with corral.session("gemini-cli", **options) as session:
+        turn = session.prompt(FIRST)
+        events: list[Event] = []
+        async for event in turn:
+            events.append(event)
+            if hand_over_of(event) is not None:
+                turn.cancel()
+        assert turn.failed
+    result = corral.result_from_events(check_stream(events, agents=2))
+    assert (result.status, result.agent) == ("interrupted", "corral")
 
 
-async def test_if_all_are_limited_the_last_error_counts(ours: BuiltinAgent) -> None:
-    options, _ = options_for(ours, fail(429, "also here", retry_after=600, times="forever"))
-    result = await corral.run("corral", "Which colour?", **options)
+async def test_cancelling_between_the_agents_ends_the_turn(ours: BuiltinAgent) -> None:
+    async with corral.session("gemini-cli", **both(ours, [say("never")])) as session:
+        turn = session.prompt(FIRST)
+        events: list[Event] = []
+        async for event in turn:
+            events.append(event)
+            if isinstance(event, Error):
+                turn.cancel()
+    result = corral.result_from_events(check_stream(events, agents=2))
+    assert result.status == "interrupted"
+    assert ours.requests == []
+
+
+async def test_an_agent_that_cannot_be_started_ends_the_stream_with_the_limit(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    """Its program is there when the session is opened, and gone at the limit."""
+    program = workspace / "other.py"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    prompt = FIRST.replace("init\n", f"init\nsh rm {program}\n", 1)
+    options = both(ours, [], on_limit=f"fallback:{program}", policy="all")
+    events = await events_of(prompt, options, agents=1)
+    result = corral.result_from_events(events)
     assert result.error is not None
     assert result.error.code == "rate_limit"
-    assert "also here" in result.error.message
+    assert "cannot continue" in result.error.message
 
 
-async def test_another_error_does_not_fall_back(ours: BuiltinAgent) -> None:
-    options, lane = options_for(ours, say("never"))
-    refused = ours.add_lane([fail(401, "no such key")])
-    options["env"] = {
-        **model_env(refused, "gemini"),
-        **model_env(lane, "openai"),
-        "GEMINI_API_KEY": f"key-{token_hex(16)}",
-    }
-    result = await corral.run("corral", "Which colour?", **options)
-    assert result.error is not None
-    assert result.error.code == "authentication"
-    assert not lane.requests
+async def test_another_error_does_not_change_the_agent(ours: BuiltinAgent) -> None:
+    failed = 'raw {"type": "result", "status": "error", "error": {"message": "boom"}}'
+    result = await corral.run("gemini-cli", f"init\n{failed}", **both(ours, []))
+    assert (result.status, result.agent) == ("error", "gemini-cli")
+    assert ours.requests == []
 
 
-async def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_spent(
-    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fallback", "kind", "says"),
+    [
+        ("nobody-here", errors.UnknownAgent, "nobody-here"),
+        ("claude-cli", errors.NotInstalled, "on_limit: the fallback claude-cli"),
+        ("openai:gpt-5", errors.MissingKey, "on_limit: the fallback openai:gpt-5"),
+    ],
+)
+async def test_a_fallback_is_checked_before_anything_is_spent(
+    fallback: str, kind: type[errors.CorralError], says: str, ours: BuiltinAgent, workspace: Path
 ) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    options, lane = options_for(ours, say("never"))
-    options["on_limit"] = "fallback:openai:gpt-5,gemini-cli"
-    options["allowed_tools"] = ["no-such-tool"]
-    with pytest.raises(corral.CorralError):
-        await corral.run("corral", "x", **options)
-    assert not lane.requests
+    options = both(ours, [], on_limit=f"fallback:{fallback}")
+    with pytest.raises(kind, match=says):
+        await corral.run("gemini-cli", "write ran.txt\n" + FIRST, **options)
+    assert not (workspace / "ran.txt").exists()
 
 
 @pytest.mark.whole_program
-async def test_the_command_line_falls_back(
-    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+async def test_the_command_line_prints_one_stream(
+    as_json: bool, ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, lane = options_for(ours, say("it is green"))
+    lane = ours.add_lane([say("All of it.")])
     for name, value in model_env(lane, "openai").items():
         monkeypatch.setenv(name, value)
-    limited = [fail(429, "slow down", retry_after=600)]
-    code, out, reported = await run_command(ours, limited, "--on-limit", NEXT)
-    assert (code, out) == (0, "it is green\n"), reported
+    limited = [
+        Turn(text="half of it", calls=[Call("list_directory", {"path": "."})]),
+        fail(429, "slow down", retry_after=600),
+    ]
+    flags = ["--on-limit", "fallback:openai:gpt-5", *(["--json"] if as_json else [])]
+    code, out, reported = await run_command(ours, limited, *flags)
+    assert code == 0, reported
     assert len(lane.requests) == 1
+    if as_json:
+        events = check_stream(map(corral.from_json, out.encode().splitlines()))
+        assert corral.result_from_events(events).final_text == "All of it."
+    else:
+        assert out == "half of it\n\nAll of it.\n"
+        assert "openai:gpt-5 continues" in reported
+        assert "openai:gpt-5 · continues " in reported
+
+
+async def test_a_budget_is_shared_by_both_agents(ours: BuiltinAgent) -> None:
+    """The first agent is not counted on the wire: what it reports counts."""
+    options = both(ours, [say("One.")], max_total_tokens=25, strict=False)
+    events = await events_of(FIRST, options, agents=1)
+    result = corral.result_from_events(events)
+    assert (result.status, result.agent) == ("error", "gemini-cli")
+    assert result.error is not None
+    assert result.error.message.startswith("Too many requests")
+    assert "cannot continue: the budget is spent: 30 of max_total" in result.error.message
+    assert ours.requests == []

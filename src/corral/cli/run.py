@@ -31,8 +31,6 @@ from corral.system.terminal import is_interactive
 if TYPE_CHECKING:
     from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
-    from corral.events import Done
-    from corral.prompt import Prompt
     from corral.run_kwargs import RunKwargs
     from corral.sessions.prepare import PreparedRun
 
@@ -194,20 +192,12 @@ async def _run(
             progress.answer_with = f"corral sessions answer {session.id} --allow"
         enable_gc()
 
-        async def turns(each: Session, prompt: str | Prompt | None) -> Done | None:
-            if each is not session:
-                progress.begin(each.prepared, asks=each.prepared.asks and asker is not None)
-            if typed is None:
-                return await print_turn(each.prompt(prompt), printer, progress)
-            given = prompt if isinstance(prompt, str) else None
-            return await typed.print_turns(each, given, lambda t: print_turn(t, printer, progress))
-
-        if session.fallbacks:
-            from corral.sessions.fallback import run_with_fallback
-
-            done = (await run_with_fallback(session, text, turns))[-1]
+        if typed is None:
+            done = await print_turn(session.prompt(text), printer, progress)
         else:
-            done = await turns(session, text)
+            done = await typed.print_turns(
+                session, text, lambda t: print_turn(t, printer, progress)
+            )
     if typed is None:
         return report_end(done, progress)
     return report_end(done, progress) or typed.exit_code(done.output if done else None)
@@ -225,7 +215,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     started."""
     from corral.cli.ui.tables import policy_table, sandbox_table
     from corral.sessions.prepare import prepare, resolve_prompt
-    from corral.sessions.session import split_resume
+    from corral.sessions.resume import split_resume
     from corral.system.paths import sessions
 
     source, own = split_resume(agent, {**options})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Unpack, overload
 
 from corral.agents import registry
@@ -220,9 +220,7 @@ async def run(  # noqa: PLR0913
         async with session(
             agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
         ) as opened:
-            result = await _run_in(
-                opened, prompt, lambda each, text: each.prompt(text).collect(on_event)
-            )
+            result: Result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
     from corral.sessions.multi_turn import Goal, run_goal, with_submission
@@ -240,28 +238,8 @@ async def run(  # noqa: PLR0913
     async with session(
         agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
     ) as opened:
-        result = await _run_in(
-            opened,
-            prompt,
-            lambda each, text: run_goal(goal, each, text, lambda turn: turn.collect(on_event)),
-        )
+        result = await run_goal(goal, opened, prompt, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
-
-
-async def _run_in(
-    opened: Session,
-    prompt: str | Prompt | None,
-    run: Callable[[Session, str | Prompt | None], Awaitable[Result]],
-) -> Result:
-    """The result of the session, or of the agents that continue at a limit."""
-    if not opened.fallbacks:
-        return await run(opened, prompt)
-    from functools import reduce
-
-    from corral.sessions.fallback import run_with_fallback
-    from corral.sessions.structured_output import combine_results
-
-    return reduce(combine_results, await run_with_fallback(opened, prompt, run))
 
 
 def _or_default(agent: str | None, options: RunKwargs) -> str:

@@ -21,19 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 from weakref import WeakMethod
 
-from msgspec.structs import replace
-
 from corral.agents.spec import AcpTransport, InProcess
 from corral.display import count
 from corral.errors import (
     ConfigError,
     CorralError,
-    ResumeLost,
     ToolFailed,
     short_traceback,
     short_traceback_async,
 )
-from corral.options import SPELLINGS, check_prompt, fallback_agents
+from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
@@ -41,26 +38,26 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
-from corral.sessions.prepare import COMMON, PreparedRun, for_prompt, prepare, resolve_prompt
+from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks
-from corral.system import config
 from corral.system.environment import SecretRedactor
 from corral.system.threads import in_thread
 from corral.values import AgentSession
 
 if TYPE_CHECKING:
-    from corral.events import Event
+    from corral.events import Done, Event
     from corral.run_kwargs import PromptKwargs
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.budget import Budget
+    from corral.sessions.fallback import Given
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.prepare import Answers
     from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
-    from corral.values import Json
+    from corral.values import Json, McpServer
 
     class TurnKwargs(PromptKwargs, total=False):
         """The keyword options of ``Session.run`` beside ``output``."""
@@ -68,15 +65,6 @@ if TYPE_CHECKING:
         repairs: int
         check: bool
         on_event: Callable[[Event], None] | None
-
-
-OF_ONE_AGENT = frozenset(
-    (
-        *("model", "program", "auth", "auth_method", "session_mode", "reasoning_effort"),
-        *("resume", "fork", "record_to", "replay", "on_limit", "meter"),
-    )
-)
-"""Options whose values are of one agent: another one that continues does not get them."""
 
 
 class Session:
@@ -118,6 +106,8 @@ class Session:
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
+        self._next: Session | None = None
+        """The session of another agent that continues this one, after a limit."""
         self.source: SessionRecord | None = None
         """A session that this process has open and that this one continues, also if its agent is
         the same. Set before this one is opened."""
@@ -153,12 +143,6 @@ class Session:
         return record.handover is not None and record.meta.session_id is None
 
     @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """The agents that continue at a limit, by ``on_limit``. ``corral.run`` uses them; a session
-        has one agent."""
-        return fallback_agents(self._require_open()[0].run.on_limit)
-
-    @property
     def budget(self) -> Budget | None:
         """What its model calls may use and have used; None without a limit. ``add`` raises it,
         also while a turn is running."""
@@ -168,6 +152,8 @@ class Session:
     def stderr(self) -> str:
         """The end of what the agent's program wrote to stderr in this turn; empty if the agent is
         not a program."""
+        if self._next is not None:
+            return self._next.stderr
         return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
 
     async def __aenter__(self) -> Session:
@@ -178,17 +164,27 @@ class Session:
         return self
 
     async def _set_up(self) -> None:
-        source, self._options = split_resume(self._agent, self._options)
-        source = self.source or source
+        source = self.source
+        if self._options.get("resume") is not None:
+            from corral.sessions.resume import split_resume
+
+            found, self._options = split_resume(self._agent, self._options)
+            source = source or found
         prepared = self._prepare(self._options)
         if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
         try:
+            for name in fallback_agents(prepared.run.on_limit):
+                from corral.sessions import fallback
+
+                fallback.check(name, self.for_fallback(name, (), prepared))
             record: SessionRecord | None = None
             if source is not None:
                 record = await self._continue(source, prepared)
             elif prepared.run.resume is not None:
-                record = _find_resumed(prepared)
+                from corral.sessions.resume import find_resumed
+
+                record = find_resumed(prepared)
             if record is not None and prepared.run.fork:
                 record = store.fork(record, prepared.agent.path_bound_files)
         except BaseException:
@@ -196,28 +192,29 @@ class Session:
             raise
         self._prepared = prepared
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
+        self._record.may_be_continued = bool(fallback_agents(prepared.run.on_limit))
 
-    def for_fallback(self, name: str) -> Session:
-        """A session of another agent that continues this one, which must stay open. Options that
-        the other agent does not have, and those that name something of this one, are left out."""
-        prepared, record = self._require_open()
-        shared = (config.find_agent(name).supports | COMMON | {*SPELLINGS}) - OF_ONE_AGENT
-        options = {key: value for key, value in self._options.items() if key in shared}
-        options["cwd"] = prepared.cwd
-        following = Session(
-            name,
-            options,
-            self._ask,
-            self._tools,
-            on_tool_call=self._on_tool_call,
-            budget=prepared.budget,
-        )
-        following.source = record if record.has_transcript else None
-        return following
+    def for_fallback(self, name: str, others: Sequence[str], prepared: PreparedRun) -> Session:
+        """A session of another agent that can continue this one; ``others`` can continue that."""
+        from corral.sessions.fallback import options_for
 
-    def check(self) -> None:
+        options = options_for(name, others, self._options, prepared)
+        ask, tools, hook = self._ask, self._tools, self._on_tool_call
+        return Session(name, options, ask, tools, on_tool_call=hook, budget=prepared.budget)
+
+    def check(self) -> PreparedRun:
         """Make the checks that opening the session makes. Raises ``CorralError``."""
-        self._prepare(self._options)
+        prepared = self._prepare(self._options)
+        return self._prepare(self._tool_options(prepared)) if self._tools else prepared
+
+    async def _hand_over(self, given: Given, done: Done) -> Turn:
+        """The turn of the next agent, which goes on where this session's ended with ``done``."""
+        from corral.sessions.fallback import open_next
+
+        _, record = self._require_open()
+        self._next, turn = await open_next(self, record, given, done)
+        await self._stop_agent()
+        return turn
 
     async def _continue(self, source: SessionRecord, prepared: PreparedRun) -> SessionRecord:
         from corral.sessions.handover.source import begin
@@ -250,33 +247,24 @@ class Session:
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
         """The same with the caller's functions as one more tool server. An agent that runs in this
         process calls them without a server."""
-        options: dict[str, object] = dict(self._options)
-        policy = options.get("policy") or Policy()
-        if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
-            # A caller who gives a function wants the agent to call it.
-            options["policy"] = replace(policy, own_mcp="allow")
+        options = self._tool_options(prepared)
         if isinstance(prepared.agent.transport, InProcess):
             return self._prepare(options)
-        if not isinstance(self._tools, Sequence) and self._tools.agent_hooks:
-            raise ConfigError(
-                f"{prepared.agent.name} does not ask before each of its calls:"
-                " agent_hooks are not available with it",
-                hint="Give hooks for your own functions, or take an agent of this process.",
-            )
-        if prepared.run.replay is not None:
-            raise ConfigError(
-                "a recording calls no tools: replay and tools both given",
-                hint="Test the functions by themselves, or drive the agent with a ModelServer.",
-            )
         from corral.sessions.tools.mcp_server import ToolServer
 
         self._server = await ToolServer(self._tools).__aenter__()
-        options["mcp_servers"] = [*prepared.run.mcp_servers, self._server.mcp_server]
         try:
-            return self._prepare(options)
+            return self._prepare(self._tool_options(prepared, self._server.mcp_server))
         except BaseException:
             await self._stop_tool_server()
             raise
+
+    def _tool_options(
+        self, prepared: PreparedRun, server: McpServer | None = None
+    ) -> dict[str, object]:
+        from corral.sessions.tools.own_tools import with_own_tools
+
+        return with_own_tools(self._options, self._tools, prepared, server)
 
     async def _stop_tool_server(self) -> None:
         server, self._server = self._server, None
@@ -308,6 +296,8 @@ class Session:
                 for each in (self._driver, self._connection, turn):
                     if each is not None:
                         ending.push_async_callback(each.close)
+                if self._next is not None:
+                    ending.push_async_callback(self._next.__aexit__)
         finally:
             if self._record is not None and self._prepared is not None:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
@@ -315,7 +305,17 @@ class Session:
                 if self._prepared.run.record and not keep:
                     keep = self._record.save_unfinished()
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
-            self._prepared = self._record = None
+            self._prepared = self._record = self._next = None
+
+    async def _stop_agent(self) -> None:
+        """Another agent continues: this one is not needed any more."""
+        driver, self._driver = self._driver, None
+        connection, self._connection = self._connection, None
+        async with AsyncExitStack() as ending:
+            ending.push_async_callback(self._stop_tool_server)
+            for each in (driver, connection):
+                if each is not None:
+                    ending.push_async_callback(each.close)
 
     @overload
     def prompt(
@@ -389,6 +389,8 @@ class Session:
     def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn:
         """The next turn with exactly this text. ``typed`` is the value that its answer must
         contain."""
+        if self._next is not None:
+            return self._next.turn(text, options, typed)
         session, record = self._require_open()
         given: dict[str, object] = {**options}
         if typed is not None and self.takes_schema(typed):
@@ -411,7 +413,7 @@ class Session:
             make = weak()
             return None if make is None else make(prepared, text)
 
-        self._turn = Turn(
+        self._turn = self._turn_type(prepared)(
             prepared,
             record,
             text,
@@ -422,7 +424,20 @@ class Session:
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
         self._turn.restart = restart
+        if fallback_agents(prepared.run.on_limit):
+            from corral.sessions.fallback import Given, hand_over
+
+            given_turn = Given(text, options, typed, prepared.run.timeout)
+            self._turn.hand_over = partial(hand_over, WeakMethod(self._hand_over), given_turn)
         return self._turn
+
+    @staticmethod
+    def _turn_type(prepared: PreparedRun) -> type[Turn]:
+        if not fallback_agents(prepared.run.on_limit):
+            return Turn
+        from corral.sessions.fallback import FallbackTurn
+
+        return FallbackTurn
 
     def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
         """What sends this text to the agent."""
@@ -479,6 +494,8 @@ class Session:
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steerable:
+        if self._next is not None:
+            return self._next._steerable()
         driver = self._get_driver() if self._is_in_process() else None
         if not isinstance(driver, Steerable):
             raise ConfigError(
@@ -555,6 +572,8 @@ class Session:
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
         """The conversations that the agent itself has stored, of one folder or of all. Starts the
         agent if it does not run yet. Raises ``ConfigError`` if the agent does not support it."""
+        if self._next is not None:
+            return await self._next.list_sessions(cwd)
         prepared, _ = self._require_open()
         if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(
@@ -572,6 +591,8 @@ class Session:
         return self._connection
 
     def _require_open(self) -> tuple[PreparedRun, SessionRecord]:
+        if self._next is not None:
+            return self._next._require_open()
         if self._prepared is None or self._record is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._record
@@ -603,32 +624,3 @@ def _driver(
     module, _, name = prepared.agent.transport.driver.partition(":")
     make: DriverFactory = getattr(import_module(module), name)
     return make(prepared, record, redactor, ask, tools)
-
-
-def split_resume(
-    agent: str, options: Mapping[str, object]
-) -> tuple[SessionRecord | None, Mapping[str, object]]:
-    """The session to resume if it is one of another agent, and the options without it: its
-    conversation continues in a new session, and the old one never changes."""
-    name = options.get("resume")
-    if not isinstance(name, str) or "\0" in name:  # an error of the options
-        return None, options
-    record = store.find(name)
-    if record.meta.agent == config.find_agent(agent).name:
-        return None, options
-    return record, {key: each for key, each in options.items() if key not in ("resume", "fork")}
-
-
-def _find_resumed(prepared: PreparedRun) -> SessionRecord:
-    record = store.find(prepared.run.resume or "last")
-    meta = record.meta
-    if meta.agent != prepared.agent.name:
-        raise ConfigError(f"session {meta.id} is of {meta.agent}, not of {prepared.agent.name}")
-    if meta.session_id is None:
-        raise store.no_conversation(meta)
-    if meta.cwd != prepared.cwd:
-        raise ResumeLost(
-            f"session {meta.id} began in another folder",
-            hint=f"Resume it with cwd={meta.cwd} (--cwd).",
-        )
-    return record

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,7 +104,11 @@ class SessionRecord:
         self.handover: Conversation | None = None
         """What this new session continues: the conversation of another agent."""
         self._is_handover_saved = False
+        self.may_be_continued = False
+        """Another agent may continue while this is open: it needs the transcript, also if that is
+        not to be kept."""
         self._transcript: int | None = None
+        self._unnamed: int | None = None
         self._lock: int | None = None
 
     @property
@@ -156,16 +160,23 @@ class SessionRecord:
     def append_events(self, events: list[Event]) -> None:
         """Append to the transcript. Secrets are already redacted."""
         if self._transcript is None:
-            self._transcript = self._open_transcript()
-        data = memoryview(_encoder.encode_lines(events))
-        while data:
-            data = data[os.write(self._transcript, data) :]
+            self._transcript = self._open_transcript(EVENTS)
+        _write_events(self._transcript, events)
 
-    def _open_transcript(self) -> int:
-        path = self.folder / EVENTS
+    def append_unnamed(self, events: list[Event]) -> None:
+        """Append to a transcript that can be read only as long as this is open: its file has no
+        name, so nothing of it is left, however the process ends."""
+        if self._unnamed is None:
+            name = f"{EVENTS}.{os.getpid()}"
+            self._unnamed = self._open_transcript(name)
+            (self.folder / name).unlink()
+        _write_events(self._unnamed, events)
+
+    def _open_transcript(self, name: str) -> int:
+        path = self.folder / name
         if not self.folder.is_dir():  # a prompt of a pool
             paths.make_dir(self.folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         fd = os.open(path, flags, 0o600)
         try:
             if _ends_mid_line(path):
@@ -187,18 +198,16 @@ class SessionRecord:
 
     @property
     def has_transcript(self) -> bool:
-        return (self.folder / EVENTS).exists()
+        return self._unnamed is not None or (self.folder / EVENTS).exists()
 
     def events(self) -> Iterator[Event]:
         """The transcript, read back."""
-        try:
-            with (self.folder / EVENTS).open("rb") as file:
-                for line in file:
-                    # A line that was cut when its writer was killed is no event.
-                    with contextlib.suppress(msgspec.MsgspecError):
-                        yield from_json(line)
-        except FileNotFoundError:
-            return
+        with contextlib.suppress(FileNotFoundError), (self.folder / EVENTS).open("rb") as file:
+            yield from _read_events(file)
+        if self._unnamed is not None:
+            with os.fdopen(os.dup(self._unnamed), "rb") as file:
+                file.seek(0)  # writing is not affected: it appends
+                yield from _read_events(file)
 
     def stored_handover(self) -> bytes | None:
         """The conversation that the session began with, as JSON; None if it continues none."""
@@ -218,15 +227,29 @@ class SessionRecord:
         """Remove temporary files; without ``keep``, the complete folder."""
         if self.link is not None:
             self.link.close()
-        if self._transcript is not None:
-            os.close(self._transcript)
-            self._transcript = None
+        for transcript in (self._transcript, self._unnamed):
+            if transcript is not None:
+                os.close(transcript)
+        self._transcript = self._unnamed = None
         keep = keep and not self.is_temporary
         for folder in (self.tmp, self.images) if keep else (self.folder,):
             remove_tree(folder)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _write_events(transcript: int, events: list[Event]) -> None:
+    data = memoryview(_encoder.encode_lines(events))
+    while data:
+        data = data[os.write(transcript, data) :]
+
+
+def _read_events(lines: Iterable[bytes]) -> Iterator[Event]:
+    for line in lines:
+        # A line that was cut when its writer was killed is no event.
+        with contextlib.suppress(msgspec.MsgspecError):
+            yield from_json(line)
 
 
 def write_private_home(launch: Launch, prepared: PreparedRun, record: SessionRecord) -> None:

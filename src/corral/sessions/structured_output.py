@@ -21,7 +21,7 @@ from corral.errors import ConfigError, SchemaInvalid, SchemaNotMet
 from corral.protocol.schema.build import Schema, schema_not_met, schema_of
 from corral.result import Answer, Result, with_output, without_output
 from corral.sessions.tools.tools import Tool
-from corral.values import Cost, Json, JsonObject, add_by_model
+from corral.values import Json, JsonObject, add_by_model, join_files
 
 T = TypeVar("T")
 RunTurn = Callable[[str], Awaitable[Result]]
@@ -294,21 +294,15 @@ def _find_in_answer(answer: Answer, schema: Schema[T]) -> Found[T]:
 
 def combine_results(earlier: Result, later: Result) -> Result:
     """The last turn's result, with what the earlier turns spent, changed and were refused."""
-    files = {file.path: file for file in (*earlier.files, *later.files)}
-    costs = (earlier.cost.usd, later.cost.usd)
-    cost = Cost()
-    if costs[0] is not None and costs[1] is not None:
-        source = later.cost.source if earlier.cost.source == later.cost.source else "computed"
-        cost = Cost(usd=costs[0] + costs[1], source=source)
     return msgspec.structs.replace(
         later,
-        files=tuple(files.values()),
+        files=join_files(earlier.files, later.files),
         files_complete=earlier.files_complete and later.files_complete,
         denied=(*earlier.denied, *later.denied),
         denied_complete=earlier.denied_complete and later.denied_complete,
         usage=earlier.usage + later.usage,
         usage_by_model=add_by_model(earlier.usage_by_model, later.usage_by_model),
-        cost=cost,
+        cost=earlier.cost + later.cost,
         duration=earlier.duration + later.duration,
         waited=earlier.waited + later.waited,
     )

@@ -16,7 +16,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("corral.sessions")
 
 Restart: TypeAlias = Callable[[PreparedRun, str], Backend | None]
+HandOver: TypeAlias = Callable[[Done], Awaitable["Turn"]]
 
 KEPT_CONTENTS = 4 * 1024 * 1024
 """Bytes of files that are kept in memory during a recorded turn, for the diff of what it changes.
@@ -127,6 +128,8 @@ class Turn(Generic[T_co]):
         agent a text while it works."""
         self.restart: Restart | None = None
         """Makes another backend, which continues after a limit that ended the agent."""
+        self.hand_over: HandOver | None = None
+        """Opens the turn of the agent that continues after a limit, if ``on_limit`` names one."""
         self._after_limit: AfterLimit | None = None
         self._emits_limits = True
         self._checks = checks or TurnChecks()
@@ -682,12 +685,15 @@ class Turn(Generic[T_co]):
 
     def _write_transcript(self, batch: list[Event]) -> None:
         """A disk that fills up costs the transcript, not the run."""
-        if not self._recording:
+        if not self._recording and not self._record.may_be_continued:
             return
         try:
-            self._record.append_events(batch)
+            if self._recording:
+                self._record.append_events(batch)
+            else:
+                self._record.append_unnamed(batch)
         except OSError as error:
-            self._recording = False
+            self._recording = self._record.may_be_continued = False
             text = f"the transcript ends here: {_write_error(self._record.folder, error)}"
             self._pending_warnings.append(_warning("transcript_lost", text))
 

@@ -27,6 +27,8 @@ from corral.events import (
     ToolResult,
     ToolUse,
     UsageReport,
+    Vendor,
+    hand_over_of,
 )
 from corral.terminal_text import clean
 from corral.values import is_object
@@ -118,11 +120,8 @@ class Progress(LiveProgress):
 
     def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
         match event:
-            case Init():
-                self._cwd = event.cwd or ""
-                if self._begins:
-                    self.print_line(" · ".join([*_describe_start(event), *notes]))
-                self._activity = "thinking"
+            case Init() | Vendor():
+                self._show_start(event, notes)
             case ToolUse():
                 self._activity = self._titles[event.call_id] = describe_call(event, self._cwd)
             case ToolResult():
@@ -139,6 +138,21 @@ class Progress(LiveProgress):
                 self._show_request(event)
             case _:
                 pass
+
+    def _show_start(self, event: Init | Vendor, notes: tuple[str, ...]) -> None:
+        """The agent begins, or another one continues."""
+        if isinstance(event, Init):
+            self._cwd, init, shown = event.cwd or "", event, self._begins
+        elif (change := hand_over_of(event)) is not None:
+            init, shown = change.init, True
+            if init.continued_from:  # questions are answered in the session that continues
+                session = init.run_id.rpartition(".")[0]
+                self.answer_with = self.answer_with.replace(init.continued_from, session)
+        else:
+            return
+        self._activity = "thinking"
+        if shown:
+            self.print_line(" · ".join([*_describe_start(init), *notes]))
 
     def _show_request(
         self, event: PermissionRequest | PermissionDecision | AgentQuestion | QuestionAnswer

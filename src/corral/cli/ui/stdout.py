@@ -16,7 +16,7 @@ from typing import Protocol
 from corral.cli.ui import terminal
 from corral.cli.ui.message_text import MessageText
 from corral.cli.ui.spans import Line
-from corral.events import Event, Text, to_json
+from corral.events import Event, Text, hand_over_of, to_json
 from corral.terminal_text import Cleaner, json_line
 
 POLL = 0.25
@@ -58,7 +58,7 @@ class AnswerPrinter:
         if isinstance(event, Text) and event.delta:
             delta = self._cleaner.add(event.delta) if self._cleaner else event.delta
             return self._message.before(event.delta) + delta
-        return self._message.end_message() if getattr(event, "call_id", None) is not None else ""
+        return self._message.end_message() if _ends_message(event) else ""
 
     def tail(self, columns: int) -> Sequence[Line]:
         return ()
@@ -89,7 +89,7 @@ class RenderedAnswer:
             return separator + self._lines(
                 self._markdown.add(self._cleaner.add(event.delta), _columns())
             )
-        return self._finish() if getattr(event, "call_id", None) is not None else ""
+        return self._finish() if _ends_message(event) else ""
 
     def tail(self, columns: int) -> Sequence[Line]:
         return self._markdown.tail(columns)
@@ -116,6 +116,11 @@ class RenderedAnswer:
         if texts:
             self._last_is_blank = not texts[-1]
         return "".join(f"{text}\n" for text in texts)
+
+
+def _ends_message(event: Event) -> bool:
+    """Whether text after this event is another message: after a tool call, or of another agent."""
+    return getattr(event, "call_id", None) is not None or hand_over_of(event) is not None
 
 
 def _columns() -> int:

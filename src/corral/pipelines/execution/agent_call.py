@@ -167,9 +167,7 @@ def _set_limit_rule(work: NodeContext, options: RunKwargs, agent: str) -> None:
     if rule.on_limit == "fail":
         return
     options["on_limit"] = rule.on_limit
-    if fallback_agents(rule.on_limit):
-        options["record"] = True  # the next agent gets the conversation of the one before
-    elif work.longest_hold is not None:
+    if work.longest_hold is not None and not fallback_agents(rule.on_limit):
         options["max_wait"] = min(work.longest_hold, rule.max_wait)
         options["keep"] = True  # its session is resumed
 

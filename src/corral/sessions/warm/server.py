@@ -274,6 +274,7 @@ class _Server:
                 result = await run_goal(
                     goal, session, request.text, turns.send, _prompt_keywords(prompt_options)
                 )
+                self._save_name(session)
                 wanted = result if request.wants_result else None
                 caller.send(End(failed=turns.failed, result=wanted))
             except Interrupted as error:
@@ -320,9 +321,14 @@ class _Server:
             self._stopping.set()
             raise
         self._session, self._stored = session, stored
-        stored.session = session.id
-        fs.write_atomically(self._files.meta, msgspec.json.encode(stored))
+        self._save_name(session)
         return session, {}
+
+    def _save_name(self, session: Session) -> None:
+        """Store which session the name has. Another agent may have continued it in a new one."""
+        if self._stored is not None and self._stored.session != session.id:
+            self._stored.session = session.id
+            fs.write_atomically(self._files.meta, msgspec.json.encode(self._stored))
 
     async def _ask(self, request: PermissionRequest | AgentQuestion) -> Given:
         return await self._current.ask(request) if self._current is not None else "deny"
