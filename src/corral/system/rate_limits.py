@@ -139,6 +139,12 @@ def state_of(error: CorralError, tries: int = 0) -> LimitState | None:
     return LimitState(until, error.message, is_known, is_spent)
 
 
+def wait_end(until: float) -> float:
+    """When a wait for a limit until this time ends: a random part of it later."""
+    left = max(0.0, until - clock.now())
+    return until + random.random() * min(LONGEST_JITTER, JITTER * left)
+
+
 class LimitWaits:
     """The waits of one run, or of the prompts that share an agent's process."""
 
@@ -201,8 +207,7 @@ class LimitWaits:
         self._waiting += 1
         self._set_state(state)
         try:
-            left = max(0.0, state.until - clock.now())
-            ends = state.until + random.random() * min(LONGEST_JITTER, JITTER * left)
+            ends = wait_end(state.until)
             while (left := ends - clock.now()) > 0:  # noqa: ASYNC110 (nothing else ends it)
                 await asyncio.sleep(min(left, SLICE))
         finally:

@@ -2,7 +2,7 @@
 
 The library has the state DELAYED for a workflow that is enqueued now and starts later. Executors
 look once per second for those whose time has come. Corral uses the same state for a workflow that
-has begun: it is put back on its queue with a time, and this execution of it ends. Nothing of it
+has started: it is put back on its queue with a time, and this execution of it ends. Nothing of it
 runs until then, it takes no place of its queue, and any executor of the queue continues it.
 """
 

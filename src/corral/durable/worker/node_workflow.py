@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -93,9 +92,6 @@ if TYPE_CHECKING:
 LONGEST_HOLD = 10.0
 """Seconds that an attempt waits for a rate limit with its agent. For a longer one the attempt ends,
 and the workflow sleeps: nothing runs, and another worker may go on."""
-SPREAD, LONGEST_SPREAD = 0.1, 5.0
-"""A wait for a rate limit is longer by a random part of it, at most these seconds, so that not all
-nodes go on at the same moment."""
 RECOVERIES = 20
 """Times that a visit is started again after its worker died."""
 
@@ -405,9 +401,10 @@ def apply_retry_rule(
 ) -> AttemptResult:
     """Apply the retry rule to the outcome of an attempt. A wait for a rate limit is not one."""
     if outcome.resets_at is not None:
-        left = max(0.0, outcome.resets_at - time.time())
-        pause = left + random.random() * min(LONGEST_SPREAD, SPREAD * left)
-        until = time.time() + pause
+        from corral.system.rate_limits import wait_end
+
+        until = wait_end(outcome.resets_at)
+        pause = max(0.0, until - time.time())
         return AttemptResult(outcome=outcome, pause=pause, is_wait=True, until=until)
     node = run_input.graph.nodes[visit.node]
     match retry.after(run_input.graph, node, outcome, attempt, f"{run_input.run_id}/{visit.id}"):
