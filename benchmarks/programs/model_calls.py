@@ -152,9 +152,16 @@ def limit(wire: str, url: str) -> tuple[Read, Read]:
     return module.streamed(wire, port), module.completed(wire, port)
 
 
+def loop_limit(wire: str, url: str) -> tuple[Read, Read]:
+    module: Any = import_module("model_limit")
+    port = int(url.rpartition(":")[2])
+    return module.in_loop(wire, port), module.completed(wire, port)
+
+
 WAYS: dict[str, Callable[[str, str], tuple[Read, Read]]] = {
     "corral": corral,
     "limit": limit,
+    "loop-limit": loop_limit,
     "google-genai": genai,
     "anthropic": anthropic,
     "openai": openai,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
 import msgspec
@@ -131,6 +131,29 @@ def request(wire: str, prompt: str, *, stream: bool) -> bytes:
     return (head + body).encode()
 
 
+def unchunked(held: bytes) -> tuple[list[bytes], bytes, bool]:
+    """Every complete chunk without its frame, the rest, and whether the last chunk was there."""
+    at, size = 0, -1
+    pieces: list[bytes] = []
+    while (end := held.find(b"\r\n", at)) > 0:
+        size = int(held[at:end], 16)
+        if end + size + 4 > len(held):
+            size = -1
+            break
+        pieces.append(held[end + 2 : end + 2 + size])
+        at = end + size + 4
+        if size == 0:
+            break
+    return pieces, held[at:], size == 0
+
+
+def datas(events: list[bytes]) -> Iterator[bytes]:
+    for event in events:
+        data = event if event[:5] == b"data:" else event[event.index(b"\ndata:") + 1 :]
+        if data != b"data: [DONE]":
+            yield data
+
+
 def streamed(wire: str, port: int) -> Read:
     kind, text_of = TYPES[wire]
     decode = msgspec.json.Decoder(kind).decode
@@ -147,25 +170,59 @@ def streamed(wire: str, port: int) -> Read:
             held = held.partition(b"\r\n\r\n")[2]
             rest = b""
             while True:
-                # Every complete chunk that was received, without its frame.
-                at, pieces, size = 0, [rest], -1
-                while (end := held.find(b"\r\n", at)) > 0:
-                    size = int(held[at:end], 16)
-                    if end + size + 4 > len(held):
-                        break
-                    pieces.append(held[end + 2 : end + 2 + size])
-                    at = end + size + 4
-                    if size == 0:
-                        break
-                held = held[at:]
-                *events, rest = b"".join(pieces).split(blank)
-                for event in events:
-                    data = event if event[:5] == b"data:" else event[event.index(b"\ndata:") + 1 :]
-                    if data != b"data: [DONE]":
-                        count += len(text_of(decode(data[start:])))
-                if size == 0:
+                pieces, held, is_over = unchunked(held)
+                *events, rest = b"".join([rest, *pieces]).split(blank)
+                for data in datas(events):
+                    count += len(text_of(decode(data[start:])))
+                if is_over:
                     return count
                 held += receive(CHUNK)
+
+    return read
+
+
+class _Receiver(asyncio.Protocol):
+    """Keeps what arrives until it is taken, and wakes the one that waits for it."""
+
+    def __init__(self) -> None:
+        self.held = b""
+        self.waiter: asyncio.Future[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.held += data
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+def in_loop(wire: str, port: int) -> Read:
+    """``streamed`` with a protocol of asyncio instead of a socket that blocks: one turn of the
+    event loop for each read."""
+    kind, text_of = TYPES[wire]
+    decode = msgspec.json.Decoder(kind).decode
+    blank, start = (b"\r\n\r\n", 6) if wire == "gemini" else (b"\n\n", 6)
+
+    async def read(prompt: str) -> int:
+        loop = asyncio.get_running_loop()
+        transport, receiver = await loop.create_connection(_Receiver, "127.0.0.1", port)
+        transport.write(request(wire, prompt, stream=True))
+
+        async def arrived() -> None:
+            waiter = receiver.waiter = loop.create_future()
+            await waiter
+
+        while b"\r\n\r\n" not in receiver.held:
+            await arrived()
+        receiver.held = receiver.held.partition(b"\r\n\r\n")[2]
+        count, rest = 0, b""
+        while True:
+            while not receiver.held:
+                await arrived()
+            pieces, receiver.held, is_over = unchunked(receiver.held)
+            *events, rest = b"".join([rest, *pieces]).split(blank)
+            count += sum(len(text_of(decode(data[start:]))) for data in datas(events))
+            if is_over:
+                transport.abort()
+                return count
 
     return read
 

@@ -138,6 +138,7 @@ Part: TypeAlias = (
 
 _PARTS = (Text, Image, Audio, Document, ToolCall, ToolResult, Thinking, RedactedThinking)
 _PART_TYPES: frozenset[type] = frozenset(_PARTS)
+_TEXT_TYPE: frozenset[type] = frozenset({Text})
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,7 +158,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ConfigError(f"a role must be one of {', '.join(ROLES)}, got: {self.role!r}")
-        msgspec.structs.force_setattr(self, "content", to_parts(self.content))
+        if not _are_parts(self.content):
+            msgspec.structs.force_setattr(self, "content", to_parts(self.content))
 
     @classmethod
     def system(cls, *content: str | Part) -> Message:
@@ -178,7 +180,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return "".join(part.text for part in self.content if isinstance(part, Text))
+        content = self.content
+        if len(content) == 1 and type(part := content[0]) is Text:
+            return part.text  # most answers
+        return "".join(part.text for part in content if isinstance(part, Text))
 
     @property
     def reasoning(self) -> str:
@@ -186,27 +191,36 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
+        if self.is_only_text:
+            return ()
         return tuple(part for part in self.content if isinstance(part, ToolCall))
+
+    @property
+    def is_only_text(self) -> bool:
+        """Whether there is nothing but text parts, as in most messages."""
+        return _TEXT_TYPE.issuperset(map(type, self.content))
 
 
 def to_parts(content: object) -> tuple[Part, ...]:
     """The parts of a string, a part, or several of either."""
+    if _are_parts(content):
+        return content
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
     if not _is_iterable(content):
         raise ConfigError(f"a message must consist of text and parts, got: {content!r}")
-    return content if _are_parts(content) else tuple(_to_part(each) for each in content)
+    return tuple(_to_part(each) for each in content)
 
 
 def _is_iterable(content: object) -> TypeGuard[Iterable[object]]:
     return isinstance(content, Iterable) and not isinstance(content, Mapping | bytes)
 
 
-def _are_parts(content: Iterable[object]) -> TypeGuard[tuple[Part, ...]]:
+def _are_parts(content: object) -> TypeGuard[tuple[Part, ...]]:
     """Whether there is nothing to convert, which is the usual case."""
-    return isinstance(content, tuple) and _PART_TYPES.issuperset(map(type, content))
+    return isinstance(content, tuple) and _PART_TYPES.issuperset(map(type, content))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _to_part(each: object) -> Part:

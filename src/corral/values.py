@@ -159,10 +159,13 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     def plausible(self) -> Usage:
         """The same without impossible counts: negative, or above ``MAX_TOKENS``. These become
         *not reported*, and the coverage partial."""
+        for count in (self.input, self.output, self.reasoning, self.cache_read, self.cache_write):
+            if count and not 0 <= count <= MAX_TOKENS:
+                break
+        else:
+            return self  # nearly always
         counts = {name: getattr(self, name) for name in _COUNTS}
         wrong = [n for n, count in counts.items() if count and not 0 <= count <= MAX_TOKENS]
-        if not wrong:
-            return self
         return msgspec.structs.replace(self, **dict.fromkeys(wrong), coverage="partial")
 
 

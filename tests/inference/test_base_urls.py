@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import models
+from corral import errors, models
 from corral.models.registry import find_provider
 from corral.testing import ModelServer, Turn
 
@@ -43,6 +43,31 @@ async def test_the_variable_directs_the_calls(
     async with models.Client() as client:
         answer = await models.generate(model, "hi", client=client)
     assert answer.text == "reached"
+
+
+async def test_a_variable_that_changes_directs_the_next_call_of_the_same_client(
+    model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = model_server.lane("changed-base-url-1", [Turn(text="first")])
+    second = model_server.lane("changed-base-url-2", [Turn(text="second"), Turn(text="third")])
+    monkeypatch.setenv("GEMINI_API_KEY", "no-real-key")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", first.url)
+    texts: list[str] = []
+    async with models.Client() as client:
+        for url in (first.url, second.url):
+            monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
+            answer = await models.generate("gemini:gemini-2.5-flash", "hi", client=client)
+            texts.append(answer.text)
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", first.url)
+        answer = await models.generate(
+            "gemini:gemini-2.5-flash", "hi", client=client, base_url=second.url
+        )
+        texts.append(answer.text)
+        monkeypatch.delenv("GEMINI_API_KEY")
+        monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+        with pytest.raises(errors.MissingKey):
+            await models.generate("gemini:gemini-2.5-flash", "hi", client=client)
+    assert texts == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("variable", sorted({case[1] for case in CASES}))

@@ -32,7 +32,7 @@ from corral.inference.request import (
     check_options,
 )
 from corral.inference.results import Generation, Step
-from corral.inference.tools import Toolbox
+from corral.inference.tools import NO_TOOLS, Toolbox
 from corral.messages import Message, ToolResult
 from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
 from corral.system.blocking import iterate, sync_twin
@@ -61,7 +61,10 @@ async def generate(
     """
     rounds = GenerationLoop(model, prompt, options)
     client = await rounds.client(options)
-    async with time_limit(options.get("timeout"), "timeout", rounds.waits):
+    timeout = options.get("timeout")
+    if timeout is None:
+        return await rounds.run(client, options)
+    async with time_limit(timeout, "timeout", rounds.waits):
         return await rounds.run(client, options)
 
 
@@ -72,7 +75,8 @@ class GenerationLoop:
         """Raises ``ConfigError`` for invalid options, before anything is sent."""
         check_options(options)
         self._models = ModelChoice(model)
-        self._toolbox = Toolbox(options.get("tools", ()))
+        tools = options.get("tools")
+        self._toolbox = Toolbox(tools) if tools else NO_TOOLS
         self._max_rounds = options.get("max_tool_rounds", 1)
         self._stop_when = options.get("stop_when")
         messages = build_messages(prompt, options.get("messages"), options.get("system"))
@@ -85,32 +89,45 @@ class GenerationLoop:
 
     async def client(self, options: RequestOptions) -> Client:
         """The client of the call. Raises if one of the models cannot be called."""
-        client = options.get("client") or await default_client()
-        return self.check(client, options)
+        client = self._with_access(options.get("client") or await default_client(), options)
+        client.check_all(self._models.all)
+        return client
 
     def check(self, client: Client, options: RequestOptions) -> Client:
         """The client with the keys of the call. Every model is checked, so that a fallback does
         not fail when it is needed."""
-        names = self._models.all
-        client = client.with_access(names, options.get("api_key"), options.get("base_url"))
-        for name in names:
+        client = self._with_access(client, options)
+        for name in self._models.all:
             client.check(name)
         return client
+
+    def _with_access(self, client: Client, options: RequestOptions) -> Client:
+        if "api_key" not in options and "base_url" not in options:
+            return client
+        key, url = options.get("api_key"), options.get("base_url")
+        return client.with_access(self._models.all, key, url)
 
     async def run(self, client: Client, options: RequestOptions) -> Generation[None]:
         """Call the model and run tools until a response is the last."""
         while True:
             try:
-                async with time_limit(options.get("step_timeout"), "step_timeout", self.waits):
-                    response = await client.complete(
-                        self.request, retries=options.get("retries"), waits=self.waits
-                    )
+                step_timeout = options.get("step_timeout")
+                call = client.complete(
+                    self.request, retries=options.get("retries"), waits=self.waits
+                )
+                response = await (
+                    call if step_timeout is None else self._in_time(call, step_timeout)
+                )
             except CorralError as error:
                 if not self.fall_back(error):
                     raise
                 continue
             if not await self.add_response(response):
                 return self.generation
+
+    async def _in_time(self, call: Awaitable[Response], step_timeout: float) -> Response:
+        async with time_limit(step_timeout, "step_timeout", self.waits):
+            return await call
 
     def fall_back(self, error: CorralError) -> bool:
         """Continue with the next model, if there is one and the error is one of availability."""

@@ -53,6 +53,7 @@ from corral.errors import ConfigError, CorralError
 from corral.inference.middleware import Middleware, around_complete, around_stream
 from corral.inference.retry import with_retries
 from corral.inference.transport import (
+    ModelAccess,
     PendingResponse,
     ResponseReader,
     encode,
@@ -64,7 +65,7 @@ from corral.model_types import Request, Response, StreamEvent
 from corral.models import registry
 from corral.models.spec import Provider
 from corral.system import catalogue_overrides
-from corral.system.api_keys import Access, access, has_key
+from corral.system.api_keys import access, access_variables, has_key, variable_values
 from corral.system.environment import variables
 from corral.system.http.client import Http
 
@@ -107,6 +108,7 @@ class Client:
         }
         self._resolved_models: dict[str, tuple[Provider, str]] = {}
         """Models that were used: their provider, and the vendor's name for them."""
+        self._accesses: dict[str, ModelAccess] = {}
         self._middleware = tuple(middleware)
         self._retries = retries
         self._environ = environ
@@ -147,6 +149,7 @@ class Client:
             return self
         vendors = sorted({self._find(model)[0].name for model in models})
         copied = copy(self)
+        copied._accesses = {}
         copied._keys = {**self._keys, **self._by_vendor("api_key", api_key, vendors)}
         copied._base_urls = {**self._base_urls, **self._by_vendor("base_url", base_url, vendors)}
         return copied
@@ -175,7 +178,14 @@ class Client:
     def check(self, model: str) -> str:
         """The base URL at which this model is called. Raises if it cannot be called: unknown vendor
         or missing key."""
-        return self._access(model)[0].base_url
+        return self._access(model).access.base_url
+
+    def check_all(self, models: tuple[str, ...]) -> None:
+        """Raise if one of these models cannot be called. A call of a single model checks it
+        itself, before anything else."""
+        if len(models) > 1 or self._middleware:
+            for model in models:
+                self._access(model)
 
     async def complete(
         self, request: Request, *, retries: int | None = None, waits: LimitWaits | None = None
@@ -193,18 +203,18 @@ class Client:
         return await around_complete(self._middleware, core)(request)
 
     async def _complete(self, request: Request, retries: int, waits: LimitWaits | None) -> Response:
-        found, name = self._access(request.model)
-        encoded = await encode(request, found, name, streamed=False)
+        model = self._access(request.model)
+        encoded = await encode(request, model, streamed=False)
 
         async def once() -> Response:
-            sent = await send(self._http, encoded, found, request, name)
+            sent = await send(self._http, encoded, model, request)
             return await read_response(sent, request.model)
 
-        return await with_retries(once, retries, waits=_call_waits(waits, found, name))
+        return await with_retries(once, retries, waits=_call_waits(waits, model))
 
     def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
         """The waits of a call with this request."""
-        return None if waits is None else _call_waits(waits, *self._access(request.model))
+        return None if waits is None else _call_waits(waits, self._access(request.model))
 
     def stream(
         self,
@@ -232,11 +242,20 @@ class Client:
         mistake."""
         return name if name in self._extra_providers else registry.find_provider(name).name
 
-    def _access(self, model: str) -> tuple[Access, str]:
-        known = self._resolved_models.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-        provider, name = known or self._find(model)
+    def _access(self, model: str) -> ModelAccess:
+        known = self._accesses.get(model) if isinstance(model, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        if known is not None:
+            names = known.variables
+            if not names or known.values == variable_values(names, self._environ):
+                return known
+        provider, name = self._resolved_models.get(model) or self._find(model)
         key, url = self._keys.get(provider.name), self._base_urls.get(provider.name)
-        return access(provider, self._environ, key=key, base_url=url), name
+        names = access_variables(provider, key=key, base_url=url)
+        values = variable_values(names, self._environ)
+        found = access(provider, self._environ, key=key, base_url=url)
+        catalogue = catalogue_overrides.catalogue()
+        known = self._accesses[model] = ModelAccess(found, name, catalogue, names, values)
+        return known
 
     def _find(self, model: str) -> tuple[Provider, str]:
         prefix, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -249,9 +268,9 @@ class Client:
 
     async def send_streaming(self, request: Request) -> PendingResponse:
         """Send a request whose response is streamed."""
-        found, name = self._access(request.model)
-        encoded = await encode(request, found, name, streamed=True)
-        return await send(self._http, encoded, found, request, name)
+        model = self._access(request.model)
+        encoded = await encode(request, model, streamed=True)
+        return await send(self._http, encoded, model, request)
 
 
 class _RetriedEvents:
@@ -392,12 +411,13 @@ class ResponseStream:
         self._source.close()
 
 
-def _call_waits(waits: LimitWaits | None, found: Access, name: str) -> CallWaits | None:
+def _call_waits(waits: LimitWaits | None, model: ModelAccess) -> CallWaits | None:
     if waits is None:
         return None
     from corral.system.rate_limits import credential_id
 
-    return waits.call(credential_id(urlsplit(found.base_url).netloc, found.key or "", name))
+    found = model.access
+    return waits.call(credential_id(urlsplit(found.base_url).netloc, found.key or "", model.name))
 
 
 _clients: weakref.WeakKeyDictionary[

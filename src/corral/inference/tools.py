@@ -71,6 +71,9 @@ class Toolbox:
         return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
 
 
+NO_TOOLS = Toolbox(())
+
+
 def spec_of(tool: ToolDescription) -> ToolSpec:
     """The spec of a tool. ``additionalProperties: false`` is removed: the arguments are checked
     here, and not every vendor supports it."""

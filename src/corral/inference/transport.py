@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
+from corral.models.catalogue import Catalogue
 from corral.models.spec import Encoded, Failure, Provider, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
-from corral.system import catalogue_overrides, clock
+from corral.system import clock
 from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
@@ -25,6 +27,7 @@ class PendingResponse(msgspec.Struct, frozen=True):
     answer: HttpResponse
     parts: ResponseBuilder
     provider: Provider
+    model: ModelAccess
     key: str | None = None
 
     def __repr__(self) -> str:
@@ -41,22 +44,39 @@ def attach_provider(error: CorralError, provider: Provider, key: str | None) -> 
     return error
 
 
-async def encode(request: Request, found: Access, name: str, *, streamed: bool) -> Encoded:
+class ModelAccess(NamedTuple):
+    """How a model is called, for these values of the environment."""
+
+    access: Access
+    name: str
+    """The vendor's name of the model."""
+    catalogue: Catalogue
+    variables: tuple[str, ...]
+    values: tuple[str | None, ...]
+
+
+async def encode(request: Request, model: ModelAccess, *, streamed: bool) -> Encoded:
     """The request in the vendor's format. Raises for an invalid request, before anything is
     sent."""
     messages = await load_media(request.messages)
-    if not any(message.role not in ("system", "developer") for message in messages):
+    for message in messages:
+        if message.role not in ("system", "developer"):
+            break
+    else:
         raise ConfigError("there is no prompt: pass a prompt or messages")
-    encoded_request = replace(request, model=name, messages=messages)
-    return found.provider.wire.encode(encoded_request, found.provider, streamed)
+    provider = model.access.provider
+    request = replace(request, model=model.name, messages=messages)
+    return provider.wire.encode(request, provider, streamed)
 
 
 async def send(
-    http: Http, encoded: Encoded, found: Access, request: Request, name: str
+    http: Http, encoded: Encoded, model: ModelAccess, request: Request
 ) -> PendingResponse:
     """Send the request. Raises the error of a response whose status is not a success."""
+    found, name = model.access, model.name
     provider = found.provider
-    found = await with_token(found, _tokens)
+    if provider.credentials is not None:
+        found = await with_token(found, _tokens)
     path = encoded.path
     for extra, value in found.extras.items():
         path = path.replace(f"{{{extra}}}", value)
@@ -64,18 +84,21 @@ async def send(
         body = msgspec.json.encode(encoded.body)
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
-    sent_along = {**found.headers, **encoded.headers}
+    headers = found.headers
+    if encoded.headers:
+        headers.update(encoded.headers)
     try:
-        answer = await http.post(found.base_url + path, body, sent_along)
+        answer = await http.post(found.base_url + path, body, headers)
     except CorralError as error:
         attach_provider(error, provider, found.key)
         raise
     if not answer.is_success:
         raise attach_provider(await _read_error(answer, provider, name), provider, found.key)
-    used = [call.id for message in request.messages for call in message.tool_calls]
+    used = (call.id for message in request.messages for call in message.tool_calls)
     parts = ResponseBuilder(provider.name, name, used)
-    parts.warnings += encoded.warnings
-    return PendingResponse(answer, parts, provider, found.key)
+    if encoded.warnings:
+        parts.warnings += encoded.warnings
+    return PendingResponse(answer, parts, provider, model, found.key)
 
 
 _tokens: TokenCache = {}
@@ -202,7 +225,7 @@ def _build_response(sent: PendingResponse, model: str, raw: Json = None) -> Resp
     return replace(
         response,
         usage=usage,
-        cost=catalogue_overrides.catalogue().cost(model, usage, response.model),
+        cost=sent.model.catalogue.cost(model, usage, response.model),
         rate_limit=_rate_limit(sent.provider.wire.rate_limit_headers, sent.answer),
         raw=raw,
     )
@@ -222,11 +245,11 @@ def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> No
 
 
 def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | None:
+    if not names or not answer.headers.has_any(tuple(names.values())):
+        return None
     values_by_field = {
         field: answer.headers[name] for field, name in names.items() if name in answer.headers
     }
-    if not values_by_field:
-        return None
     values: dict[str, str | int] = {}
     for field, value in values_by_field.items():
         if field.endswith("_reset"):

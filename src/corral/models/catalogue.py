@@ -122,23 +122,18 @@ class Catalogue:
         unknown if a price or a count is missing.
         """
         entry = self._billed_entry(model_id, answered_by)
-        read, written = usage.cache_read or 0, usage.cache_write or 0
-        if entry is None or usage.coverage != "complete":
+        used, output = usage.input, usage.output
+        if entry is None or usage.coverage != "complete" or used is None or output is None:
             return Cost()
-        if usage.input is None or usage.output is None or usage.input < read + written:
-            return Cost()
-        prices = entry.prices_for(usage.input)
+        prices = entry.prices_for(used) if entry.tiers else entry.prices
         if prices is None:
             return Cost()
-        if (read and prices.cache_read is None) or (written and prices.cache_write is None):
+        millions: float | None = used * prices.input
+        if usage.cache_read or usage.cache_write:
+            millions = _input_cost(prices, used, usage.cache_read or 0, usage.cache_write or 0)
+        if millions is None:
             return Cost()
-        millions = (
-            (usage.input - read - written) * prices.input
-            + read * (prices.cache_read or 0)
-            + written * (prices.cache_write or 0)
-            + usage.output * prices.output
-        )
-        return Cost(usd=millions / 1_000_000, source="computed")
+        return Cost(usd=(millions + output * prices.output) / 1_000_000, source="computed")
 
     def merged(self, table: Mapping[str, object], source: str = "models.toml") -> Catalogue:
         """A catalogue with the user's entries added, field by field; prices replace all prices.
@@ -163,11 +158,12 @@ class Catalogue:
     def _billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
         """``_find_billed_entry``, cached: it takes as long as reading the response."""
         asked = model_id, answered_by
-        if asked not in self._billed_cache:
-            if len(self._billed_cache) >= MAX_CACHED:
-                self._billed_cache.clear()
-            self._billed_cache[asked] = self._find_billed_entry(model_id, answered_by)
-        return self._billed_cache[asked]
+        cache = self._billed_cache
+        if asked not in cache:
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            cache[asked] = self._find_billed_entry(model_id, answered_by)
+        return cache[asked]
 
     def _find_billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
         asked = self.lookup(model_id)
@@ -225,6 +221,17 @@ def _refuse_infinite(value: object, where: str, path: str) -> None:
     elif is_list(value):
         for number, inner in enumerate(value):
             _refuse_infinite(inner, where, f"{path}[{number}]")
+
+
+def _input_cost(prices: Prices, used: int, read: int, written: int) -> float | None:
+    """Of ``used`` tokens, of which some were read from and written to a cache; None if a price is
+    missing."""
+    if used < read + written:
+        return None
+    if (read and prices.cache_read is None) or (written and prices.cache_write is None):
+        return None
+    cached = read * (prices.cache_read or 0) + written * (prices.cache_write or 0)
+    return (used - read - written) * prices.input + cached
 
 
 @cache

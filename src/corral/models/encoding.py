@@ -24,11 +24,18 @@ def instructions(request: Request) -> list[str]:
 
 def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
     """Every tool call by its id; a tool result has only the id."""
-    return {call.id: call for message in messages for call in message.tool_calls}
+    return {
+        call.id: call
+        for message in messages
+        if not message.is_only_text
+        for call in message.tool_calls
+    }
 
 
 def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:
     """The provider options that are merged into the body, and the headers among them."""
+    if not request.provider_options:
+        return {}, {}
     options = dict(request.provider_options.get(provider.name, {}))
     headers = options.pop("headers", None) or {}
     if not isinstance(headers, Mapping):
@@ -38,6 +45,8 @@ def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, di
 
 def deep_merge(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
     """Both merged: objects are merged recursively, anything else is replaced by ``more``."""
+    if not more:
+        return body
     result = dict(body)
     for name, value in more.items():
         before = result.get(name)

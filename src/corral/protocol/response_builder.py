@@ -61,7 +61,9 @@ class ResponseBuilder:
         self.warnings: list[str] = []
         self.events: list[StreamEvent] = []
         """Events that ``take_events`` has not returned yet."""
-        self._used_ids = set(used)
+        self._used = used
+        self._used_ids: set[str] | None = None
+        """Made of ``used`` for the first call: most responses have none."""
         self._parts: list[_OpenPart | Part] = []
         self._open: _OpenPart | None = None
         """The text or thinking that is still open."""
@@ -190,20 +192,23 @@ class ResponseBuilder:
                 f"the response of {self.provider} ended before it was complete",
                 hint="The connection was closed, or a proxy timed out: try again.",
             )
-        self.start()
-        self.end_part()
-        for key in list(self._calls):
-            self.end_call(key)
-        parts = tuple(_finish_part(part) for part in self._parts)
+        if not self._started:
+            self.start()
+        if self._open is not None:
+            self.end_part()
+        if self._calls:
+            for key in list(self._calls):
+                self.end_call(key)
+        message = Message("assistant", tuple(map(_finish_part, self._parts)), self.provider)
         finish = self.finish
         # In a truncated or filtered response a call may be incomplete: keep these reasons.
-        if finish.reason in ("stop", "other") and any(isinstance(p, ToolCall) for p in parts):
+        if finish.reason in ("stop", "other") and message.tool_calls:
             finish = FinishReason("tool_calls", finish.raw)
         return Response(
             id=self.id,
             model=self.model,
             provider=self.provider,
-            message=Message("assistant", parts, self.provider),
+            message=message,
             finish_reason=finish,
             usage=self.usage,
             warnings=tuple(self.warnings),
@@ -212,7 +217,8 @@ class ResponseBuilder:
     def _open_part(self, kind: str) -> _OpenPart:
         if not self._started:
             self.start()
-        self.end_part()
+        if self._open is not None:
+            self.end_part()
         part = self._open = _OpenPart(kind, len(self._parts))
         self._parts.append(part)
         return part
@@ -222,6 +228,8 @@ class ResponseBuilder:
         none, some restart counting in every response."""
         if not self._started:
             self.start()
+        if self._used_ids is None:
+            self._used_ids = set(self._used)
         number = len(self._used_ids)
         unique = id or f"call_{number}"
         while unique in self._used_ids:

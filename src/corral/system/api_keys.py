@@ -62,6 +62,24 @@ def keys_that_are_set() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if os.environ.get(name)))
 
 
+def access_variables(
+    provider: Provider, *, key: str | None, base_url: str | None
+) -> tuple[str, ...]:
+    """The variables of the environment on which the result of ``access`` depends."""
+    return (
+        *provider.extra_env.values(),
+        *(() if base_url else provider.base_url_env),
+        *(() if key else provider.key_env),
+    )
+
+
+def variable_values(
+    names: tuple[str, ...], environ: Mapping[str, str] | None
+) -> tuple[str | None, ...]:
+    """The values of these variables now."""
+    return tuple(map((os.environ if environ is None else environ).get, names)) if names else ()
+
+
 def access(
     provider: Provider,
     environ: Mapping[str, str] | None = None,

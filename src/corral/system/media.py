@@ -43,9 +43,10 @@ DEFAULT_TYPES = {Image: "image/png", Audio: "audio/wav", Document: "application/
 async def load_media(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the messages with file contents instead of paths. Raises ``MediaInvalid``."""
     given = tuple(messages)
-    if not any(_needs_loading(part) for message in given for part in message.content):
-        return given
-    return await in_thread(_load, given)
+    for message in given:
+        if not message.is_only_text and any(map(_needs_loading, message.content)):
+            return await in_thread(_load, given)
+    return given
 
 
 def _needs_loading(part: object) -> bool:

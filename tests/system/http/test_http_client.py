@@ -89,6 +89,33 @@ async def test_one_request_with_its_length_is_sent() -> None:
     )
 
 
+async def test_requests_that_differ_in_one_header_or_in_the_credentials_of_the_url() -> None:
+    seen: list[str] = []
+
+    async def talk(line: RawConnection) -> None:
+        while request := await line.request():
+            seen.append(request.decode())
+            await line.send(plain())
+
+    async with raw_server(talk) as server, Http() as http:
+        signed_in = server.url.replace("//", "//ada:secret@")
+        for url, headers, body in (
+            (server.url, {"X-Key": "a"}, b"1"),
+            (server.url, {"X-Key": "a"}, b"12345"),
+            (server.url, {"X-Key": "b"}, b"1"),
+            (signed_in, {"X-Key": "a"}, b"1"),
+        ):
+            await (await http.post(url, body, headers)).body()
+    assert [("X-Key: a\r\n" in text, "authorization:" in text) for text in seen] == [
+        (True, False),
+        (True, False),
+        (False, False),
+        (True, True),
+    ]
+    assert [text.count("content-length: ") for text in seen] == [1, 1, 1, 1]
+    assert [text.endswith("content-length: 5\r\n\r\n12345") for text in seen][1]
+
+
 @pytest.mark.parametrize(
     ("answer", "body"),
     [

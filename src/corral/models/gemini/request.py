@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import lru_cache
 from urllib.parse import quote
 
 from corral.messages import (
@@ -29,7 +30,7 @@ from corral.models.encoding import (
 )
 from corral.models.gemini.schema import to_gemini_schema
 from corral.models.spec import Encoded, Provider
-from corral.values import Json, JsonObject, as_object
+from corral.values import Json, JsonObject
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 """Thinking tokens by effort, from the vendor's own compatibility table."""
@@ -62,14 +63,19 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     if request.metadata:
         warnings.append("metadata is left out: Gemini does not support it")
     options, headers = vendor_options(request, provider)
-    method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-    name = request.model if "/" in request.model else f"models/{request.model}"
     return Encoded(
-        path=f"{provider.traits.model_path}{quote(name, safe='/@')}:{method}",
+        path=_path(provider.traits.model_path, request.model, streamed),
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+@lru_cache(100)
+def _path(start: str, model: str, streamed: bool) -> str:
+    method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
+    name = model if "/" in model else f"models/{model}"
+    return f"{start}{quote(name, safe='/@')}:{method}"
 
 
 def _choice(choice: str | ToolNamed) -> JsonObject:
@@ -79,13 +85,15 @@ def _choice(choice: str | ToolNamed) -> JsonObject:
 
 
 def _config(request: Request, warnings: list[str]) -> JsonObject:
-    given: JsonObject = {
-        "temperature": request.temperature,
-        "topP": request.top_p,
-        "maxOutputTokens": request.max_tokens,
-        "stopSequences": list(request.stop) or None,
-    }
-    config: JsonObject = {name: value for name, value in given.items() if value is not None}
+    config: JsonObject = {}
+    if request.temperature is not None:
+        config["temperature"] = request.temperature
+    if request.top_p is not None:
+        config["topP"] = request.top_p
+    if request.max_tokens is not None:
+        config["maxOutputTokens"] = request.max_tokens
+    if request.stop:
+        config["stopSequences"] = list(request.stop)
     form = request.response_format
     if form is not None and form.type != "text":
         config["responseMimeType"] = "application/json"
@@ -123,21 +131,25 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
         if message.provider not in (None, provider.name)
         for call in message.tool_calls
     }
-    found = _VERSION.search(request.model)
-    signed = found is not None and float(found[1]) >= 3
+    signed = bool(names) and _signs_calls(request.model)
     contents: list[Json] = []
+    last_role, last_parts = "", list[Json]()
     for message in request.messages:
         if message.role in ("system", "developer"):
             continue
         role = "model" if message.role == "assistant" else "user"
         parts = _encode_message(message, provider, names, foreign_calls, signed)
-        last = as_object(contents[-1]) if contents else {}
-        shared = last.get("parts")
-        if isinstance(shared, list) and last.get("role") == role:
-            shared.extend(parts)
+        if contents and role == last_role:
+            last_parts.extend(parts)
         elif parts:
+            last_role, last_parts = role, parts
             contents.append({"role": role, "parts": parts})
     return contents
+
+
+def _signs_calls(model: str) -> bool:
+    found = _VERSION.search(model)
+    return found is not None and float(found[1]) >= 3
 
 
 def _encode_message(

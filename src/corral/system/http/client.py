@@ -11,6 +11,7 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from corral.errors import StreamBroken
 from corral.system.http.connect import connect
@@ -44,6 +45,7 @@ class Http:
         self._read_timeout = read_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._targets: dict[str, Target] = {}
+        self._post_heads: dict[tuple[object, ...], bytes] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -80,8 +82,8 @@ class Http:
         """Send a POST request. Return the response; its body is not read yet. Raises
         ``NetworkFailed``, ``IdleTimeout`` and ``ConfigError``."""
         target = self._target(url)
-        sent = {"Content-Type": "application/json", **headers}
-        return await self._send(target, encode_head("POST", target, sent, len(body)), body)
+        head = self._post_head(url, headers) + b"content-length: %d\r\n\r\n" % len(body)
+        return await self._send(target, head, body)
 
     async def get(self, url: str, headers: Mapping[str, str]) -> HttpResponse:
         """Send a GET request, like ``post``."""
@@ -99,12 +101,25 @@ class Http:
 
     async def _send(self, target: Target, head: bytes, body: bytes) -> HttpResponse:
         origin = target.origin
-        connection = await self._connection(origin)
+        connection = self._idle_connection(origin) or await self._new_connection(origin)
         connection.send_request(head, body)
         await connection.wait_for_head()
         response = HttpResponse(connection, origin, self._return)
         _log.debug("request to %s: status %s", origin.authority, response.status)
         return response
+
+    def _post_head(self, url: str, headers: Mapping[str, str]) -> bytes:
+        """The head of a request up to its length. Most requests differ only in their bodies, so
+        it is cached."""
+        key = (url, *headers.items())
+        start = self._post_heads.get(key)
+        if start is None:
+            sent = {"Content-Type": "application/json", **headers}
+            start = encode_head("POST", self._target(url), sent)[:-2]
+            if len(self._post_heads) >= ADDRESSES:
+                self._post_heads.clear()
+            self._post_heads[key] = start
+        return start
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)
@@ -115,21 +130,27 @@ class Http:
             self._targets[url] = target
         return target
 
-    async def _connection(self, origin: Origin) -> Connection:
+    def _idle_connection(self, origin: Origin) -> Connection | None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._reset()  # connections of another loop cannot be used
             self._loop = loop
             self._buffer = memoryview(bytearray(READ))
-        while True:
-            idle = self._idle.get(origin)
-            while idle:
-                connection = idle.pop()
-                if connection.is_open():
-                    return connection
-            if len(self._open) + self._connecting < CONNECTIONS:
-                return await self._connect(origin, loop)
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_open():
+                return connection
+        return None
+
+    async def _new_connection(self, origin: Origin) -> Connection:
+        """A new connection. At the limit, the next one that is free."""
+        loop = asyncio.get_running_loop()
+        while len(self._open) + self._connecting >= CONNECTIONS:
             await self._wait_for_room(loop)
+            if (connection := self._idle_connection(origin)) is not None:
+                return connection
+        return await self._connect(origin, loop)
 
     async def _connect(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
         def make_connection() -> Connection:
@@ -199,6 +220,11 @@ class Http:
             self._sweeping = self._loop.call_later(IDLE / 2, self._sweep)
 
 
+@lru_cache
+def _wire_names(names: tuple[str, ...]) -> frozenset[bytes]:
+    return frozenset(name.lower().encode("latin-1") for name in names)
+
+
 class Headers(Mapping[str, str]):
     """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
     with a comma."""
@@ -210,6 +236,10 @@ class Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._fields[name.lower().encode("latin-1")].decode("latin-1")
+
+    def has_any(self, names: tuple[str, ...]) -> bool:
+        """Whether one of these is there."""
+        return not _wire_names(names).isdisjoint(self._fields)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower().encode("latin-1") in self._fields
@@ -227,6 +257,7 @@ class HttpResponse:
     __slots__ = (
         "_connection",
         "_decompressor",
+        "_fields",
         "_is_complete",
         "_origin",
         "_return",
@@ -246,6 +277,7 @@ class HttpResponse:
         self._is_complete = False
         self.status = connection.status
         fields = connection.fields
+        self._fields = fields
         self.headers = Headers(fields)
         self._decompressor = self._unpacking(fields[_ENCODING]) if _ENCODING in fields else None
 
@@ -255,7 +287,8 @@ class HttpResponse:
 
     @property
     def media_type(self) -> str:
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        given = self._fields.get(b"content-type", b"")
+        return given.partition(b";")[0].strip().lower().decode("latin-1")
 
     async def chunk(self) -> bytes:
         """Return what has arrived, at least one byte; empty at the end. Raises ``StreamBroken`` and
@@ -293,7 +326,13 @@ class HttpResponse:
 
     async def body(self) -> bytes:
         """Return the complete body. Raises ``StreamBroken`` if it is too large or cut short."""
-        data = await self.head(LARGEST_ANSWER + 1)
+        connection = self._connection
+        if connection is not None and connection.ended and self._decompressor is None:
+            data = connection.take_unread()
+            self._connection = None
+            self._return(connection, self._origin)
+        else:
+            data = await self.head(LARGEST_ANSWER + 1)
         if len(data) > LARGEST_ANSWER:
             raise StreamBroken(
                 f"the response of {self._origin.authority} is larger than {LARGEST_ANSWER:,} bytes",

@@ -161,6 +161,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._fault is not None:
                 raise self._fault
             await self._wait()
+        return self.take_unread()
+
+    def take_unread(self) -> bytes:
+        """Return what has arrived, which may be nothing."""
+        pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._buffered = 0
