@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import tomllib
 import typing
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_a_name_whose_module_cannot_be_loaded_without_descriptors_is_an_error_of
 ) -> None:
     (tmp_path / "no_descriptor.py").write_text("raise OSError(24, 'Too many open files')")
     (tmp_path / "other_defect.py").write_text("raise OSError(2, 'No such file')")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for module in ("no_descriptor", "other_defect"):
         monkeypatch.setitem(vars(corral)["_HOME"], module, module)
     with pytest.raises(ProcessFailed, match="ulimit -n"):
