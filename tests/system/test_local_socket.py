@@ -61,6 +61,13 @@ def test_a_server_without_free_descriptors_is_an_error_and_opens_nothing(path: s
     server.close()
 
 
+def test_a_closed_server_has_closed_its_descriptors(path: str) -> None:
+    before = open_descriptors()
+    for _ in range(50):
+        LocalServer(path, bytes.upper).close()
+        assert open_descriptors() == before
+
+
 def test_the_user_at_the_other_end_is_known(path: str) -> None:
     here, there = socket.socketpair()
     with here, there:

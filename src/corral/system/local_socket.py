@@ -22,6 +22,8 @@ from corral.system import threads
 
 TIMEOUT = 2.0
 """Seconds that a connection may take to send its request, or to read the answer."""
+PATIENCE = 0.5
+"""Seconds that ``close`` waits for the thread."""
 LONGEST_REQUEST = 1 << 20
 """Bytes of one request."""
 LONGEST_PATH = 100
@@ -67,18 +69,22 @@ class LocalServer:
             self._close_sockets()
             raise
         try:
-            threads.start(threading.Thread(target=self._serve, name="corral-live", daemon=True))
+            self._thread = threading.Thread(target=self._serve, name="corral-live", daemon=True)
+            threads.start(self._thread)
         except BaseException:
             self._selector.close()
             self._close_sockets()
             raise
 
     def close(self) -> None:
-        """Remove the socket and end the thread. Requests that are not answered yet are not."""
+        """Remove the socket and end the thread, which closes its descriptors. Requests that are not
+        answered yet are not. Waits for the thread, but not long for one that is busy."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
         with contextlib.suppress(OSError):
             self._wake.send(b"!")
+        if self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE)
 
     def _close_sockets(self) -> None:
         for each in (self._listener, self._wake, self._woken):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import signal
 
 import pytest
+from support.descriptors import free_descriptors
 from support.durable_processes import DurableProcesses, is_alive, wait_until
 
 from corral.durable import service
@@ -17,6 +20,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
+from corral.system import fs, platform
 
 
 def pipeline(
@@ -267,6 +271,50 @@ def test_the_end_of_a_run_without_free_descriptors_is_no_error_and_its_host_find
     files.gate.mkdir()
     client.close("r", cancel=True)
     assert files.end.is_dir()
+
+
+def ended_without_a_host() -> HostFiles:
+    """The files of a run whose host could not be started."""
+    files = HostFiles.for_run("r")
+    files.job("j").mkdir(parents=True)
+    files.open()
+    for each in (files.gate, files.lock, files.run, files.job("j") / "job.json"):
+        each.touch()
+    return files
+
+
+def test_the_files_of_a_host_that_never_started_are_removed_without_free_descriptors() -> None:
+    files = ended_without_a_host()
+    with free_descriptors(0):
+        client.close("r", cancel=True)
+    assert list(files.folder.parent.iterdir()) == []
+
+
+def test_files_that_cannot_be_removed_at_the_end_of_a_run_are_removed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = ended_without_a_host()
+    later: list[object] = []
+    monkeypatch.setattr(atexit, "register", later.append)
+    # As if the hard limit forbade more.
+    monkeypatch.setattr(platform, "extra_descriptors", contextlib.nullcontext)
+    with free_descriptors(0):
+        client.close("r")
+    assert files.folder.exists()
+    assert later == [client.remove_trash]
+    with fs.exclusive_lock(files.lock):  # a host runs
+        client.remove_trash()
+    with fs.exclusive_lock(files.gate):  # a job is being submitted
+        client.remove_trash()
+    assert files.folder.exists()
+    client.remove_trash()
+    assert list(files.folder.parent.iterdir()) == []
+
+
+def test_the_files_of_a_run_that_has_not_ended_stay() -> None:
+    files = ended_without_a_host()
+    client.remove_trash()
+    assert files.run.exists()
 
 
 def test_a_directory_whose_removal_was_interrupted_is_removed_later() -> None:

@@ -21,6 +21,7 @@ its jobs is isolated in its own host, so that only the guilty one can kill its h
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import hashlib
 import os
@@ -33,7 +34,7 @@ import msgspec
 from corral.durable.payloads import RunConfig, RunInput
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import fs, paths
+from corral.system import fs, paths, platform
 from corral.system.process import daemon
 from corral.values import slug
 
@@ -153,7 +154,7 @@ class HostFiles:
                     self.job(name) / "job.json", msgspec.json.encode(job), sync=True
                 )
             if not fs.is_locked(self.lock):
-                remove_trash()
+                remove_trash(spared=self.home)
                 self._isolate_started_jobs()
             files = self.for_job(name)
             files.open()
@@ -298,7 +299,20 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     """The run has ended: its host exits and removes its files. Blocking. A machine without
     descriptors or disk space is no error here: the result of the run is known."""
     files = HostFiles.for_run(run_id)
-    hosts: list[HostFiles] = []
+    with contextlib.suppress(OSError):
+        _close(files, cancel=cancel)
+        return
+    with contextlib.suppress(OSError, ImportError), platform.extra_descriptors():
+        _close(files, cancel=cancel)
+        return
+    # A host looks for this once per second. If no host runs, this process removes the files when it
+    # ends, and has closed its own; or the next one does.
+    with contextlib.suppress(OSError):
+        files.end.mkdir(exist_ok=True)
+        atexit.register(remove_trash)
+
+
+def _close(files: HostFiles, *, cancel: bool) -> None:
     try:
         with fs.exclusive_lock(files.gate):
             hosts = files.all_hosts()
@@ -308,19 +322,28 @@ def close(run_id: str, *, cancel: bool = False) -> None:
             files.end.mkdir(exist_ok=True)
             if not fs.is_locked(files.lock):
                 files.remove()
-    except OSError:
-        # A host looks for this once per second.
-        with contextlib.suppress(OSError):
-            files.end.mkdir(exist_ok=True)
+    except FileNotFoundError:  # it has no host
+        return
     for each in hosts:
         daemon.wake_fifo(each.fifo)
 
 
-def remove_trash() -> None:
-    """Remove directories of hosts that were renamed to be removed, and whose process was killed or
-    had no free descriptors. Blocking."""
-    for folder in (paths.home() / "hosts").glob(".*"):
-        remove_tree(folder)
+def remove_trash(spared: Path | None = None) -> None:
+    """Remove directories of hosts that were renamed to be removed, and those of runs that have
+    ended and have no host, if their process was killed or had no free descriptors. ``spared``: the
+    one whose gate the caller holds. Blocking."""
+    for folder in (paths.home() / "hosts").glob("*"):
+        if folder.name.startswith("."):
+            remove_tree(folder)
+        elif folder != spared and (folder / "end").exists():
+            with contextlib.suppress(OSError):  # another process holds the gate
+                gate = fs.lock_file(folder / "gate")
+                try:
+                    files = HostFiles(folder)
+                    if files.end.exists() and not fs.is_locked(files.lock):
+                        files.remove()
+                finally:
+                    os.close(gate)
 
 
 def remove_tree(folder: Path) -> None:
