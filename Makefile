@@ -85,18 +85,20 @@ agents: .venv/ready
 	else echo "npm not found: the real agents are left out"; fi
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+# The lock files are complete. With dependencies, pip would look for newer versions of a package with
+# extras (psycopg[binary]) and refuse them, because they have no hash.
 PIP_INSTALL = -m pip install -q --disable-pip-version-check
 
 .cache/runtime/ready: requirements/runtime.txt
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv --clear .cache/runtime
-	$(RUNTIME) $(PIP_INSTALL) --require-hashes -r requirements/runtime.txt
+	$(RUNTIME) $(PIP_INSTALL) --require-hashes --no-deps -r requirements/runtime.txt
 	@touch $@
 
 .venv/ready: requirements/dev.txt pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(BIN)/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/dev.txt
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 

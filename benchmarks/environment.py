@@ -247,8 +247,9 @@ def _python_peer(name: str, folder: Path) -> bool:
         return False
     progress(f"installing {name}\n")
     _do([sys.executable, "-m", "venv", "--clear", folder])
-    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes"]
-    _do([folder / "bin" / "python", *pip, "-r", _lock(name)])
+    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    only = ["--require-hashes", "--no-deps", "-r", _lock(name)]  # a lock file is complete
+    _do([folder / "bin" / "python", *pip, *only])
     shutil.copyfile(_lock(name), folder / "ready")
     return True
 
