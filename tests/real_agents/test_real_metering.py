@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import pytest
 from support.files import files_containing
+from support.process_memory import memory_has
 from support.processes import processes_using
 from support.real_agents import KEY, USAGE, RealAgent, for_agents
 
@@ -27,7 +26,7 @@ def holders_of_key(folder: Path, *, memory: bool) -> list[str]:
     for pid, command in processes_using(folder).items():
         names = ["environ", "cmdline"]
         found += [f"{command}: {n}" for n in names if KEY in _read(Path(f"/proc/{pid}/{n}"))]
-        if memory and _memory_has(pid, KEY.encode()):
+        if memory and memory_has(pid, KEY.encode()):
             found.append(f"{command}: memory")
     return found
 
@@ -37,31 +36,6 @@ def _read(path: Path) -> str:
         return path.read_text("latin-1")
     except OSError:
         return ""
-
-
-def _memory_has(pid: int, needle: bytes) -> bool:
-    try:
-        regions = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        with open(f"/proc/{pid}/mem", "rb", 0) as memory:
-            return any(_region_has(memory.fileno(), region, needle) for region in regions)
-    except OSError:
-        return False
-
-
-def _region_has(memory: int, region: str, needle: bytes) -> bool:
-    found = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", region)
-    if found is None:
-        return False
-    start, end = int(found[1], 16), int(found[2], 16)
-    try:
-        while start < end:
-            data = os.pread(memory, min(end - start, 1 << 24), start)
-            if not data or needle in data:
-                return bool(data)
-            start += len(data)
-    except OSError:
-        pass
-    return False
 
 
 @for_agents(every_day=EVERY_DAY)
@@ -76,8 +50,7 @@ async def test_every_model_call_is_counted_and_the_agent_does_not_have_the_key(
         if not request.tools or request.aside:
             return Turn(text="title", usage=USAGE)
         seen += 1
-        memory = agent.name in ("gemini-cli", "gemini-acp") and seen == 1
-        holders.extend(holders_of_key(workspace, memory=memory))
+        holders.extend(holders_of_key(workspace, memory=seen == 1))
         if seen == 1:
             return Turn(calls=[agent.shell("true")], usage=USAGE)
         return Turn(text="the answer", usage=USAGE)
@@ -86,7 +59,7 @@ async def test_every_model_call_is_counted_and_the_agent_does_not_have_the_key(
     result = result_from_events(events)
     assert result.ok, result.error
     assert holders == []
-    assert files_containing(tmp_path / "corral-home", KEY) == []
+    assert files_containing(tmp_path, KEY) == []
     requests = agent.lane.requests
     assert any(KEY in value for value in requests[0].headers.values())
     calls = [event for event in events if isinstance(event, ModelCall)]
@@ -105,8 +78,18 @@ async def test_every_model_call_is_counted_and_the_agent_does_not_have_the_key(
 
 
 @for_agents("gemini-cli")
-async def test_without_the_meter_the_agent_reports_its_usage(agent: RealAgent) -> None:
-    result = await agent.run([Turn(text="hi", usage=USAGE)], meter=False)
+async def test_without_the_meter_the_agent_has_the_key_and_reports_its_usage(
+    agent: RealAgent, workspace: Path
+) -> None:
+    holders: list[str] = []
+
+    def answer(request: Request) -> Turn:
+        holders.extend(holders_of_key(workspace, memory=True))
+        return Turn(text="hi", usage=USAGE)
+
+    result = await agent.run(answer, meter=False)
+    places = {each.rpartition(": ")[2] for each in holders}
+    assert places == {"environ", "memory"}  # so the search above finds what there is
     assert (result.usage_source, result.meter_reason) == ("reported", "meter is off")
     assert result.usage == agent.record.usage
 
