@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from support.stream_checks import no_deadline
 
 from corral.values import (
     Cost,
+    FileChanged,
     Json,
     Usage,
     as_list,
@@ -17,6 +20,7 @@ from corral.values import (
     as_text,
     as_texts,
     int_or_none,
+    join_files,
     number_or_none,
     slug,
     text_or_none,
@@ -123,3 +127,34 @@ def test_a_slug_has_only_letters_digits_and_hyphens(text: str, name: str) -> Non
 
 def test_allowed_characters_stay_and_dots_at_the_ends_go() -> None:
     assert slug(".hidden file.txt.", limit=30, allowed="._-", fill="_") == "hidden_file.txt"
+
+
+def test_the_sum_of_costs_is_unknown_if_one_is() -> None:
+    one, other = Cost(1.0, "metered"), Cost(0.5, "reported")
+    assert one + one == Cost(2.0, "metered")
+    assert one + other == Cost(1.5, "computed")
+    assert one + Cost() == Cost() + one == Cost()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "joined"),
+    [
+        (("created", 5, 0), ("modified", 2, 3), ("created", 4, 0)),
+        (("created", 5, 0), ("modified", None, None), ("created", None, 0)),
+        (("modified", 1, 1), ("modified", 1, 1), ("modified", None, None)),
+        (("modified", 1, 1), ("deleted", 0, 9), ("deleted", None, None)),
+        (("deleted", 0, 9), ("created", 9, 0), ("modified", None, None)),
+        (("created", 5, 0), ("deleted", 0, 5), None),
+    ],
+)
+def test_a_file_that_two_turns_changed_is_listed_once(
+    earlier: tuple[Literal["created"], int, int],
+    later: tuple[Literal["created"], int, int],
+    joined: tuple[Literal["created"], int, int] | None,
+) -> None:
+    other = FileChanged("/other", "modified", 1, 1)
+    found = join_files(
+        [FileChanged("/a", *earlier, by_tool=True), other], [FileChanged("/a", *later)]
+    )
+    expected = () if joined is None else (FileChanged("/a", *joined, by_tool=True),)
+    assert found == (other, *expected)

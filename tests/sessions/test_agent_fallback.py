@@ -11,16 +11,17 @@ import pytest
 from msgspec.structs import replace
 from support.builtin_agent import BuiltinAgent, model_env, run_command
 from support.model_scripts import sent_json
-from support.scripted_agent import scripted_options
+from support.scripted_acp import agent
+from support.scripted_agent import child_pids, scripted_options
 from support.stream_checks import check_stream
 
 import corral
-from corral import errors
+from corral import errors, pipelines
 from corral.events import Envelope, Error, Event, Init, hand_over_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
 from corral.sessions.fallback import CONTINUE
-from corral.testing import Call, Turn, fail, say
+from corral.testing import Call, Lane, Turn, fail, say
 
 pytest_plugins = ["support.builtin_agent_fixture"]
 
@@ -34,6 +35,7 @@ LIMITED = "raw " + json.dumps(
     }
 )
 OTHER = "gemini:gemini-2.5-pro"
+FIRST_MODEL = "gemini:gemini-2.5-flash"
 
 
 def both(ours: BuiltinAgent, script: list[Turn], **options: object) -> RunKwargs:
@@ -49,6 +51,20 @@ async def events_of(prompt: str, options: RunKwargs, agents: int = 2) -> list[Ev
     async with corral.session("gemini-cli", **options) as session:
         events = [event async for event in session.prompt(prompt)]
     return check_stream(events, agents)
+
+
+def limit_first_model(ours: BuiltinAgent, patch: pytest.MonkeyPatch, *script: Turn) -> Lane:
+    """Set the keys of two models in the environment; the first one has a limit after its first
+    answer. Returns the lane of the second."""
+    half = Turn(text="half of it", calls=[Call("list_directory", {"path": "."})])
+    first = ours.add_lane([half, fail(429, "slow down", retry_after=600, times="forever")])
+    second = ours.add_lane(list(script))
+    env = {**model_env(first, "gemini"), **model_env(second, "openai")}
+    # Limits are shared by all runs of this process with the same key.
+    env.update(dict.fromkeys(("GEMINI_API_KEY", "OPENAI_API_KEY"), f"key-{token_hex(16)}"))
+    for name, value in env.items():
+        patch.setenv(name, value)
+    return second
 
 
 def envelope(event: Event) -> dict[str, object]:
@@ -104,12 +120,62 @@ async def test_collect_gives_the_same_result_and_later_prompts_go_to_the_next_ag
     assert "One." in ours.requests[1].texts
 
 
+async def test_a_process_that_continues_gets_the_later_prompts(workspace: Path) -> None:
+    """A comma separates agents: the program is given by a file."""
+    program = workspace / "agent.sh"
+    program.write_text(f'#!/bin/sh\nexec {agent()} "$@"\n')
+    program.chmod(0o755)
+    options = scripted_options(workspace, on_limit=f"fallback:{program}", policy="all")
+    async with corral.session("gemini-cli", **options) as session:
+        first = await session.run("init\ntext one\n" + LIMITED)
+        processes = child_pids()
+        later = await session.run("text two")
+        assert child_pids() == processes != []
+    assert (first.status, first.agent, later.final_text) == ("success", str(program), "two")
+    assert child_pids() == []
+
+
 async def test_a_session_that_is_not_stored_falls_back_too(ours: BuiltinAgent) -> None:
     options = both(ours, [say("Done.")], keep=False)
     result = await corral.run("gemini-cli", FIRST, **options)
     assert (result.final_text, result.resume_token) == ("Done.", None)
     assert "half of it" in sent_json(ours.requests)
     assert store.all_sessions() == []
+
+
+async def test_a_node_of_a_pipeline_continues_in_another_agent(
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = limit_first_model(ours, monkeypatch, say("All of it."))
+    graph = (
+        "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> a -> exit;"
+        ' a [prompt="Do it", on_limit="fallback:openai:gpt-5"] }'
+    )
+    result = await pipelines.run(graph, model=FIRST_MODEL, cwd=ours.workspace)
+    assert result.status == "success", result
+    assert len(lane.requests) == 1
+    assert "half of it" in sent_json(lane.requests)
+    assert store.all_sessions() == []
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+async def test_a_task_of_a_batch_continues_in_another_agent(
+    durable: bool, ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = limit_first_model(ours, monkeypatch, say("All of it."))
+    file = ours.workspace / "results.jsonl"
+    done = await corral.batch(
+        [{"id": "t"}],
+        "Do {{id}}",
+        model=FIRST_MODEL,
+        cwd=ours.workspace,
+        results=file,
+        durable=durable,
+        on_limit="fallback:openai:gpt-5",
+    )
+    assert done.ok, done
+    assert len(lane.requests) == 1
+    assert "All of it." in file.read_text()
 
 
 async def test_a_typed_answer_comes_from_the_next_agent(ours: BuiltinAgent) -> None:
@@ -238,10 +304,8 @@ async def test_the_command_line_prints_one_stream(
     lane = ours.add_lane([say("All of it.")])
     for name, value in model_env(lane, "openai").items():
         monkeypatch.setenv(name, value)
-    limited = [
-        Turn(text="half of it", calls=[Call("list_directory", {"path": "."})]),
-        fail(429, "slow down", retry_after=600),
-    ]
+    half = Turn(text="half of it", calls=[Call("list_directory", {"path": "."})])
+    limited = [half, fail(429, "slow down", retry_after=600)]
     flags = ["--on-limit", "fallback:openai:gpt-5", *(["--json"] if as_json else [])]
     code, out, reported = await run_command(ours, limited, *flags)
     assert code == 0, reported

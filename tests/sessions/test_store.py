@@ -249,3 +249,19 @@ async def test_the_changes_of_files_are_stored_and_redacted(workspace: Path) -> 
     assert key not in diff
     await corral.run("gemini-cli", script, **scripted_options(workspace, record=False))
     assert store.find("last").diff(1) == ""
+
+
+def test_an_unnamed_transcript_is_read_after_the_stored_one_and_leaves_no_file() -> None:
+    session = made()
+    before = open_descriptors()
+    session.append_events([Init(seq=1)])
+    session.append_unnamed([Text("one", seq=2)])
+    session.append_unnamed([Text("two", seq=3)])
+    assert [event.seq for event in session.events()] == [1, 2, 3]
+    session.append_unnamed([Done("success", seq=4)])
+    assert [event.seq for event in session.events()] == [1, 2, 3, 4]
+    assert [path.name for path in session.folder.glob("events*")] == ["events.ndjson"]
+    session.save()
+    session.close(keep=True)
+    assert [event.seq for event in store.find(session.meta.id).events()] == [1]
+    assert open_descriptors() - before == set()

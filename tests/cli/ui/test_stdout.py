@@ -1,0 +1,22 @@
+"""What a run writes to stdout."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from corral.cli.ui.stdout import AnswerPrinter, Printer, RenderedAnswer
+from corral.events import FALLBACK, HandOver, Init, Text, Vendor
+from corral.nesting import decode_json
+
+
+@pytest.mark.parametrize("printer", [AnswerPrinter(), RenderedAnswer(separated=False)])
+def test_the_text_of_an_agent_that_continues_is_a_message_of_its_own(printer: Printer) -> None:
+    data = HandOver(init=Init(), agent="gemini-cli", status="error")
+    change = Vendor(FALLBACK, decode_json(msgspec.json.encode(data)))
+    own = Vendor(FALLBACK, {"model": "an event of the agent"})
+    written = [
+        printer.text(event) for event in (Text("half"), own, Text(" of it"), change, Text("All"))
+    ]
+    text = "".join(map(str, [*written, printer.end()]))
+    assert text == "half of it\n\nAll\n"
