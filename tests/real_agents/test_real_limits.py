@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Unpack
 
 import pytest
@@ -109,3 +110,29 @@ async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) 
     assert result.error.code == "rate_limit"
     assert result.error.facts["retry_after"] == 1234
     assert isinstance(result.error.facts["resets_at"], float)
+
+
+@for_agents("gemini-cli", every_day=("gemini-cli",))
+async def test_an_agent_is_not_started_for_a_limit_that_takes_too_long(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    starts, program = tmp_path / "starts", tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nexec {agent.program} "$@"\n')
+    program.chmod(0o755)
+    options: RunKwargs = {
+        "program": str(program),
+        "env": {"GEMINI_API_KEY": "key-of-this-test-0123456789"},
+        "model": "gemini-2.5-flash",
+        "retries": 0,
+        "on_limit": "wait",
+        "max_wait": 5.0,
+    }
+    script = [fail(429, "slow down", retry_after=1234, times="forever")]
+    first = await agent.run(script, **options)
+    started = starts.read_text()
+    second = await agent.run(script, **options)
+    assert starts.read_text() == started
+    for result in (first, second):
+        assert result.error is not None
+        assert result.error.code == "rate_limit"
+        assert isinstance(result.error.facts["resets_at"], float)

@@ -11,7 +11,8 @@ process. Nothing runs during the wait. Then:
   could be done twice.
 
 Agents whose calls are not seen share their limit by their credentials: a turn that starts while
-another one waits, waits as well (``hold``).
+another one waits, waits as well (``hold``). If the calls are seen and a limit is known that takes
+too long, the agent is not started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepare import PreparedRun
-from corral.system.rate_limits import CallWaits, LimitState, LimitWaits, credential_id
+from corral.system.http.request import parse_url
+from corral.system.rate_limits import (
+    CallWaits,
+    LimitState,
+    LimitWaits,
+    credential_id,
+    current,
+    exchange,
+    report,
+)
 
 CONTINUE = "A rate limit of the model's service interrupted you. Continue where you were."
 
@@ -35,7 +45,9 @@ class AfterLimit:
     """The waits of one turn."""
 
     def __init__(self, prepared: PreparedRun, waits: LimitWaits) -> None:
-        self._call: CallWaits = waits.call(_credential(prepared))
+        self._credential = _credential(prepared)
+        self._call: CallWaits = waits.call(self._credential)
+        self._prepared = prepared
         # Calls that corral sees or makes wait themselves.
         self._is_unseen = prepared.meter is None and not isinstance(
             prepared.agent.transport, InProcess
@@ -51,15 +63,28 @@ class AfterLimit:
 
     async def hold(self) -> CorralError | None:
         """Wait while another run has met a limit. Returns the error if that takes too long."""
-        if not self._is_unseen:
-            return None
-        state = await self._cancellable(self._call.before())
+        if self._is_unseen:
+            state = await self._cancellable(self._call.before())
+        else:
+            state = await self._cancellable(self._known_limit())
         return None if state is None else state.error()
+
+    async def _known_limit(self) -> LimitState | None:
+        """The limit that the first model call of the agent would meet, if it takes too long to
+        wait for: then the agent need not be started. The proxy waits for a shorter one."""
+        await exchange()
+        for credential in _metered_credentials(self._prepared):
+            state = current(credential)
+            if state is not None and not self._call.may_wait(state):
+                return state
+        return None
 
     def take(self, error: CorralError, normalizer: EventNormalizer, *, resumable: bool) -> bool:
         """Whether the turn goes on after this error. ``resumable``: its conversation can be
         continued."""
         state = self._call.state_of(error)
+        if state is not None and self._is_unseen:
+            report(self._credential, state)
         self.resumes = normalizer.worked or normalizer.answered
         if state is None or not self._call.may_wait(state) or (self.resumes and not resumable):
             return False
@@ -102,4 +127,15 @@ class AfterLimit:
 def _credential(prepared: PreparedRun) -> str:
     """Of an agent whose calls are not seen: all its models, by the secrets that it is given."""
     secrets = sorted(prepared.environment.redacted.values())
-    return credential_id(prepared.agent.name, "\n".join([prepared.auth or "", *secrets]))
+    return credential_id(f"{prepared.agent.name} {prepared.auth or ''}", "\n".join(secrets))
+
+
+def _metered_credentials(prepared: PreparedRun) -> list[str]:
+    """Of an agent whose calls go through the proxy, for the model that the run names."""
+    route, model = prepared.meter, prepared.run.model
+    if route is None or model is None:
+        return []
+    service = parse_url(route.url).origin.authority
+    values = prepared.environment.agent_values
+    keys = [key for name in route.key_env if (key := values.get(name))]
+    return [credential_id(service, key, model) for key in keys]

@@ -5,7 +5,7 @@ Theory of operation
 A service limits the calls of one credential, mostly for each model. So the state is kept for the
 service, a hash of the key and the model, once for all runs of this process: when one call meets a
 limit, the others wait before their next call instead of meeting it too. A state is replaced only by
-one that ends later.
+one that ends later. What has no key (a sign-in, a local model) belongs to a user of one machine.
 
 ``LimitWaits`` belongs to one run, or to several that share an agent's process. Each model call has
 a ``CallWaits``:
@@ -21,7 +21,9 @@ A wait that is cancelled ends at once.
 Waits are counted (``waited``), so that deadlines do not include them. Listeners get the state when
 a wait begins, and None when the last one ends.
 
-Nothing is stored. After a crash the first call meets the limit again.
+Nothing is stored here. A durable run shares the states with other processes through its database
+(``share``): they are exchanged before a call, and when one has met a limit. Without that, the first
+call after a crash meets the limit again.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import os
+import platform
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -98,12 +103,13 @@ _lock = threading.Lock()
 
 def credential_id(service: str, key: str, model: str = "") -> str:
     """The name of a credential, from which the key cannot be found. ``service`` is the host."""
-    parts = "\0".join((service, key, model))
+    owner = () if key else (platform.node(), os.path.expanduser("~"))
+    parts = "\0".join((service, key, model, *owner))
     return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def report(credential: str, state: LimitState) -> None:
-    """A call met a limit."""
+    """A call met a limit, in this process or another one."""
     now = clock.now()
     with _lock:
         for name in [name for name, each in _states.items() if each.until <= now]:
@@ -111,6 +117,37 @@ def report(credential: str, state: LimitState) -> None:
         known = _states.get(credential)
         if known is None or known.until < state.until:
             _states[credential] = state
+
+
+def all_current() -> Mapping[str, LimitState]:
+    """The limits of all credentials now."""
+    now = clock.now()
+    with _lock:
+        return {name: each for name, each in _states.items() if each.until > now}
+
+
+class SharedLimits(Protocol):
+    """The limits that other processes have met."""
+
+    async def exchange(self) -> None:
+        """Tell the others the limits of this process, and ``report`` theirs. Raises nothing but a
+        cancellation: without it, each process meets a limit itself."""
+        ...
+
+
+_shared: SharedLimits | None = None
+
+
+def share(shared: SharedLimits | None) -> None:
+    """From now on, exchange the limits of this process; None: no longer."""
+    global _shared  # noqa: PLW0603
+    _shared = shared
+
+
+async def exchange() -> None:
+    """Exchange limits with other processes, if they are shared."""
+    if _shared is not None:
+        await _shared.exchange()
 
 
 def current(credential: str) -> LimitState | None:
@@ -254,10 +291,12 @@ class CallWaits:
 
     async def before(self) -> LimitState | None:
         """Wait while the credential is limited. Returns the limit if that takes too long."""
+        await exchange()
         while (state := current(self._credential)) is not None:
             if not self.may_wait(state):
                 return state
             await self._wait(state)
+            await exchange()
         return None
 
     async def after(self, error: CorralError) -> LimitState | None:
@@ -267,6 +306,7 @@ class CallWaits:
         if state is None:
             return None
         report(self._credential, state)
+        await exchange()
         if not self.may_wait(state):
             return None
         await self._wait(state)
@@ -281,6 +321,7 @@ class CallWaits:
     async def wait_for(self, state: LimitState) -> None:
         """Record a limit that the call may wait for, and wait until it ends."""
         report(self._credential, state)
+        await exchange()
         await self._wait(state)
 
     def may_wait(self, state: LimitState) -> bool:

@@ -43,7 +43,9 @@ def test_by_default_a_node_fails_at_a_limit() -> None:
 async def test_a_durable_node_goes_on_later_if_only_the_file_says_wait(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
-    async with scripted_model.resources([fail(429, "slow down", retry_after=500)]) as resources:
+    script = [fail(429, "slow down", retry_after=500)]
+    env = {"GEMINI_API_KEY": "key-of-this-test-only"}  # a limit is kept for the whole process
+    async with scripted_model.resources(script, env=env) as resources:
         work = harness.context(resources=resources, attrs={"prompt": "hi", "timeout": "60s"})
         began = time.time()
         outcome = await execution_attempt.attempt(dataclasses.replace(work, longest_hold=0.5))

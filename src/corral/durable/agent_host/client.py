@@ -52,6 +52,9 @@ ISOLATED = "isolated"
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     visit: RunNode
     attempt: int
+    database: str = ""
+    """The database file of the run, for the rate limits that others have met; empty for a server,
+    which only workers know."""
 
 
 class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -245,18 +248,14 @@ def job_name(visit: str, attempt: int) -> str:
     return f"{readable}#{attempt}-{hashlib.blake2b(visit.encode(), digest_size=4).hexdigest()}"
 
 
-async def attempt(
-    run_input: RunInput, visit: RunNode, number: int, is_leaving: Callable[[], bool]
-) -> Outcome:
+async def attempt(run_input: RunInput, job: Job, is_leaving: Callable[[], bool]) -> Outcome:
     """The outcome of this attempt, also if another worker submitted it. A cancellation cancels the
     job, unless this process is closing (``is_leaving``): then the job continues."""
-    files, name = HostFiles.for_run(run_input.run_id), job_name(visit.id, number)
+    files, name = HostFiles.for_run(run_input.run_id), job_name(job.visit.id, job.attempt)
     try:
         while True:
             try:
-                await asyncio.to_thread(
-                    files.submit, run_input, name, Job(visit=visit, attempt=number)
-                )
+                await asyncio.to_thread(files.submit, run_input, name, job)
             except OSError as error:
                 return failed(f"the agent host cannot be started: {error}", retryable=True)
             stored = await _wait_for_result(files, name)

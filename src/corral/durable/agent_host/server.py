@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 Who starts it: ``HostFiles.submit`` in ``client``, at the first job of a run. One host serves one
-run (or, after a crash, one isolated job). It needs no worker, no database and no engine library:
-it communicates by files in the host directory (see ``client`` for the layout) and is woken
-through a FIFO.
+run (or, after a crash, one isolated job). It needs no worker and no engine library: it communicates
+by files in the host directory (see ``client`` for the layout) and is woken through a FIFO. Of a
+database file it uses only the table of rate limits.
 
 States: starting -> serving -> idle -> exited.
 
@@ -46,6 +46,7 @@ from pathlib import Path
 import msgspec
 
 from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome, remove_tree
+from corral.durable.dbos.database import Database
 from corral.durable.payloads import RunInput
 from corral.durable.worker import executor, node_workflow
 from corral.errors import ConfigError
@@ -151,7 +152,14 @@ class _Host:
             reason = f"its agent host was killed while it ran, {len(starts)} times"
             return failed(reason, retryable=False)
         (folder / f"started.{len(starts) + 1}").touch()
-        return await node_workflow.run_in_process(self.run_input, job.visit, job.attempt, resources)
+        file = Path(job.database) if job.database else None
+        return await node_workflow.run_in_process(
+            self.run_input,
+            job.visit,
+            job.attempt,
+            resources,
+            None if file is None else Database(f"sqlite:///{file}", file),
+        )
 
     def _write_result(self, name: str, stored: StoredOutcome) -> None:
         self.files.write_result(name, stored)

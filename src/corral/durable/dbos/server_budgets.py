@@ -6,25 +6,15 @@ changes of all machines follow one another. A connection that breaks within a ch
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.durable.dbos.database import CONNECT, without_password
-from corral.errors import StorageFailed
+from corral.durable.dbos.server_connection import has_table, transaction
 from corral.sessions.shared_budget import StoredBudget
 
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg.rows import TupleRow
-
 TABLE = "dbos.corral_budgets"
-_connections: dict[str, psycopg.Connection[TupleRow]] = {}
-_lock = threading.RLock()
-"""Held while a connection is used: there is one per database and process."""
 
 
 class ServerBudgetStore:
@@ -35,7 +25,7 @@ class ServerBudgetStore:
 
     def create(self) -> None:
         """Create the table and the row, unless they exist. Raises ``StorageFailed``."""
-        with _connected(self._url) as server:
+        with transaction(self._url, "budget") as server:
             columns = "id text PRIMARY KEY, state text NOT NULL"
             server.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns})".encode())
             server.execute(
@@ -45,7 +35,7 @@ class ServerBudgetStore:
 
     @contextmanager
     def change(self) -> Generator[StoredBudget]:
-        with _connected(self._url) as server:
+        with transaction(self._url, "budget") as server:
             row = server.execute(
                 f"SELECT state FROM {TABLE} WHERE id = %s FOR UPDATE".encode(), (self._name,)
             ).fetchone()
@@ -60,35 +50,6 @@ class ServerBudgetStore:
 
     def remove(self) -> None:
         """Raises ``StorageFailed``."""
-        with _connected(self._url) as server:
-            found = server.execute(b"SELECT to_regclass(%s)", (TABLE,)).fetchone()
-            if found is not None and found[0] is not None:
+        with transaction(self._url, "budget") as server:
+            if has_table(server, TABLE):
                 server.execute(f"DELETE FROM {TABLE} WHERE id = %s".encode(), (self._name,))
-
-
-@contextmanager
-def _connected(url: str) -> Generator[psycopg.Connection[TupleRow]]:
-    """A transaction. Raises ``StorageFailed``, which may be tried again."""
-    import psycopg
-
-    with _lock:
-        try:
-            server = _connections.get(url)
-            if server is None or server.closed:
-                server = _connections[url] = psycopg.connect(
-                    url,
-                    autocommit=True,
-                    connect_timeout=CONNECT,
-                    application_name="corral budget",
-                )
-            with server.transaction():
-                yield server
-        except (psycopg.Error, msgspec.MsgspecError) as error:
-            lost = _connections.pop(url, None)
-            if lost is not None:
-                lost.close()
-            reason = str(error).strip().partition("\n")[0]
-            raise StorageFailed(
-                f"the budget in {without_password(url)} cannot be used: {reason}",
-                retryable=isinstance(error, psycopg.OperationalError),
-            ) from error

@@ -180,6 +180,8 @@ class Executor:
         self.closing = False
         self.failed: CorralError | None = None
         self.resource_cache = ResourceCache()
+        self.on_close: list[Callable[[], None]] = []
+        """Called when it is closed."""
         self._suspects: set[str] = set()
         self._running_nodes: dict[int, str] = {}
         self._count = 0
@@ -342,6 +344,8 @@ class Executor:
 
     async def _close(self) -> None:
         self.closing = True
+        for each in self.on_close:
+            each()
         if self._is_abandoned:  # another executor may be running by now
             return
         adapter.stop_workflows()

@@ -47,6 +47,7 @@ import contextvars
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import partial
@@ -86,6 +87,7 @@ from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.durable.dbos.database import Database
     from corral.pipelines.execution.node_questions import AskPerson
     from corral.sessions.budget import Budget
 
@@ -424,16 +426,21 @@ async def run_attempt(
     """The outcome of the attempt. Raises nothing but a cancellation."""
     node = run_input.graph.nodes[visit.node]
     if is_detached(run_input.config, node):
-        return await client.attempt(run_input, visit, attempt, is_leaving)
-    return await run_in_process(
-        run_input, visit, attempt, await here.resource_cache.find(run_input.config)
-    )
+        job = client.Job(visit=visit, attempt=attempt, database=str(here.database.path or ""))
+        return await client.attempt(run_input, job, is_leaving)
+    resources = await here.resource_cache.find(run_input.config)
+    return await run_in_process(run_input, visit, attempt, resources, here.database)
 
 
 async def run_in_process(
-    run_input: RunInput, visit: RunNode, attempt: int, resources: NodeResources
+    run_input: RunInput,
+    visit: RunNode,
+    attempt: int,
+    resources: NodeResources,
+    database: Database | None = None,
 ) -> Outcome:
-    """Run the attempt in this process's event loop."""
+    """Run the attempt in this process's event loop. ``database``: that of the run, if this process
+    may use it."""
     config = run_worktree.local_config(run_input.config)
     folder = RunDir(config.folder)
     visit_dir = folder.make_visit_dir(visit.id, visit.node)
@@ -456,7 +463,7 @@ async def run_in_process(
         ask_person=_person(run_input, node),
     )
     began = time.time()
-    async with run_worktree.used(config):
+    async with run_worktree.used(config), _limits(context, database):
         outcome = await execution_attempt.run_bounded(
             execution_attempt.attempt(context), node.id, run_input.run_id
         )
@@ -465,6 +472,18 @@ async def run_in_process(
         # The machine that ends the run may be another one, without this directory.
         outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
     return outcome
+
+
+def _limits(
+    context: handlers.NodeContext, database: Database | None
+) -> AbstractAsyncContextManager[None]:
+    """Within the block the node's agent shares its rate limits with other workers."""
+    is_agent = node_kinds.find(context.node.kind).llm == "agent"
+    if database is None or context.resources.simulate or not is_agent:
+        return nullcontext()
+    from corral.durable.shared_limits import shared
+
+    return shared(context, database)
 
 
 def _person(run_input: RunInput, node: Node) -> AskPerson | None:

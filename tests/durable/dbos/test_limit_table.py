@@ -1,0 +1,53 @@
+"""The rate limits in the database of the runs: a file or a Postgres server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.durable.dbos import limit_table
+from corral.durable.dbos.database import Database, find, prepare
+from corral.errors import StorageFailed
+from corral.system.rate_limits import LimitState
+
+NOW = time.time()
+
+
+@pytest.fixture
+def database(db: str) -> Database:
+    found = find(db)
+    prepare(found)
+    return found
+
+
+def test_limits_are_stored_until_they_end(database: Database) -> None:
+    assert limit_table.exchange(database, {}) == {}
+    met = {
+        "a": LimitState(NOW + 500, "the secret of the service", is_spent=True),
+        "b": LimitState(NOW + 600, "slow down", is_known=False),
+        "past": LimitState(NOW - 1, "over"),
+    }
+    found = limit_table.exchange(database, met)
+    assert found == limit_table.exchange(database, {})
+    assert found == {
+        "a": LimitState(NOW + 500, limit_table.MESSAGE, is_spent=True),
+        "b": LimitState(NOW + 600, limit_table.MESSAGE, is_known=False),
+    }
+
+
+def test_only_a_limit_that_ends_later_replaces_another(database: Database) -> None:
+    def store(until: float) -> float:
+        return limit_table.exchange(database, {"a": LimitState(until, "")})["a"].until
+
+    assert store(NOW + 500) == NOW + 500
+    assert store(NOW + 400) == NOW + 500
+    assert store(NOW + 600) == NOW + 600
+
+
+def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
+    file = tmp_path / "gone.db"
+    with pytest.raises(StorageFailed, match=r"gone\.db cannot be used"):
+        limit_table.exchange(Database(f"sqlite:///{file}", file), {"a": LimitState(NOW + 9, "")})
+    assert not file.exists()
