@@ -61,6 +61,23 @@ def test_one_engine_serves_several_event_loops_in_turn(tmp_path: Path) -> None:
         service.close()
 
 
+def test_the_engine_starts_no_second_event_loop(tmp_path: Path) -> None:
+    """The library would wait for ever for one that gets no descriptors."""
+    names: list[str] = []
+
+    async def look(work: NodeContext) -> Outcome:
+        names.extend(thread.name for thread in threading.enumerate())
+        return Outcome()
+
+    handlers.register("t.here", look)
+    try:
+        assert asyncio.run(run_once(tmp_path, "r")).status == "success"
+    finally:
+        service.close()
+    assert "corral-engine" in names
+    assert not any("event_loop" in name for name in names)
+
+
 def test_the_callers_loop_keeps_its_default_executor(tmp_path: Path) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()

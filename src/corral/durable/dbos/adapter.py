@@ -94,6 +94,14 @@ def refuse_pickles() -> None:
     setattr(DefaultSerializer, "deserialize", refuse)  # noqa: B010 (a checker would complain)
 
 
+def _use_one_loop() -> None:
+    """The library starts a second event loop, for programs that launch it outside of one, and waits
+    for ever for a loop that gets no descriptors. It is launched in a loop here (``launch``)."""
+    from dbos._event_loop import BackgroundEventLoop
+
+    setattr(BackgroundEventLoop, "start", BackgroundEventLoop.set_main_loop)  # noqa: B010
+
+
 def launch(
     url: str,
     *,
@@ -108,6 +116,7 @@ def launch(
     the database cannot be written or opened any more."""
     database.require()
     refuse_pickles()
+    _use_one_loop()
     _is_closing.clear()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
