@@ -60,6 +60,11 @@ def decode_toml(text: str) -> JsonObject:
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
     level = _containers_in((value,))
+    if not level:
+        return False
+    top = level[0]
+    if isinstance(top, dict) and _SCALARS.issuperset(map(type, top.values())):
+        return False  # the arguments of most tool calls
     for _ in range(MAX_DEPTH):
         below: list[_Container] = []
         for each in level:
@@ -70,6 +75,7 @@ def is_too_deep(value: object) -> bool:
     return bool(level)
 
 
+_SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 _Container: TypeAlias = dict[str, Json] | list[Json]
 
 

@@ -17,6 +17,8 @@ from corral.events import (
     Status,
     Text,
     Thinking,
+    ToolResult,
+    ToolUse,
     Vendor,
     hand_over_of,
 )
@@ -206,14 +208,17 @@ class ResultBuilder:
             if event.parent is not None:
                 continue  # the text of a sub-agent is not part of the answer
             if type(event) is Text:
+                id = event.message_id
                 # A piece without an id continues the message before it.
-                if self._starts_message or event.message_id not in (None, self._message_id):
+                if self._starts_message or (id is not None and id != self._message_id):
                     self._store(pieces)
                     pieces = []
                     self._messages.append(_Message())
-                    self._message_id = event.message_id
+                    self._message_id = id
                     self._starts_message = False
                 pieces.append(event.delta)
+            elif type(event) is ToolUse or type(event) is ToolResult:
+                self._starts_message = True
             elif isinstance(event, Init):
                 self._init = event
             elif isinstance(event, Done):

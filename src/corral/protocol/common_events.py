@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from corral.events import Error, ToolKind, ToolUse
-from corral.values import Json, as_object, as_objects
+from corral.values import Json, as_objects
 
 PATHS = ("file_path", "filePath", "notebook_path", "dir_path", "path")
 """Argument names that hold the path of a file or folder."""
+_PATH_NAMES = frozenset(PATHS)
 _SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
 """Arguments for the title of a call; the first that exists is used."""
 
@@ -16,7 +17,7 @@ _SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
 def build_tool_use(
     call_id: str, name: str, given: Json, *, kind: ToolKind, parent: str | None = None
 ) -> ToolUse:
-    arguments = as_object(given)
+    arguments = given if isinstance(given, dict) else {}
     subject = None
     for key in _SUBJECTS:
         if key in arguments and isinstance(value := arguments[key], str):
@@ -40,6 +41,9 @@ def unavailable_message(name: str) -> str:
 
 def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
     """The path arguments, each once: some models give one twice."""
+    if len(given) == 1:
+        ((name, path),) = given.items()
+        return (path,) if name in _PATH_NAMES and isinstance(path, str) else ()
     # Most are missing, which ``in`` finds out fastest.
     found = [path for name in PATHS if name in given and isinstance(path := given[name], str)]
     return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))

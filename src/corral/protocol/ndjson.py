@@ -149,8 +149,7 @@ class NdjsonStream:
     ) -> None:
         self._lines = Lines(limit)
         self._clean = clean
-        decoder = msgspec.json.Decoder(frames)
-        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        self._decode = msgspec.json.Decoder(frames).decode
         self._translate = translate
         self.last_line = b""
         """The last raw line, for the facts of an error."""
@@ -171,16 +170,19 @@ class NdjsonStream:
         return items
 
     def _translate_block(self, block: bytes, items: list[RawEvent]) -> None:
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            lines.pop()  # after the last newline
         try:
-            frames = self._decode_lines(block)
-            # The decoder splits at any whitespace, but the protocol is one frame per line.
-            if len(frames) == block.count(b"\n") == block.count(b"}\n{") + 1:
-                self.last_line = block[block.rfind(b"\n", 0, -1) + 1 :]
-                items += self._translate(frames)
-                return
+            frames = list(map(self._decode, lines))
         except DECODE_ERRORS:
-            pass  # one line is malformed: decode again, line by line
-        for line in block.split(b"\n"):
+            pass  # one line is malformed: decode again, each for itself
+        else:
+            if lines:
+                self.last_line = lines[-1]
+                items += self._translate(frames)
+            return
+        for line in lines:
             if not line:
                 continue
             self.last_line = line

@@ -92,6 +92,8 @@ from corral.values import (
 
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
+_WRITING = frozenset({"edit", "delete", "move"})
+"""Kinds of tools that change files."""
 MAX_CLOSED_IDS = 4096
 """Ids of closed calls that are remembered, to recognize late results."""
 
@@ -428,10 +430,10 @@ class EventNormalizer:
     def _open_call(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True
         agent_id = call_id = use.call_id
-        while not call_id or call_id in self._open or call_id in self._closed:
-            self._calls += 1
-            call_id = f"{agent_id or 'call'}#{self._calls}"
-        if call_id != agent_id:
+        if not call_id or call_id in self._open or call_id in self._closed:
+            while not call_id or call_id in self._open or call_id in self._closed:
+                self._calls += 1
+                call_id = f"{agent_id or 'call'}#{self._calls}"
             use = replace(use, call_id=call_id)
             self._renamed.setdefault(agent_id, deque()).append(call_id)
         self._open[call_id] = _Open(use, agent_id, ts)
@@ -462,28 +464,29 @@ class EventNormalizer:
         self._emit(replace(output, call_id=call_id), ts, out)
 
     def _close_call(self, result: ToolResult, ts: float, out: list[Event]) -> None:
-        call_id = self._open_call_id(result.call_id)
-        if call_id is None and result.call_id in self._closed:
+        given = result.call_id
+        call_id = given if given in self._open else self._open_call_id(given)
+        if call_id is None and given in self._closed:
             self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
             return
         if call_id is None:
-            call_id = self._open_call(
-                ToolUse(result.call_id, name=result.name or "unknown"), ts, out
-            )
+            call_id = self._open_call(ToolUse(given, name=result.name or "unknown"), ts, out)
         opened = self._open.pop(call_id)
         self._closed[call_id] = None
         if len(self._closed) > MAX_CLOSED_IDS:
             self._closed.popitem(last=False)
         took = result.duration_ms
         if took is None or took < 0:
-            # As in _emit: nothing else refers to it.
-            force_setattr(result, "duration_ms", max(0, round((ts - opened.since) * 1000)))
-        if result.call_id != call_id:
+            # As in _number: nothing else refers to it.
+            took = round((ts - opened.since) * 1000) if ts > opened.since else 0
+            force_setattr(result, "duration_ms", took)
+        if given != call_id:
             force_setattr(result, "call_id", call_id)
         if not result.name:
             force_setattr(result, "name", opened.use.name)
-        self._emit(result, ts, out)
-        self._report_effects(result, opened, ts, out)
+        self._number(result, ts, out)
+        if result.status == "denied" or opened.use.kind in _WRITING:
+            self._report_effects(result, opened, ts, out)
 
     def _report_effects(
         self, result: ToolResult, opened: _Open, ts: float, out: list[Event]
@@ -502,7 +505,7 @@ class EventNormalizer:
             )
         elif (
             result.status == "success"
-            and tool.kind in ("edit", "delete", "move")
+            and tool.kind in _WRITING
             and opened.agent_id not in self._self_reported
         ):
             for path in tool.paths:
@@ -526,10 +529,14 @@ class EventNormalizer:
         self._emit(FileChange(absolute, change, call_id=call_id), ts, out)
 
     def _emit(self, event: Event, ts: float, out: list[Event]) -> None:
-        self._seq += 1
         field = _JSON_FIELDS.get(type(event))
         if field is not None and is_too_deep(getattr(event, field)):
             event = replace(event, **{field: f"(left out: {TOO_DEEP})"})
+        self._number(event, ts, out)
+
+    def _number(self, event: Event, ts: float, out: list[Event]) -> None:
+        """Complete the envelope of an event and emit it."""
+        self._seq += 1
         # The event was just created by the backend, and nothing else refers to it yet.
         force_setattr(event, "seq", self._seq)
         force_setattr(event, "ts", ts)

@@ -95,9 +95,9 @@ class Conversation:
     def translate(self, frames: list[Frames]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
-            if type(frame) is not MessageFrame:
-                items.append(self._other_event(frame))
-            elif frame.role == "assistant":  # else the prompt, echoed
+            if isinstance(frame, MessageFrame):
+                if frame.role != "assistant":
+                    continue  # the prompt, echoed
                 text = frame.content
                 if not self._first_text:
                     self._first_text = text
@@ -105,17 +105,23 @@ class Conversation:
                     self._warned = True
                     items.append(_repeated())
                 items.append(text)
+            elif isinstance(frame, ToolUseFrame):
+                items.append(self._tool_use(frame))
+            elif isinstance(frame, ToolResultFrame):
+                items.append(tool_result(frame, self._tools.pop(frame.tool_id, "")))
+            else:
+                items.append(self._other_event(frame))
         return items
 
-    def _other_event(self, frame: Frames) -> RawEvent:
+    def _tool_use(self, frame: ToolUseFrame) -> ToolUse:
+        self._first_text = ""
+        self._tools[frame.tool_id] = frame.tool_name
+        used = tool_use(frame)
+        self._searched = self._searched or used.kind == "fetch"
+        return used
+
+    def _other_event(self, frame: InitFrame | ErrorFrame | ResultFrame) -> RawEvent:
         match frame:
-            case ToolUseFrame():
-                self._first_text = ""
-                self._tools[frame.tool_id] = frame.tool_name
-                self._searched = self._searched or TOOLS.get(frame.tool_name) == "fetch"
-                return tool_use(frame)
-            case ToolResultFrame():
-                return tool_result(frame, self._tools.pop(frame.tool_id, ""))
             case InitFrame():
                 return Init(model=frame.model, session_id=frame.session_id)
             case ErrorFrame():
@@ -129,8 +135,6 @@ class Conversation:
                 )
             case ResultFrame():
                 return finish(frame, self._complaint, searched=self._searched)
-            case MessageFrame():
-                return frame.content
 
 
 def _repeated() -> Error:
@@ -152,10 +156,11 @@ def kind_of(name: str) -> ToolKind:
 
 def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
     output = frame.output
-    if frame.status == "success" and output is not None and output.startswith("Blocked: command"):
-        return ToolResult(frame.tool_id, "denied", output=output, error=output)
-    if frame.status == "success" and frame.error is None:
-        return ToolResult(frame.tool_id, "success", output=output)
+    if frame.status == "success":
+        if output is not None and output.startswith("Blocked: command"):
+            return ToolResult(frame.tool_id, "denied", output=output, error=output)
+        if frame.error is None:
+            return ToolResult(frame.tool_id, "success", None, output)
     return _with_error(frame, name, frame.error or ToolError())
 
 
