@@ -186,6 +186,7 @@ async def start(
         known=dict(request.known),
         forked_from=request.forked_from,
         local_nodes=local_nodes,
+        enqueues_together=True,
     )
     exists = await with_client(database, lambda client: _submit(client, run_input))
     if exists:

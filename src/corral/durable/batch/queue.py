@@ -35,6 +35,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -277,29 +278,34 @@ def failed_outcome(code: str, reason: str) -> Outcome:
     )
 
 
-class QueueRunner:
-    """Runs the tasks of one round. ``taken``: tasks that were submitted before and have not ended,
-    as task -> workflow."""
+@dataclass(frozen=True, kw_only=True)
+class RunnerSetup:
+    """What a runner needs to know of a round."""
 
-    def __init__(
-        self,
-        store_thread: BatchStoreThread,
-        round: Round,
-        taken: Mapping[str, str],
-        *,
-        concurrency: int,
-        queue: str,
-        is_limited: bool,
-        counts_crashes: bool,
-        budget: Budget | None = None,
-    ) -> None:
-        self.budget = budget
-        self.window = 2 * concurrency + 8 if is_limited else concurrency
-        self._store_thread, self._round = store_thread, round
-        self._queue, self._counts_crashes = queue, counts_crashes
-        self._in_flight = {workflow: task for task, workflow in taken.items()}
+    store_thread: BatchStoreThread
+    round: Round
+    taken: Mapping[str, str]
+    """Tasks that were submitted before and have not ended: task -> workflow."""
+    concurrency: int
+    queue: str
+    is_limited: bool
+    """Whether the queue limits how many tasks run at once; otherwise the window does."""
+    counts_crashes: bool
+    """Whether the tasks run in the process of their executor, so that they can kill it."""
+    budget: Budget | None = None
+
+
+class QueueRunner:
+    """Runs the tasks of one round on a queue."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self.budget = setup.budget
+        self.window = 2 * setup.concurrency + 8 if setup.is_limited else setup.concurrency
+        self._store_thread, self._round = setup.store_thread, setup.round
+        self._queue, self._counts_crashes = setup.queue, setup.counts_crashes
+        self._in_flight: dict[str, str] = {value: key for key, value in setup.taken.items()}
+        """Workflow -> task."""
         self._suspects: list[str] = []
-        self._checked_at = 0.0
         self._pause = FIRST_POLL
 
     async def take_over(self) -> None:
@@ -317,19 +323,38 @@ class QueueRunner:
     async def finished(self) -> list[tuple[str, Outcome]]:
         while True:
             await self._release_suspect()
-            asked = [each for each in self._in_flight if each not in self._suspects]
-            found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
-            if found:
+            if found := await self._look():
                 self._pause, self._since_check = FIRST_POLL, clock.Stopwatch()
-                await self._settle_budget(found)
-                return [(self._in_flight.pop(key), each) for key, each in found.items()]
+                return found
             here = executor.running()
             if here is not None and here.failed is not None:
                 raise here.failed
             if self._since_check.seconds > TAKE_OVER:
                 await self.take_over()
-            await asyncio.sleep(self._pause)
-            self._pause = min(self._pause * 1.4, LAST_POLL)
+            await self._wait()
+
+    async def _look(self) -> list[tuple[str, Outcome]]:
+        """Tasks that have ended."""
+        asked = [each for each in self._in_flight if each not in self._suspects]
+        found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
+        for workflow in found:
+            self._on_ended(workflow)
+        await self._settle_budget(found)
+        return [(self._in_flight.pop(key), each) for key, each in found.items()]
+
+    def _on_ended(self, workflow: str) -> None:
+        """The database says that it has ended."""
+
+    async def _wait(self) -> None:
+        """Until the next look."""
+        await asyncio.sleep(self._next_pause())
+
+    def _next_pause(self) -> float:
+        pause, self._pause = self._pause, min(self._pause * 1.4, LAST_POLL)
+        return pause
+
+    async def leave(self) -> None:
+        """The process ends or stops the batch. Its tasks stay on the queue."""
 
     async def _settle_budget(self, ended: Iterable[str]) -> None:
         """What a process that died has left reserved counts as spent."""

@@ -14,12 +14,14 @@ import msgspec
 
 from corral.durable import service
 from corral.durable.batch.command_line import BatchCommand
+from corral.durable.batch.local_runner import LocalRunner
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.queue import (
     BatchStore,
     BatchStoreThread,
     QueueRunner,
     Round,
+    RunnerSetup,
     make_round,
     resource_of,
 )
@@ -30,6 +32,7 @@ from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import database
 from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
 from corral.durable.payloads import RunConfig, RunInput
+from corral.durable.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
 
@@ -81,6 +84,7 @@ class ResumeState(msgspec.Struct, kw_only=True):
     """Whether running tasks continue when this process ends."""
     runner: Runner
     close: Callable[[BatchReport], Awaitable[None]] | None = None
+    leave: Callable[[], Awaitable[None]] | None = None
 
 
 def memory_state(
@@ -113,6 +117,7 @@ async def durable_state(
     target = database.find(options.db)
     await asyncio.to_thread(database.prepare, target)
     store_thread = BatchStoreThread(target)
+    state: ResumeState | None = None
     try:
         state = await _resume(store_thread, options, spec, out)
         if command is not None:
@@ -120,6 +125,8 @@ async def durable_state(
             await store_thread.call(lambda store: store.set_command(name, number, command))
         yield state
     finally:
+        if state is not None and state.leave is not None:
+            await state.leave()
         await store_thread.close()
 
 
@@ -147,16 +154,17 @@ async def _resume(
     written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
     if history.stale:
         await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
-    runner = QueueRunner(
-        store_thread,
-        round,
-        history.in_flight,
+    setup = RunnerSetup(
+        store_thread=store_thread,
+        round=round,
+        taken=history.in_flight,
         concurrency=spec.concurrency,
         queue=subqueue(queue, resource_of(spec.name)) if is_limited else queue,
         is_limited=is_limited,
         counts_crashes=not round.run_input.config.detached and options.queue is None,
         budget=budget,
     )
+    runner = _runner(setup, options)
     await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
     round_ids = [each.id for each in rounds]
     await store_thread.call(
@@ -172,7 +180,15 @@ async def _resume(
         runs_on=round.run_input.config.detached,
         runner=runner,
         close=runner.close,
+        leave=runner.leave,
     )
+
+
+def _runner(setup: RunnerSetup, options: BatchOptions) -> QueueRunner:
+    here = executor.running() if options.queue is None else None
+    if here is None or here.own is None:  # other processes may take the tasks
+        return QueueRunner(setup)
+    return LocalRunner(setup, here)
 
 
 def _remove_other_lines(

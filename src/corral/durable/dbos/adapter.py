@@ -20,6 +20,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeAlias, TypeVar
+from uuid import uuid4
 
 from corral.durable.dbos import database
 from corral.errors import lacks_descriptors
@@ -48,6 +49,8 @@ def _quiet(_moment: str) -> None:
 
 watch: Callable[[str], None] = _quiet
 """Called before and after each write to a journal; for tests that kill the process there."""
+_enqueued: Callable[[str], None] = _quiet
+"""Called with the queue of each workflow that was enqueued here."""
 
 _workflows: dict[str, Workflow] = {}
 _engines: list[Engine] = []
@@ -110,10 +113,13 @@ def launch(
     queues: Sequence[str],
     poll: float,
     on_unusable: Callable[[BaseException], None] | None = None,
+    shared: Sequence[str] | None = None,
 ) -> None:
     """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
     (function, how often it is started again after a crash). ``on_unusable`` is called when
-    the database cannot be written or opened any more."""
+    the database cannot be written or opened any more. ``shared``: those queues with a limit for all
+    workers together; None if no other process uses the queues."""
+    global _enqueued  # noqa: PLW0603
     database.require()
     refuse_pickles()
     _use_one_loop()
@@ -132,7 +138,13 @@ def launch(
     }
     engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_unusable)
     _engines.append(engine)
-    DBOS(config=config)
+    instance = DBOS(config=config)
+    _enqueued = _quiet
+    if shared is not None:
+        from corral.durable.dbos import queue_wakeups
+
+        queue_wakeups.install(instance, shared=shared)
+        _enqueued = queue_wakeups.enqueued
     logging.getLogger("dbos").addFilter(_is_news)
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
@@ -152,6 +164,10 @@ def close() -> None:
     from dbos import DBOS
 
     stop_workflows()
+    if _enqueued is not _quiet:
+        from corral.durable.dbos import queue_wakeups
+
+        queue_wakeups.close()
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
@@ -165,7 +181,12 @@ def recover(executor: str) -> int:
     from dbos import DBOS
 
     recover_pending = DBOS._recover_pending_workflows  # pyright: ignore[reportPrivateUsage]
-    return len(recover_pending([executor]))
+    recovered = len(recover_pending([executor]))
+    if recovered and _enqueued is not _quiet:
+        from corral.durable.dbos import queue_wakeups
+
+        queue_wakeups.recovered()
+    return recovered
 
 
 # For workflows. Each call is recorded once, and replayed by its position.
@@ -205,6 +226,47 @@ async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Js
             f"replay started {workflow_id}, but the journal has {handle.get_workflow_id()}"
         )
     watch(f"after enqueue {workflow_id}")
+    _enqueued(queue)
+
+
+async def enqueue_all(
+    name: str, parent: str, workflows: Mapping[str, tuple[str, dict[str, Json]]]
+) -> None:
+    """Enqueue workflows of the workflow ``parent`` in one transaction and one step. ``workflows``:
+    id -> (queue, payload). Those that exist stay as they are."""
+    ids: list[Json] = [*workflows]
+
+    async def insert() -> Json:
+        await asyncio.to_thread(_insert, name, parent, workflows)
+        return ids
+
+    recorded = await step("enqueue", insert)
+    if recorded != ids:
+        # The journal has another call at this position: results would be mixed up.
+        raise RuntimeError(f"replay started {ids}, but the journal has {recorded}")
+    for queue in dict.fromkeys(queue for queue, _ in workflows.values()):
+        _enqueued(queue)
+
+
+def _insert(name: str, parent: str, workflows: Mapping[str, tuple[str, dict[str, Json]]]) -> None:
+    """The library has no call that enqueues several workflows of a parent."""
+    from dbos._dbos import _get_dbos_instance  # pyright: ignore[reportPrivateUsage]
+    from dbos._enqueue_options import EnqueueOptions, build_enqueue_status
+    from dbos._serialization import DBOSPortableJSON
+
+    library = _get_dbos_instance()._sys_db  # pyright: ignore[reportPrivateUsage]
+    with _engines[-1].begin() as transaction:
+        for workflow_id, (queue, payload) in workflows.items():
+            options: EnqueueOptions = {
+                "workflow_name": name,
+                "workflow_id": workflow_id,
+                "queue_name": queue,
+                "app_version": str(database.PROTOCOL),
+            }
+            _, status = build_enqueue_status(options, DBOSPortableJSON, (payload,), {})
+            status["parent_workflow_id"] = parent
+            status["application_name"] = database.APPLICATION
+            library.init_workflow_with_connection(status, transaction, creator_xid=uuid4().hex)
 
 
 @_unless_closing

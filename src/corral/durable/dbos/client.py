@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from dbos._sys_db import StepInfo, WorkflowStatus
     from sqlalchemy import Engine
 
+    from corral.durable.dbos.claims import Claims
+
 T = TypeVar("T")
 
 DEFAULT_QUEUE = "default"
@@ -169,12 +171,27 @@ class Client:
     def submit(self, submission: Submission) -> None:
         """Enqueue a workflow. If one with this id exists, it stays as it is."""
         self._client.enqueue(_options(submission), submission.payload)
+        self._announce([submission.queue])
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
         """Enqueue workflows in one transaction: all of them or none."""
         with self._engine.begin() as transaction:
             for each in submissions:
                 self._client.enqueue_in_transaction(transaction, _options(each), each.payload)
+        self._announce([each.queue for each in submissions])
+
+    def claims(self, executor: str) -> Claims:
+        """To run workflows of this executor without the library."""
+        from corral.durable.dbos.claims import Claims
+
+        return Claims(self._engine, executor)
+
+    def _announce(self, queues: Sequence[str]) -> None:
+        """Tell the workers of these queues that there is work."""
+        if shared := [each for each in queues if queue_owner(each) is None]:
+            from corral.durable.dbos import queue_wakeups
+
+            queue_wakeups.announce(self._engine, shared)
 
     def list_workflows(
         self,
@@ -243,6 +260,7 @@ class Client:
         """Put workflows that no executor runs any more on this queue."""
         for at in range(0, len(workflow_ids), CHUNK):
             self._client.resume_workflows(list(workflow_ids[at : at + CHUNK]), queue_name=queue)
+        self._announce([queue])
 
     def delete(self, workflow_ids: Sequence[str]) -> None:
         """The last ones first: if it is interrupted, the first ones are still there."""

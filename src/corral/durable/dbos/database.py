@@ -529,7 +529,7 @@ _OUR_SERIALIZATION = "portable_json"
 def select_busy_executors(*, is_file: bool) -> str:
     """The executors with workflows that have not ended. Executors run it every second, so it
     goes to the database directly."""
-    table = _table("workflow_status", is_file=is_file)
+    table = table_name("workflow_status", is_file=is_file)
     return f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING'"
 
 
@@ -548,7 +548,7 @@ def check_origins(engine: Engine, workflow_ids: Sequence[str]) -> None:
 def _check_rows(engine: Engine, table: str, workflow_ids: Sequence[str]) -> None:
     import sqlalchemy as sa
 
-    name = _table(table, is_file=engine.dialect.name == "sqlite")
+    name = table_name(table, is_file=engine.dialect.name == "sqlite")
     statement = sa.text(
         f"SELECT workflow_uuid FROM {name} WHERE workflow_uuid IN :ids"
         f" AND serialization <> '{_OUR_SERIALIZATION}' LIMIT 1"
@@ -563,7 +563,7 @@ def has_unread_message(engine: Engine, workflow_id: str, topic: str) -> bool:
     """Whether a message to the workflow was sent that it has not received."""
     import sqlalchemy as sa
 
-    table = _table("notifications", is_file=engine.dialect.name == "sqlite")
+    table = table_name("notifications", is_file=engine.dialect.name == "sqlite")
     statement = sa.text(
         f"SELECT 1 FROM {table} WHERE destination_uuid = :id AND topic = :topic AND NOT consumed"
         " LIMIT 1"
@@ -579,7 +579,7 @@ def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
     if there is none. Raises ``ConfigError`` if corral did not write it."""
     import sqlalchemy as sa
 
-    table = _table("notifications", is_file=engine.dialect.name == "sqlite")
+    table = table_name("notifications", is_file=engine.dialect.name == "sqlite")
     statement = sa.text(f"SELECT message, serialization FROM {table} WHERE message_uuid = :id")
     with engine.connect() as connection:
         found = connection.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
@@ -590,5 +590,6 @@ def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
     return str(found[0])
 
 
-def _table(name: str, *, is_file: bool) -> str:
+def table_name(name: str, *, is_file: bool) -> str:
+    """The name of a table of the library in a database file, or on a server."""
     return name if is_file else f"dbos.{name}"

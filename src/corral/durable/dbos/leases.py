@@ -21,6 +21,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from corral.durable.dbos import queue_wakeups
 from corral.durable.dbos.database import CONNECT, Database, locks_of, select_busy_executors
 from corral.system import fs
 
@@ -64,6 +65,11 @@ class Leases(Protocol):
 
     def busy(self) -> set[str]:
         """The executors that run workflows, according to the database."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Wait that long. Notifications about queues (``queue_wakeups``) arrive meanwhile. Returns
+        False if the lease may be lost."""
         ...
 
     def release(self) -> None:
@@ -141,6 +147,10 @@ class FileLeases:
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as opened:
             return _names(opened.execute(select_busy_executors(is_file=True)).fetchall())
 
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return True
+
     def release(self) -> None:
         if self._lock is not None:
             file, fd = self._lock
@@ -195,7 +205,10 @@ class ServerLeases:
             if self._executor is None:
                 return False
             with contextlib.suppress(psycopg.Error):
-                return self._run("SELECT pg_try_advisory_lock(%s)", self._executor)
+                held = self._run("SELECT pg_try_advisory_lock(%s)", self._executor)
+                if held:
+                    self._open().execute(f"LISTEN {queue_wakeups.CHANNEL}".encode())
+                return held
             self._disconnect()
             return False
 
@@ -203,6 +216,19 @@ class ServerLeases:
         with self._lock:
             rows = self._open().execute(select_busy_executors(is_file=False).encode())
             return _names(rows.fetchall())
+
+    def wait(self, seconds: float) -> bool:
+        import psycopg
+
+        # Only ``check`` may open it again: a new connection does not hold the lease.
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                for note in connection.notifies(timeout=seconds):
+                    queue_wakeups.wake(note.payload)
+                return True
+        time.sleep(seconds)
+        return False
 
     def release(self) -> None:
         with self._lock:

@@ -21,9 +21,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -31,7 +31,13 @@ from msgspec.structs import replace
 from corral.agents.registry import DEFAULT_AGENT
 from corral.display import shorten
 from corral.durable.dbos import adapter, leases
-from corral.durable.dbos.client import Limit, own_queue, register_queues, remove_queue
+from corral.durable.dbos.client import (
+    Limit,
+    own_queue,
+    register_queues,
+    remove_queue,
+    subqueue,
+)
 from corral.durable.dbos.database import CANNOT_OPEN, Database, is_unusable, prepare, storage_errors
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
@@ -47,6 +53,8 @@ if TYPE_CHECKING:
     from corral.live.publisher import Entry
     from corral.sessions.budget import Budget
     from corral.values import BudgetState
+
+T = TypeVar("T")
 
 SWEEP = 1.0
 """Seconds between two checks for dead executors."""
@@ -334,7 +342,13 @@ class Executor:
             queues=self.all_queues,
             poll=min(self.poll, 1.0),
             on_unusable=self._on_unusable,
+            shared=None if self.own is not None else self._shared_queues(),
         )
+
+    def _shared_queues(self) -> list[str]:
+        """The queues with a limit for all workers together."""
+        resources = [limit.resource for limit in self.limits if limit.everywhere is not None]
+        return [subqueue(queue, each) for queue in self.queue_names for each in resources]
 
     async def _drain(self) -> None:
         while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
@@ -364,6 +378,16 @@ class Executor:
             await asyncio.get_running_loop().run_in_executor(thread, adapter.close)
         # The library has shut down the loop's executor, which asyncio.run would wait for.
         asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+
+    def call(self, work: Coroutine[object, None, T]) -> concurrent.futures.Future[T]:
+        """Run this in its event loop. Raises ``RuntimeError`` if the executor has ended."""
+        try:
+            if self._loop is None:
+                raise RuntimeError("the executor was not started")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise
 
     # Called by workflows.
 
@@ -406,8 +430,7 @@ class Executor:
             for _ in range(10):
                 if self._stop.is_set():
                     return
-                time.sleep(SWEEP / 10)
-                if not self.leases.is_certain:
+                if not self.leases.wait(SWEEP / 10):
                     self.leases.check()  # get it back before others check twice
 
     def _take_over(self) -> None:

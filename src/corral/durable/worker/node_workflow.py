@@ -131,7 +131,8 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
     attempt, waits, earlier = 1, 0, None
     while True:
         step = partial(_recorded_attempt, run_id, visit, attempt, waits)
-        recorded = await adapter.step(f"{visit.node}#{attempt + waits}", step, preemptible=True)
+        name = attempt_name(visit.node, attempt + waits)
+        recorded = await adapter.step(name, step, preemptible=True)
         result = unpack(recorded, AttemptResult)
         outcome = earlier = with_earlier_cost(result.outcome, earlier)
         if result.pause is None:
@@ -154,6 +155,22 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
             waits, visit = waits + 1, _after_limit(visit, outcome)
         else:
             attempt += 1
+
+
+def attempt_name(node: str, number: int) -> str:
+    """The name of the step of an attempt."""
+    return f"{node}#{number}"
+
+
+async def first_attempt(
+    run_input: RunInput, visit: RunNode, is_leaving: Callable[[], bool]
+) -> AttemptResult:
+    """The first attempt of a visit of no run, made without a workflow. ``is_leaving`` as in
+    ``_attempt``."""
+    try:
+        return await _attempt(run_input, visit, 1, is_leaving, 0)
+    except Exception as error:  # a bug must fail the node, not hang the run
+        return AttemptResult(outcome=_failed_by(error))
 
 
 def _after_limit(visit: RunNode, outcome: Outcome) -> RunNode:

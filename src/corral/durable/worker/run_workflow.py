@@ -155,6 +155,8 @@ class _Run:
         """Whether a step has seen a message in the inbox, which is received next."""
         self.in_flight: dict[str, str] = {}
         """Id of a visit, child run or wait -> its workflow id."""
+        self.starting: dict[str, tuple[str, dict[str, Json]]] = {}
+        """Of those, node workflows that are not enqueued yet: id -> (queue, payload)."""
         self.questions: dict[str, Question] = {}
         self.timers: dict[str, str] = {}
         self.pending: list[Message] = []
@@ -178,9 +180,12 @@ class _Run:
         while True:
             for command in commands:
                 self.projection.record(command, self.scheduler.state)
+                if not isinstance(command, RunNode | EmitEvent | Restart):
+                    await self._enqueue_nodes()
                 if isinstance(command, FinishRun):
                     return await self._finish(command)
                 await self._execute(command)
+            await self._enqueue_nodes()
             commands = list[Command]()
             for message in await self._messages():
                 commands += self.scheduler.receive(message)
@@ -283,7 +288,18 @@ class _Run:
             return
         node = self.run_input.graph.nodes[command.node]
         queue = queue_for_node(self.queue, node, executor.current().all_queues)
-        await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
+        task = NodeInput(run_id=self.id, visit=command)
+        if not self.run_input.enqueues_together:
+            await self._start(command.id, task, queue)
+            return
+        self.in_flight[command.id] = f"{self.id}/{command.id}"
+        self.starting[self.in_flight[command.id]] = (queue, pack(task))
+
+    async def _enqueue_nodes(self) -> None:
+        """Enqueue the nodes that were to start, in one step: each would take as long alone."""
+        starting, self.starting = self.starting, {}
+        if starting:
+            await adapter.enqueue_all(NODE_WORKFLOW, self.id, starting)
 
     async def _start_wait(self, command: Wait) -> None:
         child = self.in_flight.get(command.child, "") if command.child else ""
@@ -390,6 +406,7 @@ class _Run:
             reply_id=command.id,
             depth=self.run_input.depth + 1,
             local_nodes=self.run_input.local_nodes,
+            enqueues_together=self.run_input.enqueues_together,
         )
         self.in_flight[command.id] = child
         await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
