@@ -112,16 +112,18 @@ async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) 
     assert isinstance(result.error.facts["resets_at"], float)
 
 
+@pytest.mark.parametrize("meter", [True, False], ids=["metered", "not metered"])
 @for_agents("gemini-cli", every_day=("gemini-cli",))
 async def test_an_agent_is_not_started_for_a_limit_that_takes_too_long(
-    agent: RealAgent, tmp_path: Path
+    agent: RealAgent, tmp_path: Path, *, meter: bool
 ) -> None:
     starts, program = tmp_path / "starts", tmp_path / "program"
     program.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nexec {agent.program} "$@"\n')
     program.chmod(0o755)
     options: RunKwargs = {
         "program": str(program),
-        "env": {"GEMINI_API_KEY": "key-of-this-test-0123456789"},
+        "env": {"GEMINI_API_KEY": f"key-of-this-test-only-{meter}"},
+        "meter": meter,
         "model": "gemini-2.5-flash",
         "retries": 0,
         "on_limit": "wait",
