@@ -101,6 +101,12 @@ def test_a_paused_pipeline_goes_on(
     with started(*words, cwd=workspace, model=model) as process:
         run = wait_for(lambda: first_run(lambda each: each.kind == "pipeline"))
         wait_for(lambda: model.counts.total() == 1)
+        agent = wait_for(
+            lambda: first_run(lambda each: each.kind == "session" and each.state == "paused")
+        )
+        refused = corral("sessions", "budget", agent.id, "--calls", "+1", cwd=workspace)
+        assert refused.returncode == 2, refused.stdout
+        assert f"corral sessions budget {run.id} +AMOUNT" in refused.stderr
         raised = corral("sessions", "budget", run.id, "--calls", "+1", cwd=workspace)
         assert (raised.returncode, raised.stderr) == (0, "")
         _, err = process.communicate(timeout=60)

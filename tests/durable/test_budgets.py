@@ -216,3 +216,13 @@ def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
 def test_an_agent_host_has_no_database_server() -> None:
     with pytest.raises(ConfigError, match="agent host cannot use the budget"):
         budgets.budget_of(("run",), "run/a.1", None)
+
+
+@pytest.mark.parametrize("db", ["engine.db", "postgresql://localhost/runs"])
+def test_the_owner_of_a_store_is_the_run_that_has_the_limits(db: str, tmp_path: Path) -> None:
+    found = database.find(db if "://" in db else str(tmp_path / db))
+    outer, child = (budgets.store_name(found, run) for run in ("top", "top/call.1"))
+    assert budgets.owner_of(outer, "top") == "top"
+    assert budgets.owner_of(child, "top/call.1") == "top/call.1"
+    assert budgets.owner_of(outer, "top/call.1") == "top"
+    assert budgets.owner_of(outer, "top#2") == "top"

@@ -25,9 +25,13 @@ def store_name(database: Database, run: str) -> str:
     """The name of the store of a run."""
     if database.path is None:
         return run
-    digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
     folder = database.path.with_name(database.path.name + ".budgets")
-    return str(folder / f"{slug(run, limit=60)}-{digest}.json")
+    return str(folder / _file_name(run))
+
+
+def _file_name(run: str) -> str:
+    digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
+    return f"{slug(run, limit=60)}-{digest}.json"
 
 
 def open_store(name: str, database: Database | None) -> BudgetStore:
@@ -76,6 +80,17 @@ def budget_of(names: Sequence[str], holder: str, database: Database | None) -> B
     for name in names:
         budget = SharedBudget(open_store(name, database), holder, parent=budget)
     return budget
+
+
+def owner_of(name: str, run: str) -> str:
+    """The id of the run or batch that has the store ``name``: this run, or one around it."""
+    while "/" in run and not _is_store_of(name, run):
+        run = run.rpartition("/")[0]
+    return run if _is_store_of(name, run) else run.partition("#")[0]  # a later round of a batch
+
+
+def _is_store_of(name: str, run: str) -> bool:
+    return (os.path.basename(name) if os.path.isabs(name) else name) in (run, _file_name(run))
 
 
 def settle(names: Sequence[str], holder: str, database: Database | None) -> None:

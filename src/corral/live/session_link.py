@@ -15,6 +15,7 @@ from weakref import WeakMethod
 
 from msgspec.structs import replace
 
+from corral.errors import ConfigError
 from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
@@ -168,7 +169,16 @@ def _raiser(
     """How the limits are raised; None without a budget."""
     if budget is None:
         return None
-    return lambda cost, tokens, calls: budget.add(cost=cost, tokens=tokens, calls=calls)
+
+    def add(cost: float | None, tokens: int | None, calls: int | None) -> None:
+        if budget.owner:
+            raise ConfigError(
+                f"this session has no budget of its own: it uses that of the run {budget.owner}",
+                hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
+            )
+        budget.add(cost=cost, tokens=tokens, calls=calls)
+
+    return add
 
 
 def live_run(

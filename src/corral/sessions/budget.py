@@ -104,6 +104,9 @@ class Budget:
         self.spent = Spent()
         """What the calls so far have used. A call of which the use is not known counts with its
         estimate."""
+        self.owner = ""
+        """The id of the run that must know of each raise: its agents use the budget, but it is
+        raised with the id of the run. Empty: there is none."""
         self.is_paused = False
         """Whether a call waits until the limit is raised."""
         self._reserved = Spent()

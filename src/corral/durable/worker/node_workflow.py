@@ -522,7 +522,10 @@ async def _budget(run_input: RunInput, visit: str) -> Budget | None:
 
     here, holder = executor.running(), budgets.holder_of(run_input.run_id, visit)
     database = None if here is None else here.database
-    return await asyncio.to_thread(budgets.budget_of, names, holder, database)
+    budget = await asyncio.to_thread(budgets.budget_of, names, holder, database)
+    if budget is not None:
+        budget.owner = budgets.owner_of(names[-1], run_input.run_id)
+    return budget
 
 
 async def _upload_artifacts(

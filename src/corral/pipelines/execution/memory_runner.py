@@ -299,6 +299,8 @@ class MemoryRun:
             from corral.pipelines.execution.run_budget import memory_budget
 
             self.budget = memory_budget(run_limits(graph), settings.budget)
+            if self.budget is not None and self.budget is not settings.budget and not depth:
+                self.budget.owner = self.run_id
         self._node_runner = NodeRunner(
             graph,
             self.run_id,
