@@ -277,6 +277,10 @@ class UsageReport(Envelope, frozen=True, tag="usage"):
     cost: Cost | None = None
 
 
+CALLS_NOT_ASSIGNED = "calls_not_assigned"
+"""The code of a warning: some model calls of the turn may be missing in its events."""
+
+
 class ModelCall(Envelope, frozen=True, tag="model_call"):
     """A model call of the agent has ended, as corral counted it."""
 

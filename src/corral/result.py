@@ -10,6 +10,7 @@ import msgspec
 from corral.display import Card, Displayed, count, spent
 from corral.errors import CorralError, from_event, short_traceback
 from corral.events import (
+    CALLS_NOT_ASSIGNED,
     Done,
     Error,
     Event,
@@ -196,6 +197,7 @@ class ResultBuilder:
         self._message_id: str | None = None
         self._init = Init()
         self._done: Done | None = None
+        self._meter_reason: str | None = None
 
     def add(self, event: Event) -> None:
         self.add_all((event,))
@@ -223,6 +225,8 @@ class ResultBuilder:
                 self._init = event
             elif isinstance(event, Done):
                 self._done = event
+            elif isinstance(event, Error) and event.code == CALLS_NOT_ASSIGNED:
+                self._meter_reason = event.message
             elif isinstance(event, Vendor) and (change := hand_over_of(event)) is not None:
                 self._init = change.init
                 self._starts_message = True
@@ -273,7 +277,7 @@ class ResultBuilder:
             usage_by_model=done.usage_by_model,
             cost=done.cost,
             usage_source=done.usage_source,
-            meter_reason=self._init.meter_reason,
+            meter_reason=self._meter_reason or self._init.meter_reason,
             stop_reason=done.stop_reason,
             run_id=done.run_id or self._init.run_id,
             agent=done.agent or self._init.agent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,26 @@ async def test_an_unknown_price_is_an_error_only_with_a_limit_on_the_cost(agent:
     assert refused.error is not None
     assert (refused.error.code, len(agent.lane.requests)) == ("price_unknown", 0)
     assert (await agent.run(script, model=model, max_total_tokens=200_000)).ok
+
+
+@for_agents(lambda record: record.persistent, every_day=("gemini-acp",))
+async def test_each_prompt_of_a_pool_gets_its_own_calls(agent: RealAgent) -> None:
+    numbers = {f"Tell me the result of task number {n}, please.": 100 * n for n in (1, 2, 3)}
+
+    def answer(request: Request) -> Turn:
+        used = [count for text, count in numbers.items() if text in "\n".join(request.texts)]
+        return Turn(text="done", usage={"input": used[0] if used else 7, "output": 1}, delay=0.5)
+
+    options = agent.options(answer, sandbox="off", meter=True)
+    async with corral.pool(agent.name, size=1, prompts_at_once=3, **options) as pool:
+        results = await asyncio.gather(*map(pool.run, numbers))
+        assert pool.started == 1
+        # A title has no text that is assigned to a prompt for certain.
+        for result, count in zip(results, numbers.values(), strict=True):
+            if result.usage_source == "metered":
+                assert (result.usage.input, result.meter_reason) == (count, None)
+            else:
+                assert "it is not certain" in (result.meter_reason or "")
+        if agent.name in ("gemini-acp", "codex-acp"):
+            assert [result.usage_source for result in results] == ["metered"] * 3
+    assert all(result.ok for result in results)

@@ -295,3 +295,5 @@ class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
     duration: float = 0.0
     error: str | None = None
     """Why there is no complete response."""
+    owner: object = None
+    """What it belongs to, as the one who counts calls said when it began."""

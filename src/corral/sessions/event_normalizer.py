@@ -56,6 +56,7 @@ from msgspec.structs import force_setattr, replace
 
 from corral.errors import CorralError
 from corral.events import (
+    CALLS_NOT_ASSIGNED,
     AgentQuestion,
     Done,
     Error,
@@ -160,6 +161,8 @@ class EventNormalizer:
         self._earlier = (Usage(), Cost())
         """What processes of the agent reported that ended before the turn."""
         self._metered: list[ModelCall] = []
+        self._misses_calls = False
+        """Not all model calls of the turn were counted."""
         self._warned_implausible = False
         self.finish: TurnEnd | None = None
         self.answered = False
@@ -273,7 +276,7 @@ class EventNormalizer:
         usage = finish.usage if finish.usage != Usage() else self._usage
         cost = finish.cost if finish.cost != Cost() else self._cost
         usage, cost = _add(self._earlier, (usage, cost))
-        if not self._metered:
+        if not self._metered or self._misses_calls:
             source: UsageSource = "unknown" if usage == Usage() else "reported"
             return _Spent(usage, finish.usage_by_model, cost, source)
         counted, by_model = Usage(), dict[str, Usage]()
@@ -292,6 +295,8 @@ class EventNormalizer:
         else:
             if isinstance(item, ModelCall):
                 self._metered.append(item)
+            elif isinstance(item, Error) and item.code == CALLS_NOT_ASSIGNED:
+                self._misses_calls = True
             if self._seq or self._begin_or_queue(item, ts, out):
                 self._handle_event(item, ts, out)
 

@@ -3,73 +3,33 @@
 The agent is started with the URL of the proxy instead of that of the model's service, and with a
 dummy key instead of the real one (``Meter.prepared``). Each call is an event ``model_call``. The
 proxy belongs to one process of the agent. If several prompts are served by that process at the same
-time, their calls cannot be assigned to one of them: they are in no prompt's events.
+time, ``call_log`` finds out which of them a call belongs to.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from corral.agents.spec import Launch, MeterRoute
 from corral.errors import CorralError, QuotaSpent, RateLimited
-from corral.events import ModelCall
-from corral.models.metering import MeteredCall
 from corral.models.registry import all_providers, find_provider
 from corral.models.spec import Provider
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.budget_gate import BudgetGate, paused_event
+from corral.sessions.budget_gate import BudgetGate
+from corral.sessions.call_log import CallLog, Emit
 from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepare import PreparedRun
 from corral.system.environment import Environment
-from corral.system.model_proxy.proxy import ABANDONED, ModelProxy, ProxySettings, ToolJudge
+from corral.system.model_proxy.proxy import ModelProxy, ProxySettings, ToolJudge
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"
 LONGEST_HOLD = 240.0
 """Seconds that a model call is held for a rate limit: most agents wait 300 s for a response."""
-
-Emit = Callable[[RawEvent], None]
-
-
-class CallLog:
-    """Passes each model call on to the prompt that it belongs to. Prompts are held weakly: the
-    event loop holds this object, and a dropped session must end its agent."""
-
-    def __init__(self) -> None:
-        self._prompts: list[weakref.WeakMethod[Emit]] = []
-        self.unreachable: str | None = None
-        """Why the last call got no response from the vendor."""
-        self.limit: RateLimited | None = None
-        """The rate limit that the last call met."""
-
-    def add(self, emit: Emit) -> None:
-        self._prompts.append(weakref.WeakMethod(emit))
-
-    def remove(self, emit: Emit) -> None:
-        self._prompts = [each for each in self._prompts if each() not in (None, emit)]
-
-    def on_call(self, call: MeteredCall) -> None:
-        has_response = call.status is not None or call.error == ABANDONED
-        self.unreachable = None if has_response else call.error
-        prompts = self._active()
-        if len(prompts) == 1:
-            prompts[0](_event(call))
-
-    def on_limit(self, error: CorralError | None) -> None:
-        self.limit = error if isinstance(error, RateLimited) else None
-
-    def on_wait(self, text: str) -> None:
-        """A model call waits until the budget is raised."""
-        for emit in self._active():
-            emit(paused_event(text))
-
-    def _active(self) -> list[Emit]:
-        return [emit for each in self._prompts if (emit := each()) is not None]
 
 
 class Meter:
@@ -110,7 +70,15 @@ class Meter:
         budget = prepared.budget
         gate = None if budget is None else BudgetGate(budget, log.on_wait)
         waits = prepared.limit_waits
-        proxy = ModelProxy(settings, log.on_call, gate, judge, on_limit=log.on_limit, waits=waits)
+        proxy = ModelProxy(
+            settings,
+            log.on_call,
+            gate,
+            judge,
+            on_start=log.on_start,
+            on_limit=log.on_limit,
+            waits=waits,
+        )
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
         given = {**proxy.dummy_keys, route.url_env: url}
@@ -122,11 +90,15 @@ class Meter:
         changed = replace(prepared, run=run, environment=_with_proxy(environment, route, given))
         return cls(proxy, log, changed, url, gate)
 
-    def subscribe(self, emit: Emit) -> None:
-        """From now on, ``emit`` gets the calls. It is a method, and held weakly."""
-        self._log.add(emit)
+    def subscribe(self, emit: Emit, session_id: str = "", text: str = "") -> None:
+        """From now on, ``emit`` gets the calls of a prompt. It is a method, and held weakly."""
+        self._log.add(emit, session_id, text)
         if self._gate is not None:
             self._gate.refusal = None
+
+    async def wait_for_calls(self, emit: Emit) -> None:
+        """Wait until the calls of this prompt have ended, for a short time."""
+        await self._log.wait_for_calls(emit)
 
     def unsubscribe(self, emit: Emit) -> None:
         self._log.remove(emit)
@@ -189,17 +161,3 @@ def _providers(route: MeterRoute) -> Sequence[Provider]:
     here = [each for each in all_providers() if urlsplit(each.base_url).hostname == host]
     wires = {each.wire.name for each in named}
     return [*(each for each in here if each.wire.name in wires and host), *named]
-
-
-def _event(call: MeteredCall) -> ModelCall:
-    return ModelCall(
-        model=call.model,
-        usage=call.usage,
-        cost=replace(call.cost, source="metered") if call.cost.usd is not None else call.cost,
-        side=not call.request.tools,
-        partial=call.is_partial,
-        status=call.status,
-        first_byte_ms=None if call.first_byte is None else round(call.first_byte * 1000),
-        duration_ms=round(call.duration * 1000),
-        error=call.error,
-    )

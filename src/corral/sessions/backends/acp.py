@@ -216,7 +216,7 @@ class AcpBackend:
             connection.drop_late_text(session)
         session.was_prompted = True
         if connection.meter is not None:
-            connection.meter.subscribe(self.emit)
+            connection.meter.subscribe(self.emit, session.session_id, self._prompt)
         self._call = connection.prompt(session, self._blocks())
 
     async def receive(self) -> list[RawEvent] | None:
@@ -289,6 +289,8 @@ class AcpBackend:
             self._discarding = asyncio.get_running_loop().create_task(discard)
 
     async def finish(self) -> list[RawEvent]:
+        if self._connection is not None and self._connection.meter is not None:
+            await self._connection.meter.wait_for_calls(self.emit)
         await self._end()
         session = self._session
         if session is None:

@@ -136,6 +136,7 @@ class JudgedExchange:
         judged, or the complete response if it is an error; with ``holds_limits``, a rate limit is
         kept in the call. Raises ``ResponseFailed``."""
         call = JudgedCall(kind, await self._proxy.admit(kind), holds_limits=holds_limits)
+        call.owner = self._proxy.owner_of(request)
         response = call.response
         try:
             if call.added_usage is not None:

@@ -151,11 +151,14 @@ class ModelProxy:
         gate: CallGate | None = None,
         judge: ToolJudge | None = None,
         *,
+        on_start: Callable[[Sequence[bytes]], object] = lambda _request: None,
         on_limit: Callable[[CorralError | None], None] = lambda _error: None,
         waits: LimitWaits | None = None,
     ) -> None:
-        """``on_limit`` gets the rate limit that a model call met, or None if it met none. With
-        ``waits``, a call waits for it to end."""
+        """``on_start`` gets each request that is sent as a model call: its headers and its body.
+        What it returns is the ``owner`` of the call. ``on_limit`` gets the rate limit that a model
+        call met, or None if it met none. With ``waits``, a call waits for it to end."""
+        self._on_start = on_start
         self._on_limit = on_limit
         self._waits = waits
         self._settings = settings
@@ -250,6 +253,7 @@ class ModelProxy:
 
         async def send() -> OpenCall:
             call = OpenCall(kind, await self.admit(kind), holds_limits=waits is not None)
+            call.owner = self.owner_of(request)
             call.keeps_open = await self._pass_on(request, writer, upstream, call)
             return call
 
@@ -313,6 +317,10 @@ class ModelProxy:
         if isinstance(admitted, str):
             raise ResponseFailed(402, admitted)
         return admitted
+
+    def owner_of(self, request: AgentRequest) -> object:
+        """What a model call belongs to, which begins now."""
+        return self._on_start((_credentials(request), request.plain_body()))
 
     def read_call(self, request: AgentRequest) -> ModelRequest | None:
         """What is to be counted of a request; None if it is not a model call."""
@@ -513,6 +521,8 @@ class OpenCall(_Call):
         self.added_usage = request.added_usage
         self._request = request
         self._ticket = ticket
+        self.owner: object = None
+        """What it belongs to."""
         self._meter = CallMeter(request)
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
@@ -602,6 +612,7 @@ class OpenCall(_Call):
             first_byte=self._first_byte,
             duration=self._clock() - self._started,
             error=self.error,
+            owner=self.owner,
         )
         if self._ticket is not None:
             self._ticket.settle(done)
