@@ -225,14 +225,18 @@ class ResultBuilder:
                 self._init = event
             elif isinstance(event, Done):
                 self._done = event
-            elif isinstance(event, Error) and event.code == CALLS_NOT_ASSIGNED:
-                self._meter_reason = event.message
-            elif isinstance(event, Vendor) and (change := hand_over_of(event)) is not None:
-                self._init = change.init
-                self._starts_message = True
-            elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
-                self._starts_message = True
+            else:
+                self._add_other(event)
         self._store(pieces)
+
+    def _add_other(self, event: Event) -> None:
+        if isinstance(event, Error) and event.code == CALLS_NOT_ASSIGNED:
+            self._meter_reason = event.message
+        elif isinstance(event, Vendor) and (change := hand_over_of(event)) is not None:
+            self._init = change.init
+            self._starts_message = True
+        elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
+            self._starts_message = True
 
     def _store(self, pieces: list[str]) -> None:
         """Add the pieces to the last message, up to the first with which the answer is longer than

@@ -296,4 +296,4 @@ class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     """Why there is no complete response."""
     owner: object = None
-    """What it belongs to, as the one who counts calls said when it began."""
+    """What it belongs to, as ``on_start`` of the proxy returned it."""

@@ -39,8 +39,8 @@ class PromptCalls:
     def __init__(self, emit: Emit, session_id: str, text: str) -> None:
         self.emit = weakref.WeakMethod(emit)
         self.session_id = session_id.encode()
-        whole = msgspec.json.encode(text)
-        self.text = whole[1:-1] if len(text) >= UNMISTAKABLE else whole
+        quoted = msgspec.json.encode(text)
+        self.text = quoted[1:-1] if len(text) >= UNMISTAKABLE else quoted
         self.is_uncertain = False
         """A call was made that may be its own."""
         self.open_calls = 0
