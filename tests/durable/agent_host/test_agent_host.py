@@ -7,8 +7,12 @@ import atexit
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from support.chaos import namespace
 from support.descriptors import free_descriptors
 from support.durable_processes import DurableProcesses, is_alive, wait_until
 
@@ -309,6 +313,46 @@ def test_files_that_cannot_be_removed_at_the_end_of_a_run_are_removed_later(
     assert files.folder.exists()
     client.remove_trash()
     assert list(files.folder.parent.iterdir()) == []
+
+
+FULL = """
+import os, sys
+from pathlib import Path
+from support.chaos import namespace
+from corral.durable.agent_host import client
+namespace.enter()
+home = Path(os.environ["CORRAL_HOME"])
+home.mkdir(parents=True)
+namespace._mount("tmpfs", str(home), "tmpfs", 0, "nr_inodes=40,mode=700")
+files = client.HostFiles.for_run("r")
+files.job("j").mkdir(parents=True)
+files.open()
+for each in (files.gate, files.run, files.job("j") / "job.json", files.job("j") / "result.json"):
+    each.touch()
+with open(files.lock, "w") as lock:
+    client.fs.try_lock(lock.fileno())  # a host runs
+    try:
+        for number in range(100):
+            (home / str(number)).touch()
+    except OSError as error:
+        print(error.strerror)
+    client.close("r", cancel=True)
+    print(files.end.exists())
+client.remove_trash()
+print(files.folder.exists())
+"""
+
+
+@pytest.mark.skipif(not namespace.is_allowed(), reason="no user namespaces")
+def test_the_end_of_a_run_is_marked_on_a_full_disk() -> None:
+    tests = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL],
+        env={**os.environ, "PYTHONPATH": str(tests)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split("\n") == ["No space left on device", "True", "False", ""], done.stderr
 
 
 def test_the_files_of_a_run_that_has_not_ended_stay() -> None:

@@ -64,6 +64,10 @@ class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """None: it was cancelled."""
 
 
+_stored = msgspec.json.Decoder(StoredOutcome)
+"""Made here, in one thread: see ``payloads.unpack``."""
+
+
 class HostFiles:
     """The files of a host: that of a run, or that of one isolated job (then ``home`` is the
     directory of the run's host)."""
@@ -102,9 +106,7 @@ class HostFiles:
 
     def result(self, name: str) -> StoredOutcome | None:
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(
-                (self.job(name) / "result.json").read_bytes(), type=StoredOutcome
-            )
+            return _stored.decode((self.job(name) / "result.json").read_bytes())
         return None
 
     def write_result(self, name: str, stored: StoredOutcome) -> None:
@@ -307,8 +309,18 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     # A host looks for this once per second. If no host runs, this process removes the files when it
     # ends, and has closed its own; or the next one does.
     with contextlib.suppress(OSError):
-        files.end.mkdir(exist_ok=True)
+        _mark_end(files)
         atexit.register(remove_trash)
+
+
+def _mark_end(files: HostFiles) -> None:
+    try:
+        files.end.mkdir(exist_ok=True)
+    except OSError:
+        # A full disk. The results of a run that has ended are not read again.
+        for each in files.jobs.glob("*/result.json"):
+            each.unlink(missing_ok=True)
+        files.end.mkdir(exist_ok=True)
 
 
 def _close(files: HostFiles, *, cancel: bool) -> None:
