@@ -13,7 +13,7 @@ from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.limit_rule import LimitRule, limit_rule, node_rule
 from corral.pipelines.graph import Node
-from corral.testing import fail
+from corral.testing import Turn, fail
 
 pytest_plugins = ("support.node_fixtures",)
 
@@ -62,3 +62,20 @@ async def test_only_nodes_that_run_an_agent_have_a_rule(harness: NodeHarness) ->
         assert node_rule(agent) == LimitRule("wait", 7200.0)
     async with NodeResources(simulate=True) as resources:
         assert node_rule(harness.context(resources=resources, attrs={"prompt": "hi"})) is None
+
+
+@pytest.mark.usefixtures("waits_by_file")
+async def test_a_limit_without_an_end_is_waited_for_longer_each_time(
+    harness: NodeHarness, scripted_model: ScriptedModel
+) -> None:
+    waits: list[float] = []
+    for attempt in (1, 6):
+        env = {"GEMINI_API_KEY": f"key-of-this-test-{attempt}"}
+        async with scripted_model.resources([Turn(status=429)], env=env) as resources:
+            work = harness.context(resources=resources, attrs={"prompt": "hi"})
+            work = dataclasses.replace(work, longest_hold=0.5, attempt=attempt)
+            began = time.time()
+            outcome = await execution_attempt.attempt(work)
+        assert outcome.resets_at is not None, outcome
+        waits.append(outcome.resets_at - began)
+    assert waits[0] * 5 < waits[1]

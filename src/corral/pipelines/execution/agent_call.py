@@ -501,7 +501,7 @@ def _resets_at(work: NodeContext, call: AgentCall, error: CorralError) -> float 
         return None
     from corral.system.rate_limits import state_of
 
-    state = state_of(error)
+    state = state_of(error, work.attempt)  # an end that is not known: each wait is longer
     too_long = state is None or state.until - clock.now() > rule.max_wait
     return None if state is None or too_long else state.until
 
