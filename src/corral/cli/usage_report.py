@@ -1,4 +1,4 @@
-"""``corral usage``: what the stored sessions have used."""
+"""``corral usage``: what sessions, pipelines and batches have used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST = 60
 @click.option("-a", "--agent", help="Only sessions with this agent.")
 @click.option("-m", "--model", help="Only models whose name contains this.")
 @click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
-@click.option("--session", metavar="ID", help="Only this session.")
+@click.option("--session", metavar="ID", help="Only this session, or run of a pipeline or batch.")
 @JSON
 def command(
     *,
@@ -46,7 +46,7 @@ def command(
     session: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the stored sessions have used: tokens and cost.
+    """Show what sessions, pipelines and batches have used: tokens and cost.
 
     A cost is metered (corral counted the model calls), reported by the agent, or computed from
     prices. Turns whose cost is not known are counted, and are not in the sum.
@@ -56,9 +56,7 @@ def command(
     if start is not None and end is not None and start >= end:
         raise ConfigError("--since is not before --until")
     if session is not None:
-        from corral.sessions import store
-
-        session = store.find(session).meta.id
+        session = _find(session)
     found = usage_totals.report(
         usage_totals.UsageQuery(
             by=by,
@@ -81,6 +79,16 @@ def command(
         echo(f"The cost of {total.turns_without_cost:,} of {total.turns:,} turns is not known.")
     if total.turns_partial:
         echo(f"{total.turns_partial:,} turns are partial: more may be billed.")
+
+
+def _find(name: str) -> str:
+    """The id of a session, or of a run of a pipeline or batch. Raises ``ResumeLost``."""
+    from corral.sessions import store, usage_ledger
+
+    query = usage_totals.UsageQuery(session=name)
+    if next(usage_ledger.read(query), None) is not None:
+        return name
+    return store.find(name).meta.id
 
 
 def _cells(row: UsageSum) -> tuple[str, ...]:

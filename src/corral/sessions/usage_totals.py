@@ -1,7 +1,8 @@
-"""What the stored sessions have used: tokens and cost, by day, agent, model, project or session.
+"""What sessions, pipelines and batches have used: tokens and cost, by day, agent, model and more.
 
 The numbers come from the index of sessions (``index``), which has them for every turn; so a report
-over many sessions reads no transcript twice. Nothing is estimated: what no one reported is None,
+over many sessions reads no transcript twice. Those of pipelines and batches, whose sessions are not
+stored, are in ``usage_ledger``. Nothing is estimated: what no one reported is None,
 not 0, and a sum of known and unknown amounts says how many are not known.
 """
 
@@ -13,10 +14,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.values import CostSource, Usage
 
-By = Literal["day", "agent", "model", "project", "session"]
+By = Literal["day", "agent", "model", "project", "session", "pipeline", "batch"]
 UNKNOWN = "unknown"
 
 
@@ -24,6 +25,7 @@ class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one turn of a session has used with one model."""
 
     session: str
+    """Its id; for a pipeline or batch that of the run."""
     turn: int
     agent: str
     cwd: str
@@ -38,6 +40,10 @@ class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Model calls, if corral counted them."""
     is_partial: bool = False
     """A response was cut, or the turn has not ended: more may be billed."""
+    pipeline: str = ""
+    """The pipeline of which it was a node."""
+    batch: str = ""
+    """The batch of which it was a task."""
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +94,18 @@ def check_by(by: str) -> None:
 
 
 def report(query: UsageQuery) -> UsageTotals:
-    """What the stored sessions have used. Blocking. Raises ``ConfigError``, ``StorageFailed``."""
-    from corral.sessions import index
+    """What sessions, pipelines and batches have used. Blocking. Raises ``ConfigError``,
+    ``StorageFailed``."""
+    from corral.sessions import index, usage_ledger
 
     check_by(query.by)
-    return totals(index.usage(query), query.by)
+    try:
+        others = list(usage_ledger.read(query))
+    except OSError as error:
+        raise StorageFailed(f"what pipelines and batches used cannot be read: {error}") from error
+    if query.by in ("pipeline", "batch"):
+        return totals((turn for turn in others if getattr(turn, query.by)), query.by)
+    return totals([*index.usage(query), *others], query.by)
 
 
 def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
@@ -119,6 +132,10 @@ def _key(by: str, turn: TurnUsage) -> str:
             return turn.model or UNKNOWN
         case "session":
             return turn.session
+        case "pipeline":
+            return turn.pipeline
+        case "batch":
+            return turn.batch
         case _:
             return turn.cwd
 

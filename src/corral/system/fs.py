@@ -132,6 +132,16 @@ def write_atomically(
         raise
 
 
+def append(path: AnyPath, data: bytes) -> None:
+    """Append to a file, which is created for this user alone, with one ``write``: so the data of
+    several processes are not mixed. Raises ``OSError``."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
+
+
 def create_draft(
     path: str | os.PathLike[str], *, mode: int = 0o600, dir_fd: int | None = None
 ) -> tuple[int, str]:

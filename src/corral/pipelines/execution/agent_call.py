@@ -28,6 +28,7 @@ from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.hooks import Hooks, hooks_of
 from corral.pipelines.execution.limit_rule import limit_rule
+from corral.pipelines.execution.node_usage import recorded_usage
 from corral.pipelines.execution.shell import node_env, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral.pipelines.graph import Node
@@ -396,12 +397,12 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
 
 async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
     prompt = work.resources.redactor.clean_text(prompt)
-    hooks = call.hooks
-    if work.budget is None and is_warm(call, prompt):
-        return await work.resources.run_warm(call.agent, prompt, call.options, work.emit)
-    if hooks is None:
-        return await _run(work, call, prompt, work.emit)
-    return await hooks.watch(work.emit, lambda emit: _run(work, call, prompt, emit))
+    with recorded_usage(work, call) as emit:
+        if work.budget is None and is_warm(call, prompt):
+            return await work.resources.run_warm(call.agent, prompt, call.options, emit)
+        if call.hooks is None:
+            return await _run(work, call, prompt, emit)
+        return await call.hooks.watch(emit, lambda emit: _run(work, call, prompt, emit))
 
 
 def is_warm(call: AgentCall, prompt: str) -> bool:

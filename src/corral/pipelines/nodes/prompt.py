@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.errors import ConfigError
+from corral.events import Done
 from corral.inference.api import generate
 from corral.inference.request import RequestOptions
 from corral.inference.results import Generation
@@ -18,6 +19,7 @@ from corral.models.registry import EXAMPLE
 from corral.pipelines.execution import verdict
 from corral.pipelines.execution.agent_call import effort_of, model_of, number_of, schema_of
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.node_usage import store_usage
 from corral.pipelines.nodes.codergen import (
     apply_report,
     outcome_with_answer,
@@ -26,8 +28,11 @@ from corral.pipelines.nodes.codergen import (
     truncate_text,
 )
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.system import clock
 from corral.values import Json, JsonObject
 
+PROMPT = "prompt"
+"""What ``corral usage`` calls the agent of a model call without an agent."""
 TIMEOUT = 600.0
 """Seconds, if the node has no ``timeout``."""
 
@@ -74,9 +79,20 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
         from corral.pipelines.execution.run_budget import CountedCalls
 
         options["client"] = resources.client().with_middleware(CountedCalls(work, work.budget))
+    found: Generation
     if schema is None:
-        return await generate(model, text, **options)
-    return await generate_object(model, schema, text, **options)
+        found = await generate(model, text, **options)
+    else:
+        found = await generate_object(model, schema, text, **options)
+    done = Done(
+        status="success",
+        model=found.response.model,
+        usage=found.usage,
+        cost=found.cost,
+        ts=clock.now(),
+    )
+    store_usage(work, PROMPT, [done])
+    return found
 
 
 def outcome_with_cost(generation: Generation, updates: JsonObject) -> Outcome:
