@@ -11,7 +11,7 @@ from corral.nesting import decode_json
 
 
 @pytest.mark.parametrize("printer", [AnswerPrinter(), RenderedAnswer(separated=False)])
-def test_the_text_of_an_agent_that_continues_is_a_message_of_its_own(printer: Printer) -> None:
+def test_the_text_of_an_agent_that_continues_is_another_message(printer: Printer) -> None:
     data = HandOver(init=Init(), agent="gemini-cli", status="error")
     change = Vendor(FALLBACK, decode_json(msgspec.json.encode(data)))
     own = Vendor(FALLBACK, {"model": "an event of the agent"})
