@@ -22,7 +22,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.agents import acp_command, registry
-from corral.agents.spec import AcpTransport, AgentSpec, acp_transport
+from corral.agents.spec import AcpTransport, AgentSpec
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
@@ -248,7 +248,9 @@ async def test_a_process_is_replaced_after_its_maximum_of_sessions(
         )
 
     monkeypatch.setattr(acp_command, "agent_for", tiring)
-    assert acp_transport(registry.find(agent())).sessions_per_process == 3
+    transport = registry.find(agent()).transport
+    assert isinstance(transport, AcpTransport)
+    assert transport.sessions_per_process == 3
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         pids = [(await pool.run("pid")).text for _ in range(7)]
         assert pool.started == 3

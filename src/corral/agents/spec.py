@@ -502,13 +502,6 @@ def stream_transport(agent: AgentSpec) -> StreamTransport:
     return agent.transport
 
 
-def acp_transport(agent: AgentSpec) -> AcpTransport:
-    """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
-    if not isinstance(agent.transport, AcpTransport):
-        raise TypeError(f"{agent.name} does not speak the Agent Client Protocol")
-    return agent.transport
-
-
 def _no_launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     raise RuntimeError(f"{run.agent} runs in this process: there is nothing to launch")
 

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.agents.spec import acp_transport, compile_for
+from corral.agents.spec import compile_for
 from corral.errors import ConfigError, short_traceback, short_traceback_async
 from corral.events import Event
 from corral.options import check_prompt, fallback_agents
@@ -345,7 +345,7 @@ class Pool:
         if room and all(worker.busy for worker in free):
             worker = _Worker(
                 self._with_pool_settings(prepared),
-                acp_transport(prepared.agent).sessions_per_process,
+                prepared.acp.sessions_per_process,
             )
             self._workers.append(worker)
             self.started += 1
@@ -410,10 +410,7 @@ class _Worker:
         self.busy -= 1
         pid = self._connection.pid if self._connection else None
         resident = platform.resident_memory(pid) if pid else None
-        if (
-            resident is not None
-            and resident > acp_transport(self._prepared.agent).bytes_per_process
-        ):
+        if resident is not None and resident > self._prepared.acp.bytes_per_process:
             self.retire()  # some agents never free what a session took
 
     def retire(self) -> None:

@@ -34,7 +34,6 @@ from corral.agents.spec import (
     Launch,
     LaunchContext,
     MeterRoute,
-    acp_transport,
 )
 from corral.errors import (
     ConfigError,
@@ -155,6 +154,13 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
             env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
         return env
+
+    @property
+    def acp(self) -> AcpTransport:
+        """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
+        if not isinstance(self.agent.transport, AcpTransport):
+            raise TypeError(f"{self.agent.name} does not speak the Agent Client Protocol")
+        return self.agent.transport
 
     @property
     def asks(self) -> bool:
@@ -397,7 +403,7 @@ def check_narrower(policy: Policy, session: PreparedRun) -> None:
 
 def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
     """Whether a process that was started for ``running`` cannot serve ``prompt``."""
-    if acp_transport(prompt.agent).model_at_start and prompt.run.model != running.run.model:
+    if prompt.acp.model_at_start and prompt.run.model != running.run.model:
         return True
     if (prompt.sandbox is None) != (running.sandbox is None):
         return True

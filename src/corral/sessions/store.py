@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakMethod
 
-    from corral.agents.spec import AgentSpec, Launch
+    from corral.agents.spec import AcpTransport, Launch
     from corral.live.session_link import SessionLink
     from corral.run_kwargs import RunKwargs
     from corral.sessions.handover.neutral_form import Conversation
@@ -288,12 +288,9 @@ def _remove_links(home: Path, name: str, linked: Sequence[str]) -> None:
             (home / folder).unlink()
 
 
-def make_loadable(agent: AgentSpec, record: SessionRecord) -> None:
+def make_loadable(transport: AcpTransport, record: SessionRecord) -> None:
     """Rename files so that the agent can load the session's conversation."""
-    from corral.agents.spec import acp_transport
-
     session = record.meta.session_id
-    transport = acp_transport(agent)
     if transport.rename_to_load is None or session is None:
         return
     pattern = transport.conversation_files.format(session[:8])

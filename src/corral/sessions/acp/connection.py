@@ -50,7 +50,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from corral.agents.spec import Ending, acp_transport
+from corral.agents.spec import Ending
 from corral.errors import (
     ConfigError,
     CorralError,
@@ -316,7 +316,7 @@ class Connection:
     def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
         self._prepared = prepared
         self._redactor = redactor
-        self._acp = AcpClient(acp_transport(prepared.agent).quirks, clean=redactor.clean)
+        self._acp = AcpClient(prepared.acp.quirks, clean=redactor.clean)
         self._stderr_lines = StderrLines(self._on_stderr_line)
         self._process: Process | None = None
         self._calls: dict[int, CallFinished | None] = {}

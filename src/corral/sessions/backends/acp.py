@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from corral import errors
-from corral.agents.spec import Ending, acp_transport
+from corral.agents.spec import Ending
 from corral.errors import CorralError
 from corral.events import Error, Thinking
 from corral.protocol.acp.methods import (
@@ -138,7 +138,7 @@ class AcpBackend:
 
     async def _open(self, connection: Connection) -> AcpSession:
         prepared, meta = self._prepared, self._record.meta
-        run, agent = prepared.run, prepared.agent
+        run = prepared.run
         if meta.lost:
             raise no_conversation(meta)
         if meta.session_id is not None:
@@ -147,7 +147,7 @@ class AcpBackend:
                     "the agent's process ended, and it cannot load a conversation again",
                     hint="Start a new session.",
                 )
-            await in_thread(make_loadable, agent, self._record)
+            await in_thread(make_loadable, prepared.acp, self._record)
             session, loaded = await connection.load_session(meta.session_id, prepared, self._ask)
             session.model = session.first_model = loaded.model
             await self._switch_model(connection, session)
@@ -163,7 +163,7 @@ class AcpBackend:
         """Have the session answer with the model of this prompt; without one, with the model
         that it began with."""
         agent, model = self._prepared.agent, self._prepared.run.model or session.first_model
-        if acp_transport(agent).model_at_start or session.model == model:
+        if self._prepared.acp.model_at_start or session.model == model:
             return
         if model is None:
             raise errors.ConfigError(
@@ -187,7 +187,7 @@ class AcpBackend:
         run = self._prepared.run
         planning = run.policy.mode == "plan" and "plan" in offered
         mode = run.session_mode or (
-            "plan" if planning and not acp_transport(self._prepared.agent).mode_at_start else None
+            "plan" if planning and not self._prepared.acp.mode_at_start else None
         )
         if mode is None:
             return
