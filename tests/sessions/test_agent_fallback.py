@@ -43,8 +43,13 @@ def both(ours: BuiltinAgent, script: list[Turn], **options: object) -> RunKwargs
     own = ours.options(script)
     given: RunKwargs = {"on_limit": f"fallback:{OTHER}", **options}  # type: ignore[typeddict-item]
     found = scripted_options(ours.workspace, **given)
-    found["env"] = {**found.get("env", {}), **own.get("env", {})}
+    found["env"] = {**found.get("env", {}), **own.get("env", {}), **own_key("GEMINI")}
     return found
+
+
+def own_key(*vendors: str) -> dict[str, str]:
+    """A key of one test: limits are shared by all runs of a process with the same key."""
+    return dict.fromkeys((f"{name}_API_KEY" for name in vendors), f"key-{token_hex(16)}")
 
 
 async def events_of(prompt: str, options: RunKwargs, agents: int = 2) -> list[Event]:
@@ -60,8 +65,7 @@ def limit_first_model(ours: BuiltinAgent, patch: pytest.MonkeyPatch, *script: Tu
     first = ours.add_lane([half, fail(429, "slow down", retry_after=600, times="forever")])
     second = ours.add_lane(list(script))
     env = {**model_env(first, "gemini"), **model_env(second, "openai")}
-    # Limits are shared by all runs of this process with the same key.
-    env.update(dict.fromkeys(("GEMINI_API_KEY", "OPENAI_API_KEY"), f"key-{token_hex(16)}"))
+    env.update(own_key("GEMINI", "OPENAI"))
     for name, value in env.items():
         patch.setenv(name, value)
     return second
@@ -126,6 +130,7 @@ async def test_a_process_that_continues_gets_the_later_prompts(workspace: Path) 
     program.write_text(f'#!/bin/sh\nexec {agent()} "$@"\n')
     program.chmod(0o755)
     options = scripted_options(workspace, on_limit=f"fallback:{program}", policy="all")
+    options["env"] = own_key("GEMINI")
     async with corral.session("gemini-cli", **options) as session:
         first = await session.run("init\ntext one\n" + LIMITED)
         processes = child_pids()
@@ -212,10 +217,8 @@ async def test_three_agents_are_one_stream_and_fail_with_the_earliest_reset(
         )
         for seconds in (600, 5_000)
     ]
-    # Limits are shared by all runs of this process with the same key.
-    key = f"key-{token_hex(16)}"
-    keys = {"OPENAI_API_KEY": key, "GEMINI_API_KEY": key}
-    options["env"] = {**model_env(lanes[0], "gemini"), **model_env(lanes[1], "openai"), **keys}
+    env = {**model_env(lanes[0], "gemini"), **model_env(lanes[1], "openai")}
+    options["env"] = {**env, **own_key("GEMINI", "OPENAI")}
     first = FIRST.replace("retry in 37s", "retry in 9000s")
     result = corral.result_from_events(events := await events_of(first, options))
     assert result.error is not None

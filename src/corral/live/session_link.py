@@ -147,6 +147,42 @@ class SessionLink:
         self.problems.append(problem)
 
 
+def link_of(record: SessionRecord) -> SessionLink:
+    """The link of the session, made if there is none."""
+    if record.link is None:
+        record.link = SessionLink()
+    return record.link
+
+
+def publish_turn(
+    prepared: PreparedRun,
+    record: SessionRecord,
+    title: str,
+    cancel: WeakMethod[Callable[[], None]],
+    steer: WeakMethod[Callable[[str], None]] | None,
+    recorded: bool,
+) -> SessionLink:
+    """Show the current turn of the session to others. ``recorded``: it has a transcript."""
+    link = link_of(record)
+    link.publish(
+        live_run(prepared, record, title, recorded=recorded), cancel, steer, prepared.budget
+    )
+    return link
+
+
+def notify_question(
+    prepared: PreparedRun, record: SessionRecord, title: str, question: str
+) -> None:
+    """Send a message about a question, if the run's options want it."""
+    facts = run_facts(prepared, record, title)
+    link_of(record).notify(prepared, question_message(facts, question))
+
+
+def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: Done) -> None:
+    """Send a message about the end of a turn, if the run's options want it."""
+    link_of(record).notify(prepared, end_message(run_facts(prepared, record, title), done))
+
+
 def _nothing() -> None:
     pass
 

@@ -42,6 +42,7 @@ from corral.sessions.joined_stream import (
 )
 from corral.sessions.prepare import COMMON, PreparedRun
 from corral.sessions.turn import Turn
+from corral.sessions.waiting_turn import WaitingTurn
 from corral.system import config
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ async def hand_over(
     return await method(given, ended)
 
 
-class FallbackTurn(Turn[T_co]):
+class FallbackTurn(WaitingTurn[T_co]):
     """A turn that other agents continue when one meets a limit. See the module."""
 
     _ended: Done | None = None

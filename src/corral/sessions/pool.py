@@ -70,7 +70,7 @@ from corral.sessions.prepare import (
 )
 from corral.sessions.store import SessionRecord
 from corral.sessions.structured_output import TypedAnswer, run_typed
-from corral.sessions.turn import Turn, TurnChecks
+from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system import platform
 from corral.system.environment import SecretRedactor
 
@@ -311,7 +311,7 @@ class Pool:
 
         async def run_turn(text: str) -> Result:
             check_prompt(text, prepared.agent.prompt_limit)
-            turn: Turn = Turn(
+            turn: Turn = turn_type(prepared)(
                 prepared,
                 record,
                 text,

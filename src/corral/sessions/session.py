@@ -40,7 +40,7 @@ from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStd
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
 from corral.sessions.store import SessionRecord
-from corral.sessions.turn import Turn, TurnChecks
+from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system.environment import SecretRedactor
 from corral.system.threads import in_thread
 from corral.values import AgentSession
@@ -413,7 +413,7 @@ class Session:
             make = weak()
             return None if make is None else make(prepared, text)
 
-        self._turn = self._turn_type(prepared)(
+        self._turn = turn_type(prepared)(
             prepared,
             record,
             text,
@@ -430,14 +430,6 @@ class Session:
             given_turn = Given(text, options, typed, prepared.run.timeout)
             self._turn.hand_over = partial(hand_over, WeakMethod(self._hand_over), given_turn)
         return self._turn
-
-    @staticmethod
-    def _turn_type(prepared: PreparedRun) -> type[Turn]:
-        if not fallback_agents(prepared.run.on_limit):
-            return Turn
-        from corral.sessions.fallback import FallbackTurn
-
-        return FallbackTurn
 
     def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
         """What sends this text to the agent."""

@@ -28,12 +28,12 @@ from corral.errors import (
     RateLimited,
     RemoteError,
     ResumeLost,
-    StreamBroken,
     short_traceback,
     short_traceback_async,
 )
-from corral.events import Done, Error, Event, Init, Vendor, to_json
+from corral.events import Done, Event, Init, Vendor, to_json
 from corral.nesting import decode_json
+from corral.options import fallback_agents
 from corral.output_types import T_co
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.result import Result, ResultBuilder, with_output, without_output
@@ -51,10 +51,8 @@ from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
-    from corral.sessions.after_limit import AfterLimit
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
-    from corral.system.rate_limits import LimitState, LimitWaits
     from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
@@ -113,11 +111,10 @@ class Turn(Generic[T_co]):
         """``before`` is the previous turn; it is ended when this one starts. ``steer`` sends the
         agent a text while it works."""
         self.restart: Restart | None = None
-        """Makes another backend, which continues after a limit that ended the agent."""
+        """Makes another backend, which continues after a limit that ended the agent
+        (``WaitingTurn``)."""
         self.hand_over: HandOver | None = None
-        """Opens the turn of the agent that continues after a limit, if ``on_limit`` names one."""
-        self._after_limit: AfterLimit | None = None
-        self._emits_limits = True
+        """Opens the turn of another agent, which continues after a limit (``FallbackTurn``)."""
         self._checks = checks or TurnChecks()
         self._typed = self._checks.typed
         self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
@@ -145,7 +142,9 @@ class Turn(Generic[T_co]):
         self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
         if record.is_temporary and self._is_kept:
             self._is_kept = self._recording = False
-            self._pending_warnings.append(_not_stored())
+            from corral.sessions.turn_warnings import not_stored
+
+            self._pending_warnings.append(not_stored())
         self._failure: CorralError | None = None
         self._lingered = False
         self._shared = False
@@ -242,18 +241,17 @@ class Turn(Generic[T_co]):
 
     def publish(self) -> SessionLink:
         """Make the turn visible to other processes, now."""
-        from corral.live.session_link import live_run
+        from corral.live.session_link import publish_turn
 
-        link, title = self._get_link(), self._title()
         meta = self._record.meta
-        meta.title = meta.title or title
+        meta.title = meta.title or self._title()
         if self._is_kept and not self._record.is_temporary:
             with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
-        about = live_run(self._prepared, self._record, title, recorded=self._recording)
         cancel = weakref.WeakMethod(self.cancel)
-        link.publish(about, cancel, self._steer, self._prepared.budget)
-        return link
+        return publish_turn(
+            self._prepared, self._record, self._title(), cancel, self._steer, self._recording
+        )
 
     def _publish_later(self) -> None:
         weak = self._record.publish = weakref.WeakMethod(self.publish)
@@ -275,29 +273,20 @@ class Turn(Generic[T_co]):
             if self._record.link is not None:
                 self._record.link.turn_ended()
 
-    def _get_link(self) -> SessionLink:
-        from corral.live.session_link import SessionLink
-
-        if self._record.link is None:
-            self._record.link = SessionLink()
-        return self._record.link
-
     def _title(self) -> str:
         return title_of(self._prompt, self._redactor)
 
     def _notify_question(self) -> None:
         """The agent is a person: tell somebody that it is asked."""
-        from corral.live.session_link import question_message, run_facts
+        from corral.live.session_link import notify_question
 
-        facts = run_facts(self._prepared, self._record, self._title())
         text = self._redactor.clean_text(self._prompt)
-        self._get_link().notify(self._prepared, question_message(facts, text))
+        notify_question(self._prepared, self._record, self._title(), text)
 
     def _notify_end(self, done: Done) -> None:
-        from corral.live.session_link import end_message, run_facts
+        from corral.live.session_link import notify_end
 
-        facts = run_facts(self._prepared, self._record, self._title())
-        self._get_link().notify(self._prepared, end_message(facts, done))
+        notify_end(self._prepared, self._record, self._title(), done)
 
     async def _start(self) -> None:
         self._state = "starting"
@@ -317,8 +306,7 @@ class Turn(Generic[T_co]):
             if self._prepared.run.track_files:
                 self._before = await in_thread(self._look)
             self._normalizer = self._new_normalizer(started)
-            if self._prepared.limit_waits is not None:
-                await self._hold_start(self._prepared.limit_waits)
+            await self._hold_start()
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
         except RemoteError as error:
@@ -333,16 +321,6 @@ class Turn(Generic[T_co]):
         self._mark_shared_folders()
         if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
             self._notify_question()
-
-    async def _hold_start(self, waits: LimitWaits) -> None:
-        """Wait while another run has met a limit with the same credentials."""
-        from corral.sessions.after_limit import AfterLimit
-
-        waits.add_listener(self._on_limit)
-        self._after_limit = AfterLimit(self._prepared, waits)
-        error = await self._after_limit.hold()
-        if error is not None and self._failure is None:
-            self._failure = error
 
     def _log_start(self) -> None:
         if _log.isEnabledFor(logging.INFO):
@@ -401,13 +379,13 @@ class Turn(Generic[T_co]):
         normalizer, deadlines = self._normalizer, self._deadlines
         if normalizer is None or deadlines is None:
             raise RuntimeError("the turn was not started")
-        if self._after_limit is not None and self._after_limit.state is not None:
-            return await self._continue_after_limit(self._after_limit, normalizer, deadlines)
         deadlines.start_waiting()
         try:
             items = None if self._failure else await self._backend.receive()
         except RecursionError as error:  # in what reads the agent's output
-            self._fail(_too_deep(error))
+            from corral.sessions.turn_warnings import too_deep
+
+            self._fail(too_deep(error))
             items = None
         if items is None:
             return await self._finish(normalizer, deadlines)
@@ -432,51 +410,19 @@ class Turn(Generic[T_co]):
         batch = normalizer.take(last, time.time())
         self._store_text(batch)
         error = await self._find_error(normalizer)
-        if self._may_continue(normalizer, error):
-            return batch + self._limit_events(normalizer)
+        if error is not None and (limit := self._take_limit(normalizer, error)) is not None:
+            return batch + limit
         return batch + await self._conclude(normalizer, deadlines, error)
 
-    def _may_continue(self, normalizer: EventNormalizer, error: CorralError | None) -> bool:
-        """Whether the agent met a limit, and the turn goes on once it has ended."""
-        after = self._after_limit
-        if after is None or error is None or self._failure is not None or self.restart is None:
-            return False
-        resumable = self._is_resumable(normalizer, normalizer.finish, error)
-        return after.take(error, normalizer, resumable=resumable or self._backend.stays_open)
+    async def _hold_start(self) -> None:
+        """Before the agent gets the prompt: ``WaitingTurn`` waits for a limit here."""
 
-    def _limit_events(self, normalizer: EventNormalizer) -> list[Event]:
-        after = self._after_limit
-        if after is None or after.state is None:
-            return []
-        return normalizer.take([after.state.event()], time.time())
+    def _take_limit(self, normalizer: EventNormalizer, error: CorralError) -> list[Event] | None:
+        """The events of a limit after which the turn goes on; None if it ends (``WaitingTurn``)."""
+        return None
 
-    async def _continue_after_limit(
-        self, after: AfterLimit, normalizer: EventNormalizer, deadlines: Deadlines
-    ) -> list[Event]:
-        """Wait until the limit ends, and continue with another backend. The wait is over at once
-        if the turn is cancelled."""
-        error, text = after.error, after.prompt(self._prompt)
-        self._emits_limits = False
-        await after.wait()
-        self._emits_limits = True
-        backend = None
-        if self._failure is None and self.restart is not None:
-            backend = self.restart(self._prepared, text)
-        if backend is None:
-            return await self._conclude(normalizer, deadlines, self._failure or error)
-        if after.resumes and normalizer.session_id is not None and not self._backend.stays_open:
-            self._record.meta.session_id = normalizer.session_id
-        adds_usage = not self._prepared.agent.cumulative_usage
-        batch = normalizer.restart(time.time(), adds_usage=adds_usage)
-        self._backend, self._lingered = backend, False
-        try:
-            await backend.prepare()
-            await backend.begin(self._fail)
-        except RemoteError as problem:
-            self._failure = self._failure or problem
-        deadlines.on_restart()
-        self._watch_network()
-        return batch
+    def _forget_limits(self) -> None:
+        """The turn has ended (``WaitingTurn``)."""
 
     async def _conclude(
         self, normalizer: EventNormalizer, deadlines: Deadlines, error: CorralError | None
@@ -601,9 +547,9 @@ class Turn(Generic[T_co]):
         try:
             after = await in_thread(changes.take_snapshot_after, self._before)
         except NoThread as error:  # the answer is there, and is worth more than its files
-            self._pending_warnings.append(
-                _warning("files_unknown", f"{error.message}: {error.hint}")
-            )
+            from corral.sessions.turn_warnings import files_unknown
+
+            self._pending_warnings.append(files_unknown(error))
             return _reported_files(normalizer), False
         changed = changes.compare(self._before, after, normalizer.written)
         return changed, self._before.complete and after.complete and not self._shared
@@ -621,8 +567,9 @@ class Turn(Generic[T_co]):
         try:
             await in_thread(self._write_diff, self._before, files)
         except (OSError, NoThread) as error:
-            text = f"the diff of the files is not stored: {error}"
-            self._pending_warnings.append(_warning("transcript_lost", text))
+            from corral.sessions.turn_warnings import diff_lost
+
+            self._pending_warnings.append(diff_lost(error))
 
     def _write_diff(self, before: Snapshot, files: tuple[FileChanged, ...]) -> None:
         from corral.system.git.file_diffs import diff_since  # loads difflib
@@ -664,8 +611,9 @@ class Turn(Generic[T_co]):
             if self._is_kept:
                 self._record.save()
         except OSError as problem:
-            text = f"the session cannot be resumed: {_write_error(self._record.folder, problem)}"
-            self._pending_warnings.append(_warning("session_lost", text))
+            from corral.sessions.turn_warnings import session_lost
+
+            self._pending_warnings.append(session_lost(self._record.folder, problem))
             return False
         return True
 
@@ -680,8 +628,9 @@ class Turn(Generic[T_co]):
                 self._record.append_unnamed(batch)
         except OSError as error:
             self._recording = self._record.may_be_continued = False
-            text = f"the transcript ends here: {_write_error(self._record.folder, error)}"
-            self._pending_warnings.append(_warning("transcript_lost", text))
+            from corral.sessions.turn_warnings import transcript_lost
+
+            self._pending_warnings.append(transcript_lost(self._record.folder, error))
 
     def _prompt_events(self, init: Init) -> list[Event]:
         """The prompt and the files that are sent with it, for the transcript and for telemetry."""
@@ -721,7 +670,10 @@ class Turn(Generic[T_co]):
         items, self._pending_warnings = self._pending_warnings, []
         if self._record.link is not None:
             problems, self._record.link.problems = self._record.link.problems, []
-            items += [_warning("notify_failed", f"not notified: {each}") for each in problems]
+            if problems:
+                from corral.sessions.turn_warnings import not_notified
+
+                items += map(not_notified, problems)
         requested = self._prepared.run.model
         used = normalizer.finish.model if normalizer.finish else None
         if (
@@ -730,11 +682,13 @@ class Turn(Generic[T_co]):
             and requested != used
             and requested not in self._prepared.agent.model_aliases
         ):
-            items.append(_warning("model_differs", f"asked for {requested}, but {used} answered"))
+            from corral.sessions.turn_warnings import model_differs
+
+            items.append(model_differs(requested, used))
         if self._lingered:
-            items.append(
-                _warning("lingered", "the agent did not exit after its answer; it was ended")
-            )
+            from corral.sessions.turn_warnings import lingered
+
+            items.append(lingered())
         return items
 
     def _on_deadline(self, error: CorralError | None) -> None:
@@ -748,24 +702,7 @@ class Turn(Generic[T_co]):
     def _fail(self, error: CorralError) -> None:
         if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
-            if self._after_limit is not None:
-                self._after_limit.cancel()
             self._backend.end_soon()
-
-    def _on_limit(self, state: LimitState | None) -> None:
-        """A wait for a rate limit has started, or ended (None)."""
-        if state is not None and self._emits_limits and isinstance(self._backend, HasService):
-            self._backend.emit(state.event())
-        link = self._record.link
-        if state is not None:
-            with contextlib.suppress(OSError, ImportError):
-                link = self.publish()
-        if link is not None:
-            link.show_limit(None if state is None else state.until)
-
-    def _forget_limits(self) -> None:
-        if self._prepared.limit_waits is not None:
-            self._prepared.limit_waits.remove_listener(self._on_limit)
 
     def _mark_shared_folders(self) -> None:
         our_folder = self._prepared.cwd + os.sep
@@ -799,24 +736,14 @@ def _unknown(_path: str) -> bool | None:
     return None
 
 
-def _write_error(folder: Path, error: OSError) -> str:
-    why = error.strerror or str(error)
-    return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"
+def turn_type(prepared: PreparedRun) -> type[Turn]:
+    """What a turn with these options is, by what it does at a rate limit."""
+    if prepared.limit_waits is None:
+        return Turn
+    if fallback_agents(prepared.run.on_limit):
+        from corral.sessions.fallback import FallbackTurn
 
+        return FallbackTurn
+    from corral.sessions.waiting_turn import WaitingTurn
 
-def _not_stored() -> Error:
-    text = f"the session is not stored: {paths.sessions()} cannot be written"
-    return _warning("session_lost", f"{text}: set CORRAL_HOME to another folder")
-
-
-def _warning(code: str, message: str) -> Error:
-    return Error(code, message, recoverable=True, level="warning", phase="response")
-
-
-def _too_deep(cause: RecursionError) -> StreamBroken:
-    error = StreamBroken(
-        "the agent sent JSON that is nested too deeply to be read",
-        hint="Run the prompt again; if it happens again, report it to the agent's developers.",
-    )
-    error.__cause__ = cause
-    return error
+    return WaitingTurn
