@@ -156,8 +156,9 @@ def child(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def kill_at(number: int, moments: Path) -> None:
-    """Kill this process at the n-th write to a journal; 0: count the writes."""
+def kill_at(number: int | str, moments: Path) -> None:
+    """Kill this process at the n-th write to a journal, or at the first with this name; 0: count
+    the writes."""
     seen = 0
 
     def watch(moment: str) -> None:
@@ -165,7 +166,7 @@ def kill_at(number: int, moments: Path) -> None:
         seen += 1
         if not number:
             moments.write_text(str(seen))
-        elif seen == number:
+        elif number in (seen, moment):
             moments.write_text(moment)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
@@ -60,6 +61,20 @@ def test_after_a_kill_another_worker_continues_a_waiting_node(
     assert dict(processes.attempt_counts()) == {"a.1#1": 1, "a.1#2": 1}
     ran_in = [line.split()[2] for line in processes.lines()]
     assert len(set(ran_in)) == 2
+
+
+@pytest.mark.parametrize("moment", ["before leaving", "after leaving"])
+def test_a_worker_that_is_killed_while_a_node_leaves_it_loses_nothing(
+    file_processes: DurableProcesses, moment: str
+) -> None:
+    processes = file_processes
+    first = processes.worker(limits=ONE_AT_ONCE, kill_at=moment)
+    submit(processes, _graph('type="t.limited", seconds=3'), detached=False)
+    assert processes.wait(first) == -signal.SIGKILL
+    processes.worker(limits=ONE_AT_ONCE)
+    outcome = processes.wait_for_run().outcomes["a"]
+    assert (outcome.status, outcome.attempts) == ("success", 1), outcome
+    assert dict(processes.attempt_counts()) == {"a.1#1": 1, "a.1#2": 1}
 
 
 def test_a_start_after_a_wait_is_not_counted_as_a_recovery(
