@@ -86,13 +86,19 @@ def search(bench: BenchEnvironment) -> list[Row]:
 
 
 def listed(bench: BenchEnvironment) -> list[Row]:
-    """Wall time of the list of the newest sessions, the complete program."""
+    """Wall time of the list of the newest sessions, and of what all of them used: the complete
+    programs."""
     env = {**bench.env, "CORRAL_HOME": str(stored_sessions(STORED))}
-    argv = [str(bench.corral), "sessions", "list"]
-    seconds = measure_rounds({"corral": _wall(bench, argv, env)}).of("corral")
-    what = f"sessions list of {STORED:,} sessions, wall"
-    bar = Bar(f"≤ {LIST_SECONDS * 1000:.0f} ms", seconds <= LIST_SECONDS)
-    return [Row(what, ms(seconds), "", None, bar)]
+    programs = {"sessions list": ["sessions", "list"], "usage": ["usage"]}
+    costs = measure_rounds(
+        {name: _wall(bench, [str(bench.corral), *words], env) for name, words in programs.items()}
+    )
+    rows: list[Row] = []
+    for name in programs:
+        seconds = costs.of(name)
+        bar = Bar(f"≤ {LIST_SECONDS * 1000:.0f} ms", seconds <= LIST_SECONDS)
+        rows.append(Row(f"{name} of {STORED:,} sessions, wall", ms(seconds), "", None, bar))
+    return rows
 
 
 def record(bench: BenchEnvironment) -> list[Row]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Literal, get_args
 
 import msgspec
@@ -19,6 +20,7 @@ from corral.values import CostSource, Usage
 
 By = Literal["day", "agent", "model", "project", "session", "pipeline", "batch"]
 UNKNOWN = "unknown"
+_QUARTER_HOUR = 900
 
 
 class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,13 +121,13 @@ def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
         rows.sort(key=lambda row: row.key)
     else:
         rows.sort(key=lambda row: (-(row.cost_usd or 0.0), -(row.usage.total or 0), row.key))
-    return UsageTotals(by=by, rows=rows, total=_sum("total", turns))
+    return UsageTotals(by=by, rows=rows, total=_total(rows, turns))
 
 
 def _key(by: str, turn: TurnUsage) -> str:
     match by:
         case "day":
-            return time.strftime("%Y-%m-%d", time.localtime(turn.started))
+            return _day(int(turn.started // _QUARTER_HOUR))
         case "agent":
             return turn.agent
         case "model":
@@ -140,6 +142,12 @@ def _key(by: str, turn: TurnUsage) -> str:
             return turn.cwd
 
 
+@cache
+def _day(quarter_hour: int) -> str:
+    """The local day. In every zone, a day starts at a quarter of an hour."""
+    return time.strftime("%Y-%m-%d", time.localtime(quarter_hour * _QUARTER_HOUR))
+
+
 def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
     made = UsageSum(key=key, cost_by_source={})
     for part in parts:
@@ -149,6 +157,24 @@ def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
             made.cost_by_source[part.source] = made.cost_by_source.get(part.source, 0.0) + part.cost
         if part.calls is not None:
             made.calls = (made.calls or 0) + part.calls
+    return _counted(made, parts)
+
+
+def _total(rows: Sequence[UsageSum], parts: Sequence[TurnUsage]) -> UsageSum:
+    """The sum of all rows. A turn may be part of several of them, so turns are counted again."""
+    made = UsageSum(key="total", cost_by_source={})
+    for row in rows:
+        made.usage += row.usage
+        if row.cost_usd is not None:
+            made.cost_usd = (made.cost_usd or 0.0) + row.cost_usd
+        for source, cost in row.cost_by_source.items():
+            made.cost_by_source[source] = made.cost_by_source.get(source, 0.0) + cost
+        if row.calls is not None:
+            made.calls = (made.calls or 0) + row.calls
+    return _counted(made, parts)
+
+
+def _counted(made: UsageSum, parts: Sequence[TurnUsage]) -> UsageSum:
     made.turns = _count(parts)
     made.turns_without_cost = made.turns - _count(part for part in parts if part.cost is not None)
     made.turns_partial = _count(part for part in parts if part.is_partial)
