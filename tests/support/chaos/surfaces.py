@@ -309,7 +309,7 @@ class Worker(Pipeline):
             scene.verdict.false(f"not continued by the second worker: {scene.text('client-2')}")
 
     def _check_worker(self, scene: Scene, code: int, out: str, err: str) -> None:
-        """SIGTERM (``_end_workers``) ends a worker that has not begun to serve as it ends any
+        """SIGTERM (``_end_workers``) ends a worker that has not started to serve as it ends any
         program that still loads: it has taken no work, and that status is true."""
         text = scene.text(out) + scene.text(err)
         if code != -signal.SIGTERM or "serving " in text:
