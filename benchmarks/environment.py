@@ -248,7 +248,8 @@ def _python_peer(name: str, folder: Path) -> bool:
     progress(f"installing {name}\n")
     _do([sys.executable, "-m", "venv", "--clear", folder])
     pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    only = ["--require-hashes", "--no-deps", "-r", _lock(name)]  # a lock file is complete
+    # A lock file is complete.
+    only: list[str | Path] = ["--require-hashes", "--no-deps", "-r", _lock(name)]
     _do([folder / "bin" / "python", *pip, *only])
     shutil.copyfile(_lock(name), folder / "ready")
     return True
