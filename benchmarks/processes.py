@@ -7,12 +7,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks.environment import PROGRAMS, BenchEnvironment
-from benchmarks.measure import Bar, Row, ms, progress, run_json
+from benchmarks.measure import Bar, Row, at_most, ms, progress, run_json
 
 AGENTS = 200
 AGENT_ROUNDS = 3
 THREADS = 8
 """asyncio's own thread pool for file access, and the main thread."""
+AT_ONCE = (200, 2000)
+AGENT_BYTES = 15_000
+"""Memory of our process for each running agent."""
 KINDS = ("plain", "setsid", "double-fork", "ignores-TERM")
 TREES = 100
 PEER_TREES = 25
@@ -48,12 +51,59 @@ def concurrent(bench: BenchEnvironment) -> list[Row]:
 
     most = max(pair[0]["threads"] for pair in rounds)
     return [
+        *_at_once(bench),
         row("wall", "wall", lambda value: f"{value:.1f} s"),
         row("parent's CPU a run", "cpu", ms),
         row(
             "threads", "threads", lambda value: f"{value:.0f}", Bar(f"≤ {THREADS}", most <= THREADS)
         ),
         row("peak memory", "peak", lambda value: f"{value / 1e6:.0f} MB"),
+    ]
+
+
+def _at_once(bench: BenchEnvironment) -> list[Row]:
+    """Agents of which all run at the same moment. Each is a real process, a shell that waits: on a
+    machine with less than 4 GB or a low limit on processes, use the quick form, which starts a
+    tenth of them."""
+    sizes = tuple(size // 10 if bench.quick else size for size in AT_ONCE)
+    found: list[dict[str, Any]] = []
+    for size in sizes:
+        program = str(PROGRAMS / "many_agents.py")
+        argv = [str(bench.python), program, str(size), str(bench.stream(10)), str(bench.project)]
+        found.append(run_json(argv, bench.env, bench.project))
+        progress(".")
+    few, many = found
+    title = f"{sizes[1]:,} agents at the same moment"
+    memory, threads = many["memory"], many["threads"]
+    grown = memory / few["memory"]
+    return [
+        Row(
+            f"{title}: threads",
+            f"{threads:.0f}",
+            "",
+            None,
+            Bar(f"≤ {THREADS}", threads <= THREADS),
+        ),
+        Row(
+            f"{title}: memory each",
+            f"{memory / 1000:.1f} kB",
+            "",
+            None,
+            Bar(f"≤ {AGENT_BYTES / 1000:.0f} kB", memory <= AGENT_BYTES),
+        ),
+        Row(
+            f"{title}: memory each",
+            f"{memory / 1000:.1f} kB",
+            f"{sizes[0]} agents {few['memory'] / 1000:.1f} kB",
+            grown,
+            at_most(1.1, grown),
+        ),
+        Row(
+            f"{title}: parent's CPU each",
+            ms(many["cpu"]),
+            f"{sizes[0]} agents {ms(few['cpu'])}",
+            many["cpu"] / few["cpu"],
+        ),
     ]
 
 

@@ -65,6 +65,10 @@ _log = logging.getLogger("corral.live")
 
 REACTION_TIMEOUT = 5.0
 """Seconds for an event loop to carry out what was asked."""
+MANY = 20
+"""Runs of one process whose every change is written at once."""
+INTERVAL = 0.25
+"""Seconds between two writes if there are more."""
 REMEMBERED = 100
 """Answered requests of a run, to tell who was first."""
 LONGEST_ARGUMENT = 200
@@ -221,6 +225,9 @@ class Publisher:
             since=time.time(),
         )
         self._file: Path | None = None
+        self._last_write = 0.0
+        self._delayed: threading.Timer | None = None
+        """Writes the file later."""
         self._problem = ""
         atexit.register(self.close)
 
@@ -259,6 +266,9 @@ class Publisher:
         if self.pid != os.getpid():  # a fork: the files are the parent's
             return
         with self.lock:
+            if self._delayed is not None:
+                self._delayed.cancel()
+                self._delayed = None
             server, self._server = self._server, None
             if server is not None:
                 server.close()
@@ -268,7 +278,37 @@ class Publisher:
                 self._file = None
 
     def write(self) -> None:
-        """Write the file again, if there is something to show."""
+        """Write the file again, if there is something to show. It has all runs: with many of them
+        it is written at most once in ``INTERVAL`` seconds, or the cost of each change would grow
+        with their number. The socket always answers with what is true now."""
+        if not self._entries and not self._stays:
+            return
+        is_soon = time.monotonic() < self._last_write + INTERVAL
+        if (
+            len(self._entries) <= MANY
+            or not is_soon
+            or (self._delayed is None and not self._write_later())
+        ):
+            self._write_now()
+
+    def _write_later(self) -> bool:
+        def body() -> None:
+            with self.lock:
+                if self._delayed is timer:
+                    self._delayed = None
+                    self._write_now()
+
+        timer = self._delayed = threading.Timer(INTERVAL, body)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be started
+            self._delayed = None
+            return False
+        return True
+
+    def _write_now(self) -> None:
+        self._last_write = time.monotonic()
         if not self._entries and not self._stays:
             return
         try:

@@ -707,6 +707,8 @@ class Turn(Generic[T_co]):
     def _mark_shared_folders(self) -> None:
         our_folder = self._prepared.cwd + os.sep
         for other in _running:
+            if self._shared and other._shared:
+                continue  # nothing to mark, among hundreds in one folder
             other_folder = other._prepared.cwd + os.sep
             if our_folder.startswith(other_folder) or other_folder.startswith(our_folder):
                 self._shared = other._shared = True

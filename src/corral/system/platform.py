@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,16 +74,18 @@ def children(pid: int) -> list[int]:
     return [int(child) for children in lists for child in children.split()]
 
 
-def orphan_candidates() -> list[int]:
+def orphan_candidates(besides: Container[int] = ()) -> list[int]:
     """The pids among which a run's orphans are: our own children if orphans become our children,
-    else all processes."""
+    else all processes. ``besides``: pids that are left out, such as those of other runs, of which
+    there may be thousands."""
     if LINUX and is_adopting():
         # The kernel makes orphans children of our first thread.
         own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         # A run has its own session: a process in our session is not part of a run.
         ours = os.getsid(0)
-        return [pid for pid in map(int, own.split()) if _session(pid) != ours]
-    return all_pids()
+        found = (pid for pid in map(int, own.split()) if pid not in besides)
+        return [pid for pid in found if _session(pid) != ours]
+    return [pid for pid in all_pids() if pid not in besides]
 
 
 def _session(pid: int) -> int | None:

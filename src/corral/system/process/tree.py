@@ -165,7 +165,7 @@ class ProcessTree:
                     self._reap_orphan(proc)
 
     def _orphans(self, found: dict[int, platform.ProcessInfo]) -> list[int]:
-        strays = platform.orphan_candidates() if self._ours else platform.all_pids()
+        strays = platform.orphan_candidates(_roots) if self._ours else platform.all_pids()
         mine: list[int] = []
         for pid in strays:
             if pid in found or pid in _roots:
