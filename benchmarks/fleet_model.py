@@ -49,7 +49,8 @@ class Fleet:
     poll: float = 1.0
     """Seconds until a worker that nothing wakes looks for work."""
     between: float = 0.05
-    """The shortest time between two looks of a worker."""
+    """The shortest time between two looks of a worker. Doubled after each that found nothing, up
+    to the poll."""
     is_woken: bool = True
     """Whether a worker looks when a node has entered the queue, and when one of its own has
     ended."""
@@ -118,7 +119,8 @@ class _Simulation:
         self._threads = [_Station(1) for _ in range(fleet.workers)]
         self._free = [fleet.at_once] * fleet.workers
         self._with_room = dict.fromkeys(range(fleet.workers))
-        self._looked = [-fleet.between] * fleet.workers
+        self._looked = [-fleet.poll] * fleet.workers
+        self._between = [fleet.between] * fleet.workers
         self._is_awake = [False] * fleet.workers
         self._waiting: deque[tuple[float, float]] = deque()
         self._waits: list[float] = []
@@ -155,16 +157,18 @@ class _Simulation:
     def _wake(self, worker: int, now: float) -> None:
         if self._fleet.is_woken and not self._is_awake[worker]:
             self._is_awake[worker] = True
-            at = max(now, self._looked[worker] + self._fleet.between)
+            at = max(now, self._looked[worker] + self._between[worker])
             self._add(at, partial(self._look, worker))
 
     def _poll(self, worker: int, now: float) -> None:
-        self._look(worker, now)
+        self._occupy(self._server, now, self._costs.look, partial(self._take, worker))
         self._add(now + self._fleet.poll, partial(self._poll, worker))
 
     def _look(self, worker: int, now: float) -> None:
         self._is_awake[worker] = False
         self._looked[worker] = now
+        between = self._fleet.between if self._waiting else self._between[worker] * 2
+        self._between[worker] = min(between, self._fleet.poll)
         self._occupy(self._server, now, self._costs.look, partial(self._take, worker))
 
     def _take(self, worker: int, now: float) -> None:
