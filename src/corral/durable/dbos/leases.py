@@ -225,7 +225,7 @@ class ServerLeases:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 for note in connection.notifies(timeout=seconds):
-                    queue_wakeups.wake(note.payload)
+                    queue_wakeups.notified(note.payload)
                 return True
         time.sleep(seconds)
         return False
