@@ -158,7 +158,7 @@ class Pause:
     ) -> None:
         self._stop, self._has_room, self._count_started = stop, has_room, count_started
         self._woken, self._is_alone = threading.Event(), threading.Event()
-        """Whether the thread is to look, and whether no other process was woken for the same reason."""
+        """Whether the thread is to look, and whether only this process was woken."""
         self.between = BETWEEN
         """Seconds between two looks after notifications."""
         self._last = time.monotonic() - BETWEEN
