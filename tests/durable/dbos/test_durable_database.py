@@ -233,7 +233,9 @@ def test_an_io_error_on_a_full_disk_is_reported_as_full_disk(
     target = database.find(str(tmp_path / "x.db"))
     with pytest.raises(StorageFailed, match=message) as raised, database.storage_errors(target):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
-    assert raised.value.hint == ("Free some disk space." if free == 0 else None)
+    check = ", or check the disk" if free else ""
+    assert raised.value.hint == f"Free some disk space{check}."
+    assert "x.db cannot be written: " in raised.value.message
 
 
 def test_a_database_that_is_checked_again_keeps_the_locks_of_this_process(tmp_path: Path) -> None:

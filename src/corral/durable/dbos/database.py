@@ -287,12 +287,14 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
         "readonly": "It is read-only: check its owner and mode.",
         "locked": "Another program has locked it for 30 seconds.",
         "disk is full": "Free some disk space.",
+        "disk I/O error": "Free some disk space, or check the disk.",
         "unable to open": CANNOT_OPEN,
     }
     hint = next((text_of_hint for part, text_of_hint in hints.items() if part in text), None)
     if "disk I/O error" in text and _is_full(database):  # SQLite could not create its index file
         text, hint = "the disk is full", hints["disk is full"]
-    return StorageFailed(f"the database {database.shown}: {text}", hint=hint, phase="config")
+    what = " cannot be written" if "disk" in text else ""
+    return StorageFailed(f"the database {database.shown}{what}: {text}", hint=hint, phase="config")
 
 
 def _is_full(database: Database) -> bool:
