@@ -117,7 +117,7 @@ def test_a_database_that_a_full_disk_left_incomplete_is_created_later(tmp_path: 
     path = tmp_path / "x.db"
     argv = [sys.executable, "-c", WITH_LITTLE_SPACE, str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.startswith(f"the database {path}: disk"), done.stderr
+    assert done.stdout.startswith(f"the database {path} cannot be written: disk"), done.stderr
     with client.connect(prepared(path)) as opened:
         assert opened.list_workflows() == []
     assert path.stat().st_mode & 0o777 == 0o600
