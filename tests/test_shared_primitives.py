@@ -18,20 +18,26 @@ OWNERS = {
     "file lock": {"system/fs.py"},
     "back-off": {"backoff.py"},
     "slug": {"values.py"},
+    "typed decoding": {"values.py"},
 }
 USE = {
     "atomic replace": "corral.system.fs.write_atomically or move_into_place",
     "file lock": "corral.system.fs",
     "back-off": "corral.backoff.backoff_delay",
     "slug": "corral.values.slug",
+    "typed decoding": "corral.values.decode_as, convert_to or decoder_for",
 }
 LOCKS = {"fcntl.flock", "fcntl.lockf", "msvcrt.locking"}
 CALLED = {"replace", *(name.partition(".")[2] for name in LOCKS)}
+BUILTIN = ("Json", "str", "msgspec.Raw")
+"""Types of which msgspec stores nothing."""
 
 
 def primitives(tree: ast.AST) -> Iterator[str]:
     """The primitives that this code implements itself."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _uses_a_type(node):
+            yield "typed decoding"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr not in CALLED:
                 continue
@@ -54,7 +60,18 @@ def primitives(tree: ast.AST) -> Iterator[str]:
                 yield "slug"
 
 
+def _uses_a_type(call: ast.Call) -> bool:
+    """Whether msgspec builds a type here: it crashes if two threads do so at the same time."""
+    called = ast.unparse(call.func)
+    if called in ("msgspec.convert", "msgspec.json.Decoder"):
+        return True
+    kinds = [ast.unparse(each.value) for each in call.keywords if each.arg == "type"]
+    plain = ("list[str]", *(f"dict[str, {name}]" for name in BUILTIN))
+    return called == "msgspec.json.decode" and bool(kinds) and kinds[0] not in plain
+
+
 ALLOWED = {
+    ("typed decoding", "system/hook_guard.py"): "a program with one thread that loads little",
     ("atomic replace", "durable/batch/api.py"): "a method of the results file",
     ("atomic replace", "durable/batch/resume.py"): "a method of the results file",
     ("slug", "pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
@@ -90,6 +107,9 @@ def test_every_owner_and_every_exception_is_real() -> None:
         ("from fcntl import flock", "file lock"),
         ("pause = min(60, 0.2 * 2**attempt)", "back-off"),
         ("''.join(c if c.isalnum() else '-' for c in name)", "slug"),
+        ("msgspec.json.decode(data, type=Meta)", "typed decoding"),
+        ("msgspec.convert(value, Meta)", "typed decoding"),
+        ("msgspec.json.Decoder(Meta)", "typed decoding"),
     ],
 )
 def test_a_copy_is_found(code: str, primitive: str) -> None:
@@ -98,7 +118,14 @@ def test_a_copy_is_found(code: str, primitive: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["text.replace('a', 'b')", "structs.replace(a, b=1)", "fcntl.fcntl(fd, 1, 2)", "2**64"],
+    [
+        "text.replace('a', 'b')",
+        "structs.replace(a, b=1)",
+        "fcntl.fcntl(fd, 1, 2)",
+        "2**64",
+        "msgspec.json.decode(data)",
+        "msgspec.json.decode(data, type=dict[str, Json])",
+    ],
 )
 def test_other_code_is_left_alone(code: str) -> None:
     assert [*primitives(ast.parse(code))] == []

@@ -70,7 +70,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 import msgspec
 
 from corral import events
-from corral.values import Json
+from corral.values import Json, convert_to
 
 Phase = Literal[
     "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
@@ -560,7 +560,7 @@ def from_event(error: events.Error, result: object = None) -> CorralError:
 
 def _facts(found: Json) -> ErrorFacts:
     try:
-        return msgspec.convert(found, ErrorFacts)
+        return convert_to(found, ErrorFacts)
     except msgspec.ValidationError:  # written by another version: the error itself matters more
         return {}
 

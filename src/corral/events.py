@@ -31,6 +31,8 @@ from corral.values import (
     QuestionOutcome,
     Usage,
     UsageSource,
+    convert_to,
+    decoder_for,
 )
 
 VERSION = 1
@@ -419,14 +421,14 @@ def hand_over_of(event: Event) -> HandOver | None:
     if not isinstance(event, Vendor) or event.name != FALLBACK:
         return None
     try:
-        return msgspec.convert(event.data, HandOver)
+        return convert_to(event.data, HandOver)
     except msgspec.ValidationError:  # an event of the agent itself
         return None
 
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Event]:
-    return msgspec.json.Decoder(Event)
+    return decoder_for(Event)
 
 
 def to_json(event: Event) -> bytes:

@@ -28,7 +28,15 @@ from corral.messages import (
     ToolResult,
     to_parts,
 )
-from corral.values import Json, as_object, as_text, is_mapping, is_sequence, text_or_none
+from corral.values import (
+    Json,
+    as_object,
+    as_text,
+    convert_to,
+    is_mapping,
+    is_sequence,
+    text_or_none,
+)
 
 _ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
 _KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "provider")
@@ -88,7 +96,7 @@ def _part(given: Mapping[str, Json]) -> Part:
     if convert := _CHAT_PARTS.get(kind):
         return convert(as_object(given.get(kind)))
     try:
-        part: Part = msgspec.convert(given, Part)
+        part: Part = convert_to(given, Part)
     except msgspec.ValidationError as error:
         known = "text, image_url, input_audio, file, or a part of corral.models"
         raise ConfigError(

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, decode_as
 
 MAX_DEPTH = 200
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
@@ -33,7 +33,7 @@ def decode_json(data: bytes | str, type: type[T]) -> T: ...
 def decode_json(data: bytes | str, type: object = Any) -> object:
     """Raises ``msgspec.DecodeError`` (or ``UnicodeDecodeError``), also if it is too deep."""
     try:
-        value = msgspec.json.decode(data, type=type)
+        value: object = decode_as(data, type)
     except RecursionError as error:
         raise msgspec.DecodeError(TOO_DEEP) from error
     if is_too_deep(value):

@@ -18,7 +18,7 @@ import msgspec
 from corral.durations import seconds
 from corral.errors import ConfigError, PromptError
 from corral.policy import PRESETS, Policy, with_tools
-from corral.values import Effort, JsonObject, McpServer, is_mapping, is_sequence
+from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
@@ -343,7 +343,7 @@ def _convert(values: Values) -> RunOptions:
         if isinstance(value, bool) and name in _NUMBERS:
             raise ConfigError(f"{name} must be a number, got: bool")
     try:
-        return msgspec.convert(values, RunOptions)
+        return convert_to(values, RunOptions)
     except msgspec.ValidationError as error:
         found = re.search(_VALIDATION_ERROR, str(error))
         if not found:

@@ -27,7 +27,7 @@ from msgspec.structs import force_setattr, replace
 
 from corral.errors import PromptError
 from corral.output_types import T, T_co
-from corral.values import Json, is_sequence
+from corral.values import Json, convert_to, is_sequence
 
 TOP_LEVEL = 2
 """The level of the top headings."""
@@ -285,7 +285,7 @@ def _is_instance(value: object, kind: object) -> bool:
     if _is_class(kind):
         return isinstance(value, kind)
     try:
-        msgspec.convert(value, kind)
+        convert_to(value, kind)
     except msgspec.ValidationError:
         return False
     except TypeError as error:

@@ -9,8 +9,9 @@ missing, never as an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, TypeVar, overload
 
 import msgspec
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 else:
     Json = Any  # msgspec does not support recursive aliases
 JsonObject: TypeAlias = dict[str, Json]
+DecodeHook: TypeAlias = Callable[[type, Any], Any]
 
 Coverage = Literal["complete", "partial", "unknown"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -31,6 +33,50 @@ MAX_TOKENS = 10**12
 MAX_USD = 1e9
 """No run uses more. A larger number is an error of the agent and would make sums useless."""
 _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
+
+
+_T = TypeVar("_T")
+_built: set[object] = set()
+_building = threading.RLock()
+
+
+def _build(kind: object) -> None:
+    """Build what msgspec stores of a type at its first use, in one thread: it crashes the process
+    if a second thread uses the type meanwhile."""
+    if kind not in _built:
+        with _building:
+            msgspec.msgpack.Decoder(kind)
+            _built.add(kind)
+
+
+@overload
+def decode_as(data: bytes | str, kind: type[_T], *, dec_hook: DecodeHook | None = None) -> _T: ...
+@overload
+def decode_as(data: bytes | str, kind: Any, *, dec_hook: DecodeHook | None = None) -> Any: ...
+def decode_as(data: bytes | str, kind: Any, *, dec_hook: DecodeHook | None = None) -> Any:
+    """JSON as a value of this type, in any thread."""
+    _build(kind)
+    return msgspec.json.decode(data, type=kind, dec_hook=dec_hook)
+
+
+@overload
+def convert_to(value: object, kind: type[_T], **options: Any) -> _T: ...
+@overload
+def convert_to(value: object, kind: Any, **options: Any) -> Any: ...
+def convert_to(value: object, kind: Any, **options: Any) -> Any:
+    """Decoded JSON as a value of this type, in any thread. Options: as of ``msgspec.convert``."""
+    _build(kind)
+    return msgspec.convert(value, kind, **options)
+
+
+@overload
+def decoder_for(kind: type[_T]) -> msgspec.json.Decoder[_T]: ...
+@overload
+def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]: ...
+def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder of JSON for this type, made in any thread."""
+    with _building:
+        return msgspec.json.Decoder(kind)
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:

@@ -43,7 +43,7 @@ from corral.nesting import decode_json
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Policy
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
-from corral.values import JsonObject
+from corral.values import JsonObject, convert_to
 
 AGENTS = ()
 OWN = ("command", "transport", "title", "description", "env", "resume_flag", "model_flag")
@@ -68,7 +68,7 @@ def declared_agent(name: str, table: Mapping[str, object], source: str) -> Agent
     """The spec for a table that has a ``command``. Raises ``ConfigError``."""
     own = {key: value for key, value in table.items() if key in OWN}
     try:
-        declared = msgspec.convert(own, Declared)
+        declared = convert_to(own, Declared)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: [agents.{name}]: {error}") from error
     base = agent_for(declared.command)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from corral.errors import ResumeLost, StorageFailed
 from corral.messages import Audio, Document, Image, Message, Part, ToolCall, ToolResult
+from corral.values import decode_as
 
 NAME = "history.ndjson"
 CUT_OFF = "cut off: the run ended before this call had a result"
@@ -118,7 +119,7 @@ def _read(path: Path) -> tuple[list[Message], bool]:
     for line in lines:
         # A line that was cut when its writer was killed is skipped.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            messages.append(msgspec.json.decode(line, type=Message))
+            messages.append(decode_as(line, Message))
     return _pair_results(messages), lines[-1] != b""
 
 

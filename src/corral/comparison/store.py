@@ -21,6 +21,7 @@ import msgspec
 from corral.errors import ConfigError, StorageFailed
 from corral.id_lookup import find_id
 from corral.system import fs, paths
+from corral.values import decode_as
 
 if TYPE_CHECKING:
     from corral.comparison.plan import Plan
@@ -87,7 +88,7 @@ def load(name: str) -> Plan:
 
     path = folder_of(name) / PLAN
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        return decode_as(path.read_bytes(), Plan)
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no comparison {name!r}", hint="`corral compare list` shows them."
@@ -108,7 +109,7 @@ def results(name: str) -> dict[str, BatchResult]:
         return found
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            result: BatchResult = msgspec.json.decode(line, type=BatchResult)
+            result: BatchResult = decode_as(line, BatchResult)
             found[result.id] = result
     return found
 

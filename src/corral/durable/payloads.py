@@ -7,7 +7,6 @@ stored once, with its run. A field may be added with a default; any other change
 
 from __future__ import annotations
 
-import threading
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -22,7 +21,7 @@ from corral.pipelines.scheduler.commands import (
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json, as_object
+from corral.values import Json, as_object, convert_to
 
 T = TypeVar("T")
 RunStatus: TypeAlias = Literal["success", "fail", "cancelled"]
@@ -194,25 +193,10 @@ def pack(value: msgspec.Struct) -> dict[str, Json]:
     return as_object(msgspec.to_builtins(value))
 
 
-_built: set[object] = set()
-_building = threading.Lock()
-
-
-def _build(kind: object) -> None:
-    """Build what msgspec stores of a type at its first use, in one thread: it crashes the process
-    if a second thread uses the type meanwhile."""
-    if kind not in _built:
-        with _building:
-            msgspec.json.Decoder(kind)
-            _built.add(kind)
-
-
 def unpack(raw: object, kind: type[T]) -> T:
-    _build(kind)
-    return msgspec.convert(raw, kind)
+    return convert_to(raw, kind)
 
 
 def unpack_message(raw: object) -> Message | Retrying | AgentAsks:
-    _build(Message | Retrying | AgentAsks)
-    message: Message | Retrying | AgentAsks = msgspec.convert(raw, Message | Retrying | AgentAsks)
+    message: Message | Retrying | AgentAsks = convert_to(raw, Message | Retrying | AgentAsks)
     return message

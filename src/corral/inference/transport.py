@@ -18,7 +18,7 @@ from corral.system import clock
 from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
-from corral.values import SHORTEST_SECRET, Json
+from corral.values import SHORTEST_SECRET, Json, convert_to
 
 
 class PendingResponse(msgspec.Struct, frozen=True):
@@ -256,4 +256,4 @@ def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | N
             values[field] = value
         elif value.strip().isdigit():
             values[field] = int(value)
-    return msgspec.convert(values, RateLimit)
+    return convert_to(values, RateLimit)

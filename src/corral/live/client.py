@@ -22,7 +22,7 @@ from corral.live.records import (
     Request,
 )
 from corral.system import local_socket
-from corral.values import Json
+from corral.values import Json, decode_as
 
 PATIENCE = 10.0
 """Seconds to wait for the answer of a process."""
@@ -214,7 +214,7 @@ def _send(process: LiveProcess, request: Request) -> Reply:
         raise _error("refused", f"process {process.pid} has no socket to be controlled through")
     try:
         line = local_socket.request(process.socket, msgspec.json.encode(request), PATIENCE)
-        reply = msgspec.json.decode(line, type=Reply)
+        reply = decode_as(line, Reply)
     except (OSError, msgspec.MsgspecError) as error:
         raise _error("not_live", f"process {process.pid} does not answer: {error}") from error
     if reply.problem is not None:

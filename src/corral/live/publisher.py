@@ -56,7 +56,7 @@ from corral.live.records import (
     Request,
 )
 from corral.system import environment, local_socket, paths, platform
-from corral.values import MAX_TOKENS, MAX_USD
+from corral.values import MAX_TOKENS, MAX_USD, decode_as
 
 if TYPE_CHECKING:
     from corral.question_replies import AnswerLike
@@ -349,7 +349,7 @@ class Publisher:
     def handle(self, line: bytes) -> bytes:
         """The answer to a request."""
         try:
-            return msgspec.json.encode(self._reply(msgspec.json.decode(line, type=Request)))
+            return msgspec.json.encode(self._reply(decode_as(line, Request)))
         except LiveError as error:
             return msgspec.json.encode(Reply(problem=error.problem))
         except msgspec.MsgspecError as error:

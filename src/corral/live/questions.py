@@ -19,7 +19,7 @@ from corral.live.registry import folder
 from corral.live.session_link import asked_message, run_facts
 from corral.nesting import decode_json
 from corral.system.environment import SecretRedactor
-from corral.values import Json
+from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
     from corral.question_replies import AnswerLike
@@ -125,4 +125,4 @@ def _redacted_fields(
     if not redactor.values:
         return fields
     cleaned = decode_json(redactor.clean(msgspec.json.encode(fields)))
-    return msgspec.convert(cleaned, tuple[QuestionField, ...])
+    return convert_to(cleaned, tuple[QuestionField, ...])

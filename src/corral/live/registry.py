@@ -16,6 +16,7 @@ import msgspec
 
 from corral.live.records import VERSION, LiveProcess
 from corral.system import fs, paths, platform
+from corral.values import decode_as
 
 LARGEST_FILE = 8 << 20
 """Bytes. A process with 1,000 runs writes about 300 kB."""
@@ -52,7 +53,7 @@ def processes() -> list[LiveProcess]:
 def _read(file: Path) -> LiveProcess | None:
     data = fs.read_small(file, LARGEST_FILE) if _is_own(file) else None
     try:
-        process = msgspec.json.decode(data or b"", type=LiveProcess)
+        process = decode_as(data or b"", LiveProcess)
     except msgspec.MsgspecError:
         return None  # being removed, damaged, or of another version
     if process.version != VERSION:

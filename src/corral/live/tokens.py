@@ -24,6 +24,7 @@ from corral.events import Decision
 from corral.live import client, registry
 from corral.live.records import Kind, LiveError, Problem
 from corral.system import fs, paths
+from corral.values import decode_as
 
 LIFETIME = 7 * 86400.0
 """Seconds that a token is valid if its request has no deadline."""
@@ -64,7 +65,7 @@ def read(text: str) -> Token:
         raise _error(f"the key of the tokens cannot be read: {error}") from error
     if not valid:
         raise _error("the token is not valid")
-    token = msgspec.json.decode(body, type=Token)
+    token = decode_as(body, Token)
     if token.expires < time.time():
         raise _error("the token has expired")
     if _used(token).exists():

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from corral.errors import ConfigError
-from corral.values import Cost, Usage, is_list, is_object
+from corral.values import Cost, Usage, convert_to, is_list, is_object
 
 Ability = Literal["tools", "images", "audio", "documents", "reasoning", "json_schema", "caching"]
 
@@ -190,7 +190,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _file(table: Mapping[str, object], source: str) -> _File:
     try:
-        return msgspec.convert(table, _File)
+        return convert_to(table, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"{source}: {error}", hint='Known keys: checked, same and [models."vendor:model"].'
@@ -203,7 +203,7 @@ def _entry(fields: Mapping[str, object], where: str) -> Entry:
         raise ConfigError(f"{where}: the name of a model must be vendor:model")
     _refuse_infinite(fields, where, "")
     try:
-        return msgspec.convert(fields, Entry)
+        return convert_to(fields, Entry)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}", hint=f"Known fields: {_FIELDS}.") from error
 

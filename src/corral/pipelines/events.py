@@ -14,6 +14,7 @@ import msgspec
 from corral import events
 from corral.events import Envelope
 from corral.pipelines.scheduler.outcome import Status
+from corral.values import decoder_for
 
 
 class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
@@ -173,7 +174,7 @@ _encoder = msgspec.json.Encoder()
 
 @cache
 def _decoder() -> msgspec.json.Decoder[RunEvent]:
-    return msgspec.json.Decoder(RunEvent)
+    return decoder_for(RunEvent)
 
 
 def to_json(event: RunEvent) -> bytes:

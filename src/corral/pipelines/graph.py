@@ -14,6 +14,7 @@ import msgspec
 
 from corral.durations import seconds
 from corral.pipelines import node_kinds
+from corral.values import decode_as
 
 Value: TypeAlias = str | int | float | bool
 
@@ -166,7 +167,7 @@ def to_json(graph: Graph) -> bytes:
 
 
 def from_json(data: bytes | str) -> Graph:
-    return msgspec.json.decode(data, type=Graph)
+    return decode_as(data, Graph)
 
 
 POLL = 45.0

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from corral.events import Error, Log, Unknown
 from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
 from corral.protocol.ndjson import DECODE_ERRORS, decode_malformed, oversized_error
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, decoder_for
 
 Id: TypeAlias = int | float | str
 INVALID_REQUEST = -32600
@@ -92,9 +92,9 @@ class Peer(Generic[N]):
     ) -> None:
         self._lines = Lines(limit)
         self._clean = clean
-        decoder = msgspec.json.Decoder(common)
+        decoder = decoder_for(common)
         self._common, self._common_lines = decoder.decode, decoder.decode_lines
-        self._frame = msgspec.json.Decoder(_Frame).decode
+        self._frame = decoder_for(_Frame).decode
         self._last_id = 0
         self._pending: dict[int, str] = {}
         self.last_line = b""

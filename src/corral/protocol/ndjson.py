@@ -19,7 +19,7 @@ import msgspec
 
 from corral.events import Error, Event, Log, Unknown
 from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
-from corral.values import Cost, Json, Usage
+from corral.values import Cost, Json, Usage, decoder_for
 
 
 def frame_types(
@@ -149,7 +149,7 @@ class NdjsonStream:
     ) -> None:
         self._lines = Lines(limit)
         self._clean = clean
-        self._decode = msgspec.json.Decoder(frames).decode
+        self._decode = decoder_for(frames).decode
         self._translate = translate
         self.last_line = b""
         """The last raw line, for the facts of an error."""

@@ -35,6 +35,7 @@ from corral.sessions import store
 from corral.sessions.turn_usage import TurnUsages
 from corral.sessions.usage_totals import TurnUsage, UsageQuery
 from corral.system import paths
+from corral.values import decode_as
 
 T = TypeVar("T")
 
@@ -303,7 +304,7 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:
         values,
     )
     for meta, snippet in rows:
-        yield Match(msgspec.json.decode(meta, type=store.Meta), " ".join(snippet.split()))
+        yield Match(decode_as(meta, store.Meta), " ".join(snippet.split()))
 
 
 def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsage]:
@@ -325,4 +326,4 @@ def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsa
     filter_ = f"where {' and '.join(conditions)}" if conditions else ""
     values = [value for given in conditions.values() for value in given]
     for (used,) in db.execute(f"select used from turns {filter_} order by started", values):
-        yield msgspec.json.decode(used, type=TurnUsage)
+        yield decode_as(used, TurnUsage)

@@ -28,6 +28,7 @@ import msgspec
 from corral.errors import StorageFailed
 from corral.sessions.budget import Budget, Raise, Shortage, Spent
 from corral.system import fs, paths
+from corral.values import decode_as
 
 _LARGEST = 1 << 24
 """Bytes of a store file."""
@@ -75,7 +76,7 @@ class FileBudgetStore:
             paths.make_dir(self._path.parent)
             with fs.exclusive_lock(lock):
                 data = fs.read_small(self._path, _LARGEST)
-                state = msgspec.json.decode(data, type=StoredBudget) if data else StoredBudget()
+                state = decode_as(data, StoredBudget) if data else StoredBudget()
                 yield state
                 changed = msgspec.json.encode(state)
                 if state.exists and changed != data:

@@ -28,7 +28,7 @@ from corral.events import Event, from_json
 from corral.id_lookup import LAST, find_id
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
-from corral.values import BudgetState, Usage
+from corral.values import BudgetState, Usage, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -455,7 +455,7 @@ def _ends_mid_line(path: Path) -> bool:
 def open_folder(folder: Path) -> SessionRecord | None:
     """The session in this folder; None if there is none, or its metadata cannot be read."""
     try:
-        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
+        meta = decode_as((folder / META).read_bytes(), Meta)
     except (OSError, msgspec.MsgspecError):
         return None
     return SessionRecord(folder, meta)

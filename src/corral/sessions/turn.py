@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -72,6 +73,8 @@ PUBLISH_AFTER = 1.0
 
 _running: weakref.WeakSet[Turn] = weakref.WeakSet()
 """Turns in progress in this process, to detect that two share a folder."""
+_running_lock = threading.RLock()
+"""Turns may run in several threads, each with its event loop."""
 
 
 class TurnChecks(msgspec.Struct, frozen=True):
@@ -234,7 +237,8 @@ class Turn(Generic[T_co]):
                 ending.push_async_callback(self._previous.close)
             self._state = "closed"
             self._forget_limits()
-            _running.discard(self)
+            with _running_lock:
+                _running.discard(self)
             self._stop_publishing()
             if self._deadlines is not None:
                 self._deadlines.stop()
@@ -431,7 +435,8 @@ class Turn(Generic[T_co]):
         deadlines.stop()
         self._state = "over"
         self._forget_limits()
-        _running.discard(self)
+        with _running_lock:
+            _running.discard(self)
         batch: list[Event] = []
         answer, output = self._builder.answer(), None
         if error is None and self._typed is not None:
@@ -706,13 +711,14 @@ class Turn(Generic[T_co]):
 
     def _mark_shared_folders(self) -> None:
         our_folder = self._prepared.cwd + os.sep
-        for other in _running:
-            if self._shared and other._shared:
-                continue  # nothing to mark, among hundreds in one folder
-            other_folder = other._prepared.cwd + os.sep
-            if our_folder.startswith(other_folder) or other_folder.startswith(our_folder):
-                self._shared = other._shared = True
-        _running.add(self)
+        with _running_lock:
+            for other in _running:
+                if self._shared and other._shared:
+                    continue  # nothing to mark, among hundreds in one folder
+                other_folder = other._prepared.cwd + os.sep
+                if our_folder.startswith(other_folder) or other_folder.startswith(our_folder):
+                    self._shared = other._shared = True
+            _running.add(self)
 
 
 def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:

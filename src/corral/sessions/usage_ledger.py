@@ -16,6 +16,7 @@ import msgspec
 
 from corral.sessions.usage_totals import TurnUsage, UsageQuery
 from corral.system import clock, fs, paths
+from corral.values import decoder_for
 
 _log = logging.getLogger("corral.sessions")
 _encoder = msgspec.json.Encoder()
@@ -39,7 +40,7 @@ def add(turns: Iterable[TurnUsage]) -> None:
 def read(query: UsageQuery) -> Iterator[TurnUsage]:
     """The turns that meet all conditions. A line that cannot be read, such as one that was cut by
     a full disk, is left out. Raises ``OSError``."""
-    decoder = msgspec.json.Decoder(TurnUsage)
+    decoder = decoder_for(TurnUsage)
     for path in _files():
         for line in path.read_bytes().splitlines():
             try:

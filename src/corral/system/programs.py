@@ -20,6 +20,7 @@ import msgspec
 from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.system import fs, paths, version_cache
+from corral.values import decode_as
 from corral.version import __version__
 
 VERSION_SECONDS = 30
@@ -165,7 +166,7 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
     names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
     for folder in Path(os.path.realpath(script)).parents:
         try:
-            package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
+            package = decode_as((folder / "package.json").read_bytes(), _Package)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
         if package.name in names and package.version is not None:

@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.values import decode_as
 from corral.view.auth import Access, error_response
 from corral.view.catalog import Catalog
 
@@ -102,7 +103,7 @@ class Call:
             if len(data) > MAX_BODY:
                 raise ConfigError(f"the body is longer than {MAX_BODY:,} bytes")
         try:
-            return msgspec.json.decode(bytes(data) or b"{}", type=kind)
+            return decode_as(bytes(data) or b"{}", kind)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"the body is not valid: {error}") from error
 

@@ -17,6 +17,7 @@ from corral.pipelines.execution import run_dir
 from corral.pipelines.graph import Graph, from_json
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import clock, paths
+from corral.values import decode_as
 from corral.view.live_runs import LiveRuns
 from corral.view.logs import PAGE, LogFile
 from corral.view.records import Pending, Summary
@@ -189,7 +190,7 @@ def _events(path: Path) -> list[PipelineEvent]:
 def _checkpoint(folder: Path) -> _Checkpoint:
     try:
         data = _content(folder / run_dir.CHECKPOINT)
-        return msgspec.json.decode(data, type=_Checkpoint)
+        return decode_as(data, _Checkpoint)
     except (OSError, msgspec.MsgspecError):
         return _Checkpoint()
 

@@ -24,7 +24,7 @@ from corral.events import (
 )
 from corral.protocol.common_events import build_tool_use, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
-from corral.values import Json, JsonObject, Usage
+from corral.values import Json, JsonObject, Usage, decode_as
 
 _EDITS: dict[str, FileKind] = {"create": "created", "delete": "deleted"}
 _MISSING = "does not exist."
@@ -260,7 +260,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
     """The end of the turn with the token counts from the file."""
     try:
-        metrics = msgspec.json.decode(content, type=Report).model_metrics
+        metrics = decode_as(content, Report).model_metrics
     except msgspec.MsgspecError:
         return finish
     by_model = {name: _usage(metrics.usage) for name, metrics in metrics.items()}

@@ -36,7 +36,7 @@ from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs, paths, platform
 from corral.system.process import daemon
-from corral.values import slug
+from corral.values import decode_as, slug
 
 FIRST_POLL, LAST_POLL = 0.02, 0.25
 """Seconds between two checks for a result: the first pause and the longest."""
@@ -62,10 +62,6 @@ class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     outcome: Outcome | None = None
     """None: it was cancelled."""
-
-
-_stored = msgspec.json.Decoder(StoredOutcome)
-"""Made here, in one thread: see ``payloads.unpack``."""
 
 
 class HostFiles:
@@ -106,7 +102,7 @@ class HostFiles:
 
     def result(self, name: str) -> StoredOutcome | None:
         with contextlib.suppress(FileNotFoundError):
-            return _stored.decode((self.job(name) / "result.json").read_bytes())
+            return decode_as((self.job(name) / "result.json").read_bytes(), StoredOutcome)
         return None
 
     def write_result(self, name: str, stored: StoredOutcome) -> None:

@@ -43,8 +43,6 @@ import signal
 import time
 from pathlib import Path
 
-import msgspec
-
 from corral.durable.agent_host.client import ALL, HostFiles, Job, StoredOutcome, remove_tree
 from corral.durable.dbos.database import Database
 from corral.durable.payloads import RunInput
@@ -54,6 +52,7 @@ from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import fs, logs, paths
 from corral.system.process.tree import ProcessRegistry
+from corral.values import decode_as
 
 LINGER = 30.0
 """Seconds without a job until the host exits; agents stay warm for the next node meanwhile."""
@@ -78,7 +77,7 @@ def main(folder: str, isolated: str = "") -> None:
 class _Host:
     def __init__(self, files: HostFiles) -> None:
         self.files = files
-        self.run_input = msgspec.json.decode(files.run.read_bytes(), type=RunInput)
+        self.run_input = decode_as(files.run.read_bytes(), RunInput)
         self.running: dict[str, asyncio.Task[None]] = {}
         self.wake = asyncio.Event()
 
@@ -146,7 +145,7 @@ class _Host:
 
     async def _job_outcome(self, name: str, resources: NodeResources) -> Outcome:
         folder = self.files.job(name)
-        job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+        job = decode_as((folder / "job.json").read_bytes(), Job)
         starts = sorted(each.name for each in folder.glob("started.*"))
         if len(starts) >= CRASHES:
             reason = f"its agent host was killed while it ran, {len(starts)} times"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.values import Json, as_object
+from corral.values import Json, as_object, convert_to
 
 LABEL = "command"
 _DATABASE = "--db"
@@ -32,7 +32,7 @@ class BatchCommand(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_label(cls, label: Json) -> BatchCommand | None:
         """None if no command line started the batch."""
-        return msgspec.convert(label, cls) if label else None
+        return convert_to(label, cls) if label else None
 
     def label(self) -> Json:
         return as_object(msgspec.to_builtins(self))

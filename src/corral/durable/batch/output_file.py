@@ -17,6 +17,7 @@ import msgspec
 from corral.durable.batch.results import BatchResult, line_of
 from corral.errors import ConfigError, StorageFailed
 from corral.system import fs, paths
+from corral.values import decode_as
 
 
 class OutputFile:
@@ -66,7 +67,7 @@ class OutputFile:
         known: dict[str, BatchResult] = {}
         for number, line in enumerate(data[:end].splitlines(), 1):
             try:
-                result = msgspec.json.decode(line, type=BatchResult)
+                result = decode_as(line, BatchResult)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     f"{self.path} line {number} is not a batch result: {error}",

@@ -64,7 +64,7 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
-from corral.values import Json, as_texts
+from corral.values import Json, as_texts, convert_to
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -102,7 +102,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> dict[str, str]:
-        return msgspec.convert(self.run_input.values.get("digests", {}), dict[str, str])
+        return convert_to(self.run_input.values.get("digests", {}), dict[str, str])
 
     @property
     def redo(self) -> set[str]:

@@ -15,7 +15,16 @@ from corral.output_types import T_co
 from corral.pipelines.attempts import AttemptRecord
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Cost, Json, Usage, as_object, as_text, as_texts, number_or_none
+from corral.values import (
+    Cost,
+    Json,
+    Usage,
+    as_object,
+    as_text,
+    as_texts,
+    convert_to,
+    number_or_none,
+)
 
 SLOWEST = 3
 
@@ -116,7 +125,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
         tokens=outcome.tokens,
-        attempt=msgspec.convert(record, AttemptRecord) if record else None,
+        attempt=convert_to(record, AttemptRecord) if record else None,
         digest=task.digest,
         round=round,
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from corral.durable.dbos.server_connection import has_table, transaction
 from corral.sessions.shared_budget import StoredBudget
+from corral.values import decode_as
 
 TABLE = "dbos.corral_budgets"
 
@@ -41,7 +42,7 @@ class ServerBudgetStore:
             ).fetchone()
             state = StoredBudget()
             if row is not None:
-                state = msgspec.json.decode(str(row[0]), type=StoredBudget)
+                state = decode_as(str(row[0]), StoredBudget)
             yield state
             server.execute(
                 f"UPDATE {TABLE} SET state = %s WHERE id = %s".encode(),

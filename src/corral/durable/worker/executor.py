@@ -47,7 +47,7 @@ from corral.run_kwargs import RunKwargs
 from corral.sessions.turn import PUBLISH_AFTER
 from corral.system import paths, threads
 from corral.system.process.tree import ProcessRegistry
-from corral.values import JsonObject, is_object, slug
+from corral.values import JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
     from corral.live.publisher import Entry
@@ -512,7 +512,7 @@ def unpack_options(stored: JsonObject) -> RunKwargs:
     """The options that ``api.as_json`` stored. A policy was stored as an object."""
     options: dict[str, object] = {**stored}
     if is_object(policy := stored.get("policy")):
-        options["policy"] = msgspec.convert(policy, Policy)
+        options["policy"] = convert_to(policy, Policy)
     return cast("RunKwargs", options)
 
 

@@ -50,7 +50,7 @@ from corral.system.git.merge import Conflict
 from corral.system.git.repository import write_patch
 from corral.system.git.source_repository import Repository
 from corral.system.git.worktree import SharedWorktree, branch_name
-from corral.values import Json
+from corral.values import Json, decode_as
 
 COMMIT = "internal.commit"
 """The key of an outcome's updates that has the commit after it."""
@@ -384,9 +384,7 @@ def _write_notes(folder: Path, tree: SharedWorktree) -> None:
 
 def _read_notes(folder: Path) -> SharedWorktree | None:
     try:
-        return msgspec.json.decode(
-            (folder / "tree.json").read_bytes(), type=SharedWorktree, dec_hook=_path
-        )
+        return decode_as((folder / "tree.json").read_bytes(), SharedWorktree, dec_hook=_path)
     except FileNotFoundError:
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.values import Json
+from corral.values import Json, decoder_for
 
 
 class Details(msgspec.Struct):
@@ -122,7 +122,7 @@ DELTAS = {"text_delta", "thinking_delta", "input_json_delta", "signature_delta"}
 BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-decode = msgspec.json.Decoder(
+decode = decoder_for(
     BlockDelta
     | BlockStart
     | BlockStop
@@ -132,4 +132,4 @@ decode = msgspec.json.Decoder(
     | Ping
     | ErrorEvent
 ).decode
-decode_whole = msgspec.json.Decoder(WholeMessage | ErrorEvent).decode
+decode_whole = decoder_for(WholeMessage | ErrorEvent).decode

@@ -13,7 +13,7 @@ from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
 from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage
+from corral.values import Json, JsonObject, Usage, decoder_for
 
 FINISHES: dict[str, Reason] = {
     "stop": "stop",
@@ -94,7 +94,7 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: _Groq | None = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decode = decoder_for(_Chunk).decode
 
 
 def translator(provider: Provider) -> Translate:

@@ -12,7 +12,7 @@ from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.reset_headers import next_midnight
 from corral.models.spec import Failure, Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage
+from corral.values import Json, JsonObject, Usage, convert_to, decoder_for
 
 FINISHES: dict[str, Reason] = {
     "STOP": "stop",
@@ -90,7 +90,7 @@ class _Chunk(msgspec.Struct, rename="camel", gc=False):
     error: _Failed | None = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decode = decoder_for(_Chunk).decode
 
 
 def translator(provider: Provider) -> Translate:
@@ -223,7 +223,7 @@ def failure(failure: Failure) -> CorralError:
     match decode_or_none(failure.body):
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
             try:
-                found = msgspec.convert(error, _Failed, strict=False)
+                found = convert_to(error, _Failed, strict=False)
             except msgspec.ValidationError:  # an error of a proxy in a similar format
                 return error_from_failure(failure, None)
             return _error(failure.provider, found, failure.model, failure)

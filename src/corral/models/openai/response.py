@@ -14,7 +14,7 @@ from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
 from corral.models.spec import Provider, Translate, decode_or_none
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage
+from corral.values import Json, Usage, decoder_for
 
 INCOMPLETE: dict[str, Reason] = {
     "max_output_tokens": "length",
@@ -106,9 +106,9 @@ class _Event(msgspec.Struct, gc=False):
     response: _Response | None = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
-_decode_item = msgspec.json.Decoder(_Item).decode
-_decode_response = msgspec.json.Decoder(_Response).decode
+_decode = decoder_for(_Event).decode
+_decode_item = decoder_for(_Item).decode
+_decode_response = decoder_for(_Response).decode
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 

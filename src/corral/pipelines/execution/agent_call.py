@@ -40,7 +40,7 @@ from corral.sessions.api import run
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import clock, config
-from corral.values import Effort, Json, JsonObject, is_object
+from corral.values import Effort, Json, JsonObject, convert_to, is_object
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -230,7 +230,7 @@ def effort_of(node: Node) -> Effort | None:
     if not text:
         return None
     try:
-        effort: Effort = msgspec.convert(text, Effort)
+        effort: Effort = convert_to(text, Effort)
     except msgspec.ValidationError:
         raise ConfigError(
             f"{node.id}: reasoning_effort must be one of {', '.join(get_args(Effort))},"

@@ -28,6 +28,7 @@ from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json
 from corral.system import fs
 from corral.system.environment import SecretRedactor
+from corral.values import convert_to, decode_as
 
 STOP_TIMEOUT = 10.0
 """Seconds that a cancelled handler has to stop. After that it is abandoned."""
@@ -229,7 +230,7 @@ def _validate_outcome(returned: object, kind: str) -> Outcome:
     if wrong := _invalid_updates(returned.context_updates):
         return failed(f"the handler of {kind!r}: {wrong}", retryable=False)
     try:
-        return msgspec.convert(msgspec.to_builtins(returned), Outcome)
+        return convert_to(msgspec.to_builtins(returned), Outcome)
     except (msgspec.ValidationError, TypeError) as error:
         message = f"the handler of {kind!r} returned an invalid outcome: {error}"
         return failed(message, retryable=False)
@@ -296,7 +297,7 @@ def _check_size(work: NodeContext, outcome: Outcome, redactor: SecretRedactor) -
             retryable=False,
         )
     clean = redactor.clean(data)
-    return outcome if clean == data else msgspec.json.decode(clean, type=Outcome)
+    return outcome if clean == data else decode_as(clean, Outcome)
 
 
 def _write_status(work: NodeContext, outcome: Outcome) -> Outcome:

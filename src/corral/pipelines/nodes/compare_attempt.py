@@ -70,7 +70,7 @@ from corral.system.clock import Stopwatch
 from corral.system.git import repository
 from corral.system.git.worktree import Change, TaskWorktree, task_folder
 from corral.system.threads import in_thread
-from corral.values import JsonObject, as_object
+from corral.values import JsonObject, as_object, convert_to
 
 MISSING: tuple[type[CorralError], ...] = (
     AccessDenied,
@@ -102,7 +102,7 @@ class WorkNotStored(StorageFailed):
 
 async def attempt(work: NodeContext) -> Outcome:
     """See the module."""
-    task = msgspec.convert(work.context, AttemptTask)
+    task = convert_to(work.context, AttemptTask)
     record = AttemptRecord(
         task=task.task,
         agent=task.agent,

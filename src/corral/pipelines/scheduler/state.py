@@ -12,7 +12,7 @@ import msgspec
 
 from corral.pipelines.scheduler.commands import FinishRun
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.values import Json
+from corral.values import Json, decode_as
 
 Context = dict[str, Json]
 
@@ -171,7 +171,7 @@ def to_json(state: State) -> bytes:
 
 
 def from_json(data: bytes | str) -> State:
-    return msgspec.json.decode(data, type=State)
+    return decode_as(data, State)
 
 
 def without_internal_keys(context: Context) -> Context:

@@ -70,7 +70,7 @@ from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
 from corral.protocol.lines import MAX_LINE_SIZE
 from corral.protocol.ndjson import RawEvent
-from corral.values import Json, JsonObject, McpServer, as_object, as_text, text_or_none
+from corral.values import Json, JsonObject, McpServer, as_object, as_text, convert_to, text_or_none
 
 FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
 RESOURCE_NOT_FOUND = -32002
@@ -459,7 +459,7 @@ class AcpClient:
 
     def _handle_permission_request(self, call: Call, out: list[Command]) -> None:
         try:
-            params = msgspec.convert(call.params, PermissionParams)
+            params = convert_to(call.params, PermissionParams)
         except msgspec.ValidationError as error:
             out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
             _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))

@@ -42,7 +42,7 @@ from corral.protocol.acp.frames import (
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenCall
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, Json, Usage, as_object, subtract_by_model
+from corral.values import Cost, Json, Usage, as_object, convert_to, subtract_by_model
 
 MAX_CLOSED_IDS = 1024
 """Ids of closed calls that are remembered, to tell a late update from a new call."""
@@ -302,7 +302,7 @@ class AcpConversation:
         if self._quirks.usage != "chunks" or not isinstance(meta, dict):
             return
         try:
-            tokens = msgspec.convert(meta.get("usage"), Tokens | None)
+            tokens = convert_to(meta.get("usage"), Tokens | None)
         except msgspec.ValidationError:
             items.append(Unknown(meta))
             return

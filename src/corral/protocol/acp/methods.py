@@ -34,6 +34,7 @@ from corral.values import (
     McpServer,
     Usage,
     as_list,
+    convert_to,
     text_or_none,
 )
 
@@ -274,7 +275,7 @@ def read_session_list(result: Json) -> tuple[list[AgentSession], str | None]:
 def convert_result(result: Json, kind: type[R]) -> R:
     """The result of a reply as a struct. Raises ``StreamBroken`` if it does not fit."""
     try:
-        return msgspec.convert({} if result is None else result, kind)
+        return convert_to({} if result is None else result, kind)
     except msgspec.ValidationError as error:
         raise StreamBroken(
             f"the agent sent an invalid reply: {error}", phase="handshake"
@@ -284,7 +285,7 @@ def convert_result(result: Json, kind: type[R]) -> R:
 def turn_end(result: Json, quirks: AcpQuirks, chunk_usage: Usage, cost: Cost) -> TurnEnd:
     """The end of a turn. ``chunk_usage`` and ``cost`` were reported during the turn."""
     try:
-        reply = msgspec.convert({} if result is None else result, PromptResult)
+        reply = convert_to({} if result is None else result, PromptResult)
     except msgspec.ValidationError as error:
         return TurnEnd(
             ok=False, kind="malformed_reply", message=f"the end of the turn is invalid: {error}"

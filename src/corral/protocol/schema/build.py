@@ -26,7 +26,7 @@ from corral.protocol.schema.validate import (
     describe,
     resolve_reference,
 )
-from corral.values import Json, JsonObject, as_object, as_text, is_mapping
+from corral.values import Json, JsonObject, as_object, as_text, convert_to, is_mapping
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -207,7 +207,7 @@ def _map_subschemas(key: str, value: Json, each: Callable[[JsonObject], JsonObje
 def _type_reader(kind: object, json: JsonObject) -> Read[object]:
     def read(value: Json) -> tuple[object, list[str]]:
         try:
-            return msgspec.convert(value, kind, str_keys=True, dec_hook=_decoded_model), []
+            return convert_to(value, kind, str_keys=True, dec_hook=_decoded_model), []
         except msgspec.ValidationError as error:
             # msgspec reports the first error only. The checker reports all, but does not know
             # the constraints that only the type has.

@@ -14,7 +14,7 @@ from corral.events import Error, FileChange
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.protocol.common_events import retrying
 from corral.protocol.stream_json import frames
-from corral.values import Cost, Json, Usage, as_object, as_text
+from corral.values import Cost, Json, Usage, as_object, as_text, convert_to
 
 N = TypeVar("N", int, float)
 
@@ -22,7 +22,7 @@ N = TypeVar("N", int, float)
 def file_changes(call_id: str, result: Json, cwd: str) -> Iterator[FileChange]:
     """The files that a tool reports as written."""
     try:
-        written = msgspec.convert(result, frames.FileToolResult)
+        written = convert_to(result, frames.FileToolResult)
     except msgspec.ValidationError:  # the result of another tool, or text
         return
     if written.file_path is not None and written.structured_patch is not None:
@@ -44,7 +44,7 @@ def content_text(content: Json) -> str:
     if isinstance(content, str):
         return content
     try:
-        blocks = msgspec.convert(content, list[frames.Block])
+        blocks = convert_to(content, list[frames.Block])
     except msgspec.ValidationError:
         return ""
     return "\n".join(block.text for block in blocks if block.text)
@@ -70,7 +70,7 @@ def encode_part(part: Part, media: frozenset[str]) -> Json:
 def retry_warning(frame: frames.SystemFrame) -> Error:
     """The warning for a failed model call that the agent repeats."""
     try:
-        data = msgspec.convert(frame.data or {}, frames.RetryData)
+        data = convert_to(frame.data or {}, frames.RetryData)
     except msgspec.ValidationError:
         data = frames.RetryData()
     attempt, limit = frame.attempt or data.attempt, frame.max_retries or data.max_retries
@@ -123,7 +123,7 @@ def _add_known(one: N | None, other: N | None) -> N | None:
 def session_usage(given: Json) -> Usage:
     """The usage of a session. All zeros means unknown."""
     try:
-        sums = msgspec.convert(given, frames.SessionTokens)
+        sums = convert_to(given, frames.SessionTokens)
     except msgspec.ValidationError:
         return Usage()
     if not sums.input_tokens + sums.output_tokens:

@@ -43,7 +43,7 @@ from corral.result import Result
 from corral.sessions.warm.names import WarmFiles
 from corral.system import paths
 from corral.system.process import daemon
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, decoder_for
 
 if TYPE_CHECKING:
     from corral.question_replies import AnswerLike
@@ -121,7 +121,7 @@ class Cancel(msgspec.Struct, frozen=True, tag_field="type", tag="cancel"):
 Control = Waiting | Accepted | Question | End
 CONTROL_PREFIX = b'{"type":"corral.'
 """How a line starts that is not an event."""
-control_decoder: msgspec.json.Decoder[Control] = msgspec.json.Decoder(Control)
+control_decoder: msgspec.json.Decoder[Control] = decoder_for(Control)
 
 
 def process_ended(files: WarmFiles) -> ProcessFailed:

@@ -14,7 +14,7 @@ import msgspec
 from corral.errors import ConfigError, StorageFailed
 from corral.sessions.warm.address import socket_in, warm_folder
 from corral.system import fs, paths
-from corral.values import Json
+from corral.values import Json, decode_as
 
 MAX_NAME = 100
 """Characters of a name."""
@@ -57,7 +57,7 @@ class WarmFiles:
 
     def stored(self) -> StoredName | None:
         try:
-            return msgspec.json.decode(self.meta.read_bytes(), type=StoredName)
+            return decode_as(self.meta.read_bytes(), StoredName)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:

@@ -61,11 +61,11 @@ from corral.sessions.warm.client import (
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, logs, paths
-from corral.values import Json
+from corral.values import Json, convert_to, decode_as, decoder_for
 
 Given: TypeAlias = str | dict[str, Json] | None
 """A decision, or the answer to a question."""
-_incoming: msgspec.json.Decoder[Answer | Cancel] = msgspec.json.Decoder(Answer | Cancel)
+_incoming: msgspec.json.Decoder[Answer | Cancel] = decoder_for(Answer | Cancel)
 
 
 def main(folder: str, idle: str) -> None:
@@ -90,7 +90,7 @@ class _Connection:
     async def request(self) -> Request | None:
         """None: the connection was closed without one."""
         line = await self._reader.readline()
-        return msgspec.json.decode(line, type=Request) if line else None
+        return decode_as(line, Request) if line else None
 
     def send(self, message: Control) -> None:
         if not self.is_gone:
@@ -381,8 +381,8 @@ def _session_keywords(options: dict[str, Json]) -> dict[str, object]:
 
 
 def _prompt_keywords(options: dict[str, Json]) -> PromptKwargs:
-    return msgspec.convert(options, PromptKwargs)
+    return convert_to(options, PromptKwargs)
 
 
 def _from_json(name: str, value: Json) -> object:
-    return msgspec.convert(value, Policy) if name == "policy" else value
+    return convert_to(value, Policy) if name == "policy" else value

@@ -23,7 +23,7 @@ import msgspec
 from corral.errors import ConfigError
 from corral.system import fs
 from corral.system.environment import SecretRedactor
-from corral.values import is_object
+from corral.values import decode_as, is_object
 
 FORMAT = 1
 PIECE = 1024 * 1024
@@ -128,12 +128,12 @@ def read(path: str | Path) -> list[Take]:
             continue
         try:
             if b'"cassette":' in line[:32]:
-                head = msgspec.json.decode(line, type=Head)
+                head = decode_as(line, Head)
                 if head.cassette > FORMAT:
                     raise ConfigError(f"the recording was made by a newer corral: {path}")
                 takes[head.take] = Take(head, [])
                 continue
-            found = msgspec.json.decode(line, type=_Line)
+            found = decode_as(line, _Line)
             takes[found.take].entries.append(_entry(found))
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             if number == len(lines) - 1:

@@ -20,7 +20,7 @@ from corral.system import paths
 from corral.system.git import checkout, command, repository, scan, settings
 from corral.system.git import tree as git_tree
 from corral.system.git.scan import Scope
-from corral.values import printable_path
+from corral.values import decode_as, printable_path
 
 LARGEST_STORED = 64 * 1024 * 1024
 """Bytes of files that are not in the current commit."""
@@ -57,7 +57,7 @@ class FileHistory:
         if self._turns is None:
             try:
                 data = (self._own / _TURNS).read_bytes()
-                self._turns = msgspec.json.decode(data, type=list[ChangedTurn])
+                self._turns = decode_as(data, list[ChangedTurn])
             except (OSError, msgspec.MsgspecError):
                 self._turns = []
         return self._turns

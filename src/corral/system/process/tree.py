@@ -68,6 +68,7 @@ from pathlib import Path
 import msgspec
 
 from corral.system import fs, paths, platform
+from corral.values import decode_as
 
 FINAL = 3.0
 """Seconds of pauses after KILL. Only a process that is stuck in the kernel takes longer. Only the
@@ -374,7 +375,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         entries: list[Entry] = []
         for file in sorted(self.folder.glob("*.json")):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                entry = msgspec.json.decode(file.read_bytes(), type=Entry)
+                entry = decode_as(file.read_bytes(), Entry)
                 if entry.boot != platform.boot_id() or entry.pid_space == platform.pid_namespace():
                     entries.append(entry)
         return entries

@@ -34,6 +34,7 @@ import msgspec
 from corral.errors import SandboxFailed
 from corral.system import platform
 from corral.system.sandbox.box import Address
+from corral.values import decode_as
 
 LARGEST_FORK = 128 << 20
 """Bytes of memory of a process that is forked. A fork of more costs as much as the other way."""
@@ -60,7 +61,7 @@ def parse_info(text: bytes) -> Info | None:
     if b"}" not in text:
         return None
     try:
-        return msgspec.json.decode(text, type=Info)
+        return decode_as(text, Info)
     except msgspec.MsgspecError as error:
         raise SandboxFailed(f"bubblewrap says {error} of the sandbox") from error
 

@@ -20,7 +20,7 @@ import msgspec
 from corral.errors import ConfigError
 from corral.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.testing.model_server.request import Call, Request
-from corral.values import Json
+from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
     Raw: TypeAlias = str | bytes
@@ -262,7 +262,7 @@ class Script(msgspec.Struct, frozen=True):
             known = ", ".join(get_args(Restart))
             raise ConfigError(f": restart must be one of {known}, got: {restart!r}")
         turns = _parse_turns(": ", table.get("turn", []))
-        return cls(turns, lane_turns, msgspec.convert(restart, Restart))
+        return cls(turns, lane_turns, convert_to(restart, Restart))
 
 
 Source: TypeAlias = "Script | Sequence[Turn] | Callable[[Request], Turn]"
@@ -372,7 +372,7 @@ def _parse_turn(where: str, entry: Json) -> Turn:
     if isinstance(expect, dict):
         check_names(f"{where} expect:", expect, Expect.__struct_fields__)
     try:
-        return msgspec.convert(entry, Turn)
+        return convert_to(entry, Turn)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         place = f" {place.rstrip('`')}:" if place else ""

@@ -1,4 +1,4 @@
-"""Types of the journal."""
+"""Several threads may use a type for the first time: msgspec alone would crash the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import sys, threading, types
 import msgspec
-from corral.durable.payloads import unpack
+from corral.values import convert_to, decode_as, decoder_for
 
 sys.setswitchinterval(1e-6)
 for number in range(100):
@@ -20,13 +20,20 @@ for number in range(100):
     exec("import msgspec\\nclass Inner(msgspec.Struct):\\n" + fields
          + "class Outer(msgspec.Struct):\\n    inner: 'Inner'\\n    more: 'list[Inner]' = []\\n",
          vars(module))
-    start = threading.Barrier(8)
+    data = {"inner": {"f1": {"a": [1]}}, "more": [{"f2": {}}]}
+    raw = msgspec.json.encode(data)
+    start = threading.Barrier(9)
 
-    def work():
+    def work(way):
         start.wait()
-        unpack({"inner": {"f1": {"a": [1]}}, "more": [{"f2": {}}]}, module.Outer)
+        way()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    ways = [
+        lambda: convert_to(data, module.Outer),
+        lambda: decode_as(raw, module.Outer),
+        lambda: decoder_for(module.Outer).decode(raw),
+    ]
+    threads = [threading.Thread(target=work, args=(ways[i % 3],)) for i in range(9)]
     for each in threads:
         each.start()
     for each in threads:
