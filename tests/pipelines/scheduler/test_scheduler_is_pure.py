@@ -22,7 +22,7 @@ module of the scheduler that used one would import it from its own module."""
 PURE = frozenset(
     (
         "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "decimal",
-        "difflib", "enum", "functools", "hashlib", "itertools", "json", "math", "msgspec",
+        "difflib", "enum", "errno", "functools", "hashlib", "itertools", "json", "math", "msgspec",
         "msgspec.structs", "operator", "re", "types", "typing", "typing_extensions",
         "unicodedata",
     )
@@ -35,8 +35,9 @@ IMPURE = (
     "corral.sessions", "corral.inference", "corral.durable", "corral.pipelines.execution",
     "corral.pipelines.nodes",
 )  # fmt: skip
-ALLOWED = {"corral.errors imports logging"}
-"""Lazily, where a public function shortens the traceback of an error. The scheduler calls none."""
+ALLOWED = {"corral.errors imports logging", "corral.values imports threading"}
+"""The first lazily, where a public function shortens the traceback of an error: the scheduler calls
+none. The second for a lock while a type is used for the first time."""
 
 
 def _imports(tree: ast.AST, module: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A queue only delays tasks that no other process would take. So the process of the batch claims its
-tasks when it submits them (``dbos.claims``), makes the first attempt of each as a task of its
+tasks when it submits them (``claims``), makes the first attempt of each as a task of its
 engine, and stores the outcomes of all that ended meanwhile in one transaction. In the database
 they look like tasks that the engine has taken from the queue.
 

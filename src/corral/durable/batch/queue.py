@@ -178,6 +178,9 @@ class BatchStore:
             cost_usd=report.cost_usd,
         )
         self.client.set_labels(round_id, {CLOSED: pack(closed)})
+        # Its workflow stores what the tasks share, and does nothing. If the batch was faster than
+        # the queue, it is still there.
+        self.client.cancel([round_id])
 
     def reopen_round(self, round_id: str) -> None:
         """The round continues."""
