@@ -163,8 +163,7 @@ def test_the_core_and_the_protocols_touch_no_machine() -> None:
     for path in MODULES:
         layer = layer_of(name_of(path))
         tops = {imported.split(".")[0] for imported in imports_of(path)}
-        # options uses os.PathLike; values has a lock for the first use of a type
-        allowed = {"os", "threading"} if layer == 0 else set[str]()
+        allowed = {"os"} if layer == 0 else set[str]()  # options uses os.PathLike
         assert layer > 1 or not tops & (MACHINE - allowed), path
 
 

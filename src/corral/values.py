@@ -9,7 +9,7 @@ missing, never as an error.
 from __future__ import annotations
 
 import re
-import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, TypeVar, overload
 
@@ -37,7 +37,8 @@ _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
 
 _T = TypeVar("_T")
 _built: set[object] = set()
-_building = threading.RLock()
+_building = allocate_lock()
+"""Of ``_thread``: this layer must not load ``threading``."""
 
 
 def _build(kind: object) -> None:

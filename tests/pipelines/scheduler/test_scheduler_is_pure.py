@@ -21,9 +21,9 @@ LAZY_PACKAGES = ("corral", "corral.pipelines")
 module of the scheduler that used one would import it from its own module."""
 PURE = frozenset(
     (
-        "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "decimal",
-        "difflib", "enum", "errno", "functools", "hashlib", "itertools", "json", "math", "msgspec",
-        "msgspec.structs", "operator", "re", "types", "typing", "typing_extensions",
+        "__future__", "_thread", "collections", "collections.abc", "contextlib", "dataclasses",
+        "decimal", "difflib", "enum", "errno", "functools", "hashlib", "itertools", "json", "math",
+        "msgspec", "msgspec.structs", "operator", "re", "types", "typing", "typing_extensions",
         "unicodedata",
     )
 )  # fmt: skip
@@ -35,9 +35,8 @@ IMPURE = (
     "corral.sessions", "corral.inference", "corral.durable", "corral.pipelines.execution",
     "corral.pipelines.nodes",
 )  # fmt: skip
-ALLOWED = {"corral.errors imports logging", "corral.values imports threading"}
-"""The first lazily, where a public function shortens the traceback of an error: the scheduler calls
-none. The second for a lock while a type is used for the first time."""
+ALLOWED = {"corral.errors imports logging"}
+"""Lazily, where a public function shortens the traceback of an error. The scheduler calls none."""
 
 
 def _imports(tree: ast.AST, module: str) -> Iterator[str]:
