@@ -34,7 +34,8 @@ def test_an_answer_sent_while_no_worker_runs_is_received(processes: DurableProce
     submit(processes, GATE % "")
     questions = wait_until(lambda: asked(processes), "the question")
     assert [choice.key for choice in questions[0].choices] == ["Y", "N"]
-    assert asyncio.run(query.list_runs(db=processes.db))[0].asks == 1
+    # The list is updated a moment after the question.
+    wait_until(lambda: asyncio.run(query.list_runs(db=processes.db))[0].asks == 1, "the list")
     processes.kill(worker)
     reply(processes, "n")
     with pytest.raises(open_questions.NoSuchQuestion, match="already answered"):

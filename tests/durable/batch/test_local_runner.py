@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import corral
 from corral.durable import api
-from corral.durable.dbos import client
+from corral.durable.dbos import adapter, client
 from corral.durable.dbos.database import find
 from corral.durable.payloads import NODE_WORKFLOW
 from corral.pipelines.execution import handlers
@@ -96,3 +97,28 @@ async def test_an_interrupted_batch_is_continued_in_the_same_engine(
         report = await batch(new_file, workspace)
     assert report.ok, report.failures
     assert sorted(tasks.attempts)[-2:] == [("b", 1), ("b", 1)]
+
+
+async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
+    new_file: str, workspace: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
+
+    def cancel() -> None:
+        running.cancel()
+        is_cancelled.set()
+
+    def watch(moment: str) -> None:
+        if moment == "before begin":
+            loop.call_soon_threadsafe(cancel)
+            is_cancelled.wait(10)
+
+    async with api.engine():
+        monkeypatch.setattr(adapter, "watch", watch)
+        running = asyncio.create_task(batch(new_file, workspace).run_to_end())
+        await asyncio.wait({running})
+        assert running.cancelled()
+        monkeypatch.undo()
+        assert tasks.attempts == []
+        report = await asyncio.wait_for(batch(new_file, workspace).run_to_end(), 60)
+    assert report.ok, report.failures

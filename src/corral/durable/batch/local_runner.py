@@ -58,6 +58,8 @@ class LocalRunner(QueueRunner):
         self._claims: Claims | None = None
         self._running: dict[str, asyncio.Future[AttemptResult]] = {}
         """Workflow -> its attempt."""
+        self._never_started: set[str] = set()
+        """Workflows that were claimed when the batch was interrupted."""
         self._attempts: set[asyncio.Task[AttemptResult]] = set()
         """Used in the event loop of the engine only."""
         self._is_leaving = False
@@ -77,11 +79,22 @@ class LocalRunner(QueueRunner):
             for workflow, visit in visits.items()
         ]
         self._in_flight |= {workflow: visit.id for workflow, visit in visits.items()}
-        started = await self._store_thread.call(lambda store: self._claimed(store).begin(claims))
+        started = await self._begin(claims)
         # Another process may run this batch, too: what it has started is only watched.
         for workflow in started:
             attempt = self._here.call(self._attempt(visits[workflow]))
             self._running[workflow] = asyncio.wrap_future(attempt)
+
+    async def _begin(self, claims: Sequence[Claim]) -> set[str]:
+        beginning = asyncio.ensure_future(
+            self._store_thread.call(lambda store: self._claimed(store).begin(claims))
+        )
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The thread goes on. What it claims belongs to this process, until ``leave``.
+            self._never_started |= await beginning
+            raise
 
     def _claimed(self, store: BatchStore) -> Claims:
         if self._claims is None:
@@ -122,8 +135,9 @@ class LocalRunner(QueueRunner):
         outcomes: dict[str, Outcome] = {}
         repeated: dict[str, AttemptResult] = {}
         for workflow in workflows:
-            attempt = self._running.pop(workflow)
+            attempt = self._running[workflow]
             if attempt.cancelled():  # the engine is closing, or the task was cancelled
+                del self._running[workflow]
                 continue
             result = attempt.result()
             if result.pause is None:
@@ -139,6 +153,8 @@ class LocalRunner(QueueRunner):
             await self._settle_budget(stored)
         for workflow, result in repeated.items():
             await self._store_thread.call(partial(self._repeat, workflow=workflow, result=result))
+        for workflow in (*outcomes, *repeated):  # not before: they may be interrupted until here
+            self._running.pop(workflow, None)
         return [(self._in_flight.pop(key), outcomes[key]) for key in outcomes if key in stored]
 
     def _repeat(self, store: BatchStore, *, workflow: str, result: AttemptResult) -> None:
@@ -161,7 +177,7 @@ class LocalRunner(QueueRunner):
         with contextlib.suppress(RuntimeError, TimeoutError):  # the engine has ended
             stopped = self._here.call(self._stop())
             await asyncio.wait_for(asyncio.wrap_future(stopped), CLOSE)
-        left = list(self._running)
+        left = [*self._running, *self._never_started]
         if left and self._here.failed is None:
             with contextlib.suppress(StorageFailed):  # found by its dead executor, too
                 await self._store_thread.call(lambda store: store.client.resume(left, NO_WORKERS))
