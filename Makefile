@@ -10,7 +10,7 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 
-.PHONY: help demo test test-fast check bench fuzz chaos table screenshots lock format clean
+.PHONY: help demo test test-fast check check-style check-mypy check-pyright bench fuzz chaos table screenshots lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -39,10 +39,16 @@ test-fast: .venv/ready
 		-m "not slow and not real_agent and not postgres and not worker_process \
 			and not whole_program and not seconds" $(ARGS)
 
-check: .venv/ready tools/pyright/node_modules/.ready
+check: check-style check-mypy check-pyright
+
+check-style: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-mypy: .venv/ready
 	$(BIN)/mypy
+
+check-pyright: .venv/ready tools/pyright/node_modules/.ready
 	node tools/pyright/node_modules/pyright/index.js
 
 format: .venv/ready

@@ -407,6 +407,9 @@ _DISK_FULL = "53100"
 """The SQLSTATE of Postgres."""
 _SUBSECONDS = (3, 42)
 """The version of SQLite that knows fractions of seconds."""
+PATIENCE = 600
+"""Seconds to wait for a connection that others use. A thousand runs that continue at once share
+ten, and a run that waits in vain fails."""
 STUCK = 60
 """Seconds that a transaction may be idle."""
 
@@ -436,7 +439,11 @@ def open_engine(
     if address.drivername != "sqlite":
         address = address.set(drivername="postgresql+psycopg")
     engine = sa.create_engine(
-        address, pool_size=connections, max_overflow=0, pool_timeout=30, pool_pre_ping=True
+        address,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=PATIENCE,
+        pool_pre_ping=True,
     )
     if address.drivername == "sqlite":
         event.listen(engine, "connect", _set_up_file)
