@@ -44,6 +44,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 class Measured(NamedTuple):
     costs: Costs
+    shortest: float
+    """Time of a run with one node that does nothing."""
     seconds: dict[int, float]
     """Number of workers -> time of all nodes."""
     connections: float
@@ -113,6 +115,7 @@ def _measure(place: _Place, server: Any, folder: Path) -> Measured:
 
         place.submit(db, AT_ONCE, 0.0, folder / "costs.log")  # loads what a node needs
         time.sleep(1.0)
+        shortest = place.submit(db, 1, 0.0, folder / "costs.log")
         before = state()
         time.sleep(IDLE)
         idle = _rates(before, state())
@@ -140,7 +143,7 @@ def _measure(place: _Place, server: Any, folder: Path) -> Measured:
         with place.workers(db, count):
             took[count] = place.submit(db, NODES, SECONDS, folder / f"{count}.log")
         progress(".")
-    return Measured(costs, took, float(connections), idle[2])
+    return Measured(costs, shortest, took, float(connections), idle[2])
 
 
 def _rates(before: Sequence[float], after: Sequence[float]) -> list[float]:
@@ -171,7 +174,7 @@ def _compared(measured: Measured) -> list[Row]:
         ratio = took / limit
         bar = Bar(f"≤ {LONGEST:g} ×", ratio <= LONGEST) if count == 1 else None
         rows.append(Row(what, f"{took:.1f} s", f"the waiting alone {limit:.1f} s", ratio, bar))
-        model = predicted(measured.costs, count).seconds
+        model = predicted(measured.costs, count).seconds + measured.shortest
         near = Bar(f"{CLOSEST:g}–{FARTHEST:g} ×", CLOSEST <= took / model <= FARTHEST)
         rows.append(
             Row("the same", f"{took:.1f} s", f"the model {model:.1f} s", took / model, near)
@@ -180,7 +183,8 @@ def _compared(measured: Measured) -> list[Row]:
 
 
 def predicted(costs: Costs, workers: int) -> Outcome:
-    """What the model says of the measured fleet, all of it on this machine."""
+    """What the model says of the measured fleet, all of it on this machine; without the start and
+    the end of the run, which are the same for any number of workers."""
     cores = len(os.sched_getaffinity(0))
     here = Fleet(workers=workers, at_once=AT_ONCE, server_cores=cores, shared_cores=cores)
     return simulate(here, costs, [Node(1e-9, SECONDS)] * NODES)
