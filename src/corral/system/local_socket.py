@@ -63,7 +63,7 @@ class LocalServer:
             self._listener.close()
             raise
         try:
-            # Not in the thread: there nobody would get its error.
+            # Not in the thread: an error there would reach no caller.
             self._selector = selectors.DefaultSelector()
         except BaseException:
             self._close_sockets()

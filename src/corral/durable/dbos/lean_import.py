@@ -57,7 +57,7 @@ class _DeferredClass(type):
         return cls._real()(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        # While nobody has imported the module, there is no instance.
+        # Before the first import of the module there is no instance.
         return cls.__module__ in sys.modules and isinstance(instance, cls._real())
 
     def __getitem__(cls, _parameters: object) -> _DeferredClass:

@@ -106,7 +106,7 @@ def wake(*queues: str) -> None:
 
 
 def notified(queue: str) -> None:
-    """Another process may have put a workflow on this queue, and has told all others."""
+    """Another process may have put a workflow on this queue, and has notified all others."""
     if (pause := _pauses.get(queue)) is not None:
         pause.wake(is_for_all=True)
 

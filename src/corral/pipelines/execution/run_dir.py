@@ -298,7 +298,7 @@ class CheckpointWriter:
     ``on_saved`` is called, in the loop, with each node whose end is in ``checkpoint.json``.
 
     The loop adds to ``_events`` and ``_statuses`` and encodes the state, which only it may read.
-    Whoever holds ``_lock`` takes these and writes them: the thread, or ``flush`` in the loop."""
+    The holder of ``_lock`` takes these and writes them: the thread, or ``flush`` in the loop."""
 
     def __init__(self, folder: RunDir, on_saved: Callable[[str], None] | None = None) -> None:
         self.folder = folder

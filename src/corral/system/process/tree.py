@@ -45,7 +45,7 @@ the next corral process ends the rest from the registry.
 
 Without free descriptors no process can be found. Then the soft limit is raised for a moment
 (``platform.extra_descriptors``). Where the hard limit forbids that, only the root is known and
-signalled; ``is_blind`` says so, and whoever can close descriptors does so and calls ``kill``.
+signalled; ``is_blind`` says so, and a caller that can close descriptors does so and calls ``kill``.
 
 The registry
 ------------
