@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -76,7 +75,7 @@ def _start_command(words: Sequence[str]) -> None:
     lock, log = folder / f"{name}.lock", folder / f"{name}.log"
     try:
         daemon.start("corral.cli.background", str(lock), *words, lock=lock, log=log)
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         raise ConfigError(f"the command cannot be started: {error}") from error
 
 

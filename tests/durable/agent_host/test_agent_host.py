@@ -369,3 +369,72 @@ def test_a_directory_whose_removal_was_interrupted_is_removed_later() -> None:
     (trash / "end").mkdir()
     client.remove_trash()
     assert not trash.exists()
+
+
+FAILS = """
+import os, time
+while not os.path.exists({path!r}):
+    time.sleep(0.01)
+raise RuntimeError("can't start new thread")
+"""
+"""A module that fails when it is imported, once a file exists."""
+
+
+def start_failing_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> HostFiles:
+    """Start a host that fails as soon as ``folder / "fail"`` exists."""
+    (folder / "fails_at_import.py").write_text(FAILS.format(path=str(folder / "fail")))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    config = RunConfig(folder="/f", workspace="/w", imports=("fails_at_import",))
+    run_input = RunInput(run_id="r", graph=Graph(name="g"), config=config, queue="p")
+    visit = RunNode(id="t.1", node="t", number=1, context={})
+    files = HostFiles.for_run("r")
+    files.submit(run_input, client.job_name("t.1", 1), Job(visit=visit, attempt=1))
+    assert fs.is_locked(files.lock)
+    return files
+
+
+@pytest.mark.seconds
+def test_a_host_that_fails_after_the_end_of_its_run_removes_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = start_failing_host(tmp_path, monkeypatch)
+    client.close("r", cancel=True)
+    assert files.end.exists()
+    (tmp_path / "fail").touch()
+    wait_until(lambda: not files.folder.exists(), "the files to be removed")
+
+
+@pytest.mark.seconds
+def test_the_files_of_a_host_that_failed_are_removed_at_the_end_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = start_failing_host(tmp_path, monkeypatch)
+    (tmp_path / "fail").touch()
+    wait_until(lambda: not files.lock.exists(), "the lock to be removed")
+    assert "can't start new thread" in files.log.read_text()
+    assert files.run.exists()
+    client.close("r", cancel=True)
+    assert not files.folder.exists()
+
+
+KILLED = """
+import os, sys, time
+from corral.durable.agent_host import client
+client.close("r", cancel=True)
+files = client.HostFiles.for_run("r")
+os.kill(int((files.folder / "pid").read_text()), 9)
+while client.fs.is_locked(files.lock):
+    time.sleep(0.01)
+print(files.end.exists())
+"""
+
+
+@pytest.mark.seconds
+def test_the_files_of_a_host_that_is_killed_after_its_run_are_removed_by_the_process_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = start_failing_host(tmp_path, monkeypatch)
+    wait_until((files.folder / "pid").exists, "the host to start")
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert not files.folder.exists()

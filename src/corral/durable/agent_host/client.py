@@ -306,7 +306,7 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     # ends, and has closed its own; or the next one does.
     with contextlib.suppress(OSError):
         _mark_end(files)
-        atexit.register(remove_trash)
+        _remove_at_exit()
 
 
 def _mark_end(files: HostFiles) -> None:
@@ -333,6 +333,14 @@ def _close(files: HostFiles, *, cancel: bool) -> None:
         return
     for each in hosts:
         daemon.wake_fifo(each.fifo)
+    if files.folder.exists():
+        _remove_at_exit()  # in case the host is killed before it has removed its files
+
+
+def _remove_at_exit() -> None:
+    """Call ``remove_trash`` once when this process ends."""
+    atexit.unregister(remove_trash)
+    atexit.register(remove_trash)
 
 
 def remove_trash(spared: Path | None = None) -> None:

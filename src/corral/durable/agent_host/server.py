@@ -26,6 +26,7 @@ Guarantees
 
 Crashes
 * The worker dies: the host continues; the next worker finds the running job or its result.
+* The host fails: it releases its lock, and removes its files if the run has ended.
 * The host is killed: all its jobs die, and it is unknown which one caused it. At the next submit
   each job that had started is isolated: it gets its own host, so that only the guilty one
   can kill its host again. Each start is counted by a file ``started.N``; after ``CRASHES`` starts
@@ -71,7 +72,21 @@ def main(folder: str, isolated: str = "") -> None:
         logs.follow_environment()
     with contextlib.suppress(OSError):  # for people only: what counts is the lock
         (files.folder / "pid").write_text(f"{os.getpid()}\n")
-    asyncio.run(_Host(files).serve())
+    try:
+        asyncio.run(_Host(files).serve())
+    except BaseException:
+        with contextlib.suppress(OSError), fs.exclusive_lock(files.gate):
+            _release(files)
+        raise
+
+
+def _release(files: HostFiles) -> None:
+    """Remove the files if the run has ended, otherwise only the lock: the next submit starts
+    another host. Call it while the gate is held: the run ends either before this or after it."""
+    if files.end.exists():
+        files.remove()
+    else:
+        files.lock.unlink(missing_ok=True)
 
 
 class _Host:
@@ -88,8 +103,9 @@ class _Host:
         loop = asyncio.get_running_loop()
         loop.add_reader(fifo, self._on_wake, fifo)
         loop.add_signal_handler(signal.SIGTERM, self._end_all)
-        # Processes of an earlier host would run beside those that are started again.
-        await asyncio.to_thread(ProcessRegistry(paths.process_registry()).reap)
+        # Processes of an earlier host would run beside those that are started again. Not in a
+        # thread: nothing else is to be done yet, and there may be none.
+        ProcessRegistry(paths.process_registry()).reap()
         async with executor.open_resources(self.run_input.config) as resources:
             idle_since = time.monotonic()
             while True:
@@ -176,11 +192,8 @@ class _Host:
         with fs.exclusive_lock(self.files.gate):
             if os.listdir(self.files.requests):
                 return False
-            if self.files.end.exists():
-                self.files.remove()
-            elif self.files.is_isolated:
+            if self.files.is_isolated and not self.files.end.exists():
                 remove_tree(self.files.folder)
             else:
-                # The next submit starts another host.
-                self.files.lock.unlink(missing_ok=True)
+                _release(self.files)
             return True

@@ -250,22 +250,33 @@ async def open_connection(
                     "the background process of the session ended while it started",
                     hint=f"See {files.log}.",
                 )
-            try:
-                paths.make_dir(files.folder)
-                started = daemon.start(
-                    "corral.sessions.warm.server",
-                    str(files.folder),
-                    repr(idle),
-                    lock=files.lock,
-                    log=files.log,
-                )
-            except OSError as error:
-                raise StorageFailed(
-                    f"a named session needs a folder for its files, and {files.folder} cannot be"
-                    f" created: {error.strerror}",
-                    hint="Set CORRAL_HOME to another folder.",
-                ) from error
+            started = _start_server(files, idle)
         await asyncio.sleep(POLL_SECONDS)
+
+
+def _start_server(files: WarmFiles, idle: float) -> bool:
+    """Start the background process of a session. False if another process has just done so."""
+    try:
+        paths.make_dir(files.folder)
+    except OSError as error:
+        raise StorageFailed(
+            f"a named session needs a folder for its files, and {files.folder} cannot be"
+            f" created: {error.strerror}",
+            hint="Set CORRAL_HOME to another folder.",
+        ) from error
+    try:
+        return daemon.start(
+            "corral.sessions.warm.server",
+            str(files.folder),
+            repr(idle),
+            lock=files.lock,
+            log=files.log,
+        )
+    except OSError as error:
+        raise ProcessFailed(
+            f"the background process of the session cannot be started: {error.strerror}",
+            hint=f"See {files.log}.",
+        ) from error
 
 
 async def stop(files: WarmFiles) -> bool:

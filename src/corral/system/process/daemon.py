@@ -40,6 +40,7 @@ too many or a byte lost when the FIFO is full does no harm.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
         log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             # -P: the working directory must not decide what is imported.
-            subprocess.run(
+            ended = subprocess.run(
                 [sys.executable, "-P", "-c", _FORK, module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
@@ -79,10 +80,13 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
                 env={**os.environ, **own_state.for_child()},
                 pass_fds=(lock_fd,),
                 start_new_session=True,
-                check=True,
+                check=False,
             )
         finally:
             os.close(log_fd)
+        if ended.returncode:
+            # The intermediate process could not start or not fork.
+            raise OSError(errno.EAGAIN, "the process cannot be started, see its log", str(log))
         return True
     finally:
         os.close(lock_fd)
