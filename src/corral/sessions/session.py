@@ -572,8 +572,10 @@ class Session:
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
             )
+        from corral.sessions.acp.stored_sessions import list_sessions
+
         connection = await self._private_connection().connection(prepared)
-        return await connection.list_sessions(None if cwd is None else _absolute(prepared, cwd))
+        return await list_sessions(connection, None if cwd is None else _absolute(prepared, cwd))
 
     def _private_connection(self) -> PrivateConnection:
         from corral.sessions.acp.connection import PrivateConnection

@@ -47,34 +47,20 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from corral.agents.spec import Ending
 from corral.errors import (
     ConfigError,
     CorralError,
-    InputRejected,
-    InvalidRequest,
     PolicyNotLoaded,
     ProcessFailed,
-    ResumeLost,
-    ServerFailed,
     StartupTimeout,
-    StreamBroken,
 )
 from corral.events import (
-    Decision,
-    FileChange,
-    PermissionDecision,
-    PermissionRequest,
-    QuestionAnswer,
     Text,
     Thinking,
-    ToolUse,
     Vendor,
 )
-from corral.policy import Action
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
@@ -91,20 +77,14 @@ from corral.protocol.acp.methods import (
     Block,
     Offer,
     SessionInfo,
-    failed_turn_end,
     read_initialize,
     read_session,
-    read_session_list,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.jsonrpc import Failure
-from corral.protocol.named_paths import named_paths
-from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.acp.errors import call_error, exit_error
 from corral.sessions.permissions import (
     Asker,
-    PermissionAnswer,
-    PermissionQuestions,
-    Question,
     broker_of,
 )
 from corral.sessions.prepare import PreparedRun, needs_new_process
@@ -114,24 +94,15 @@ from corral.system.environment import SecretRedactor
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.streams import StderrLines
 from corral.system.process.tree import ProcessRegistry
-from corral.values import AgentSession, Json, JsonObject, McpServer, as_object
+from corral.values import McpServer
 from corral.version import __version__
 
 _log = logging.getLogger("corral.sessions")
 
 if TYPE_CHECKING:
-    from corral.question_replies import QuestionReply
-    from corral.sessions.acp.client_files import ClientFiles
+    from corral.sessions.acp.client_requests import ClientRequests
     from corral.sessions.metering import Meter
 
-PAGES = 100
-"""Pages of a session list that are read: a list may never end."""
-
-
-_LOAD_FAILURES = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
-"""Errors that an agent has in answer to a conversation that it cannot load."""
-_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
-"""How agents name the tools of our own server."""
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
 
@@ -145,20 +116,13 @@ class SessionRules:
     def __init__(
         self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
     ) -> None:
-        self._guard = prepared.guard
+        self.guard = prepared.guard
         self.broker = broker_of(prepared, ask, record)
-
-    @cached_property
-    def files(self) -> ClientFiles:
-        """Loaded when it is used: most agents read and write files themselves."""
-        from corral.sessions.acp.client_files import ClientFiles
-
-        return ClientFiles(self._guard)
 
 
 class AcpSession:
-    """One session of an agent: its items, its permission requests and its file requests. Its items
-    wait in ``inbox``. ``carry_out`` executes the commands of its answers."""
+    """One session of an agent. Its items wait in ``inbox``. ``carry_out`` executes the commands of
+    the answers to its requests."""
 
     def __init__(self, session_id: str, acp: AcpClient, rules: SessionRules, carry_out: CarryOut):
         self.session_id = session_id
@@ -175,105 +139,36 @@ class AcpSession:
         """Its turn does not end, and nothing waits for it any more."""
         self._acp = acp
         self._rules = rules
-        self._questions = PermissionQuestions(rules.broker, self._emit, set())
         # A question that waits for a person must not keep a dropped session's process alive.
         self._connection = weakref.WeakMethod(carry_out)
-        self._asked: set[str] = set()
-        """Ids of questions, to tell them from permission requests."""
-        self._granted_reads: set[str] = set()
-        """Paths that a person let the agent read."""
-        self._granted_writes: set[str] = set()
-        """Paths that a person allowed to write once; the agent then asks us to write them."""
-        self._granted_all_writes = False
+        self._requests: ClientRequests | None = None
+
+    @property
+    def requests(self) -> ClientRequests:
+        """Answers what the agent requests. Loaded when it is used: many agents request nothing."""
+        if self._requests is None:
+            from corral.sessions.acp.client_requests import ClientRequests
+
+            self._requests = ClientRequests(
+                self.session_id, self._acp, self._rules, self._emit, self._carry_out
+            )
+        return self._requests
 
     def use_policy(self, rules: SessionRules) -> None:
         """From now on permission requests are answered by this policy."""
-        self._rules, self._questions.broker = rules, rules.broker
-
-    def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
-        """The agent requests a permission: answered by the policy, or by a person."""
-        call = ask.call
-        request = PermissionRequest(
-            str(ask.request_id),
-            call_id=call.call_id,
-            kind=call.kind,
-            title=call.title,
-            input=call.input,
-        )
-        self._emit(request)
-        own = call.name.startswith(_OWN_PREFIXES)
-        action = Action(call.name, call.kind, ask.command, own=own)
-        named = (*call.paths, *named_paths(call.name, call.kind, call.input))
-        self._questions.put(Question(request, action, named, partial(self._reply, ask)))
-
-    def handle_question(self, asked: AcpQuestion) -> None:
-        """The agent asks a person."""
-        self._asked.add(asked.question.request_id)
-        self._emit(asked.question)
-        self._questions.put_question(asked.question, partial(self._answer_question, asked))
-
-    def handle_withdrawal(self, withdrawn: PermissionWithdrawn) -> None:
-        request_id = str(withdrawn.request_id)
-        if not self._questions.withdraw(request_id):
-            return
-        if request_id in self._asked:
-            self._emit(QuestionAnswer(request_id, "cancelled", reason="the agent"))
-        else:
-            self._emit(PermissionDecision(request_id, "cancel", "agent"))
-
-    def serve(self, request: FileRequest) -> None:
-        """The agent wants to read or write a file through us."""
-        params = as_object(request.params)
-        path = params.get("path")
-        try:
-            if not isinstance(path, str):
-                raise PermissionError("no path was given")
-            if request.method == "fs/read_text_file":
-                content: Json = {"content": self._read_file(path, params)}
-            else:
-                self._write_file(path, params)
-                content = None
-            answer = self._acp.answer_file_request(request.request_id, content)
-        except FileNotFoundError:
-            answer = self._acp.answer_missing_file(request.request_id, str(path))
-        except OSError as error:
-            answer = self._acp.reject_file_request(request.request_id, str(error))
-        self._carry_out(answer)
+        self._rules = rules
+        if self._requests is not None:
+            self._requests.use_policy(rules)
 
     @property
     def is_asking(self) -> bool:
         """Whether the agent waits for a person's answer."""
-        return self._questions.is_asking
+        return self._requests is not None and self._requests.is_asking
 
     async def close(self) -> None:
         """No question outlives its session."""
-        await self._questions.close()
-
-    def _read_file(self, path: str, params: JsonObject) -> str:
-        answer = self._rules.broker.policy_answer(Action("fs/read_text_file", "read"))
-        if answer is not None and not answer.decision.startswith("allow"):
-            raise PermissionError(f"reading is not allowed ({answer.rule})")
-        if answer is None and path not in self._granted_reads:
-            raise PermissionError("reading needs a permission that was not given yet")
-        line, limit = params.get("line"), params.get("limit")
-        return self._rules.files.read(
-            path,
-            line if isinstance(line, int) else None,
-            limit if isinstance(limit, int) else None,
-        )
-
-    def _write_file(self, path: str, params: JsonObject) -> None:
-        answer = self._rules.broker.policy_answer(Action("fs/write_text_file", "edit"))
-        if answer is None:
-            is_allowed = self._granted_all_writes or path in self._granted_writes
-        else:
-            is_allowed = answer.decision.startswith("allow")
-        if not is_allowed:
-            raise PermissionError("writing is not allowed")
-        self._granted_writes.discard(path)
-        content = params.get("content")
-        written, is_new = self._rules.files.write(path, content if isinstance(content, str) else "")
-        self._emit(FileChange(str(written), "created" if is_new else "modified"))
+        if self._requests is not None:
+            await self._requests.close()
 
     def _emit(self, item: RawEvent) -> None:
         self.inbox.append(item)
@@ -283,40 +178,16 @@ class AcpSession:
         if carry_out is not None:
             carry_out(commands)
 
-    def _reply(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
-        decision = answer.decision
-        if answer.by == "person":
-            self._remember_files(ask.call, decision)
-        if decision == "cancel":
-            self._carry_out(self._acp.cancel(self.session_id))
-        if decision == "allow_session" and not self._rules.broker.is_unlimited:
-            # An agent that may always do it asks no more, and paths and rules are not judged.
-            decision = "allow_once"
-        self._carry_out(self._acp.answer_permission(ask.request_id, ask.option_for(decision)))
-
-    def _answer_question(self, asked: AcpQuestion, reply: QuestionReply) -> None:
-        if reply.outcome == "cancelled":
-            self._carry_out(self._acp.cancel(self.session_id))
-        answers = reply.answers if reply.outcome == "answered" else None
-        self._carry_out(self._acp.answer_question(asked.request_id, answers))
-
-    def _remember_files(self, call: ToolUse, decision: Decision) -> None:
-        """What a person allowed: the agent may ask us to read or write these files next."""
-        if call.kind == "read" and decision.startswith("allow"):
-            self._granted_reads.update(call.paths)
-        if call.kind == "edit" and decision == "allow_session":
-            self._granted_all_writes = True
-        if call.kind == "edit" and decision == "allow_once":
-            self._granted_writes.update(call.paths)
-
 
 class Connection:
     """Made by ``open``. Call its methods only in the event loop in which it was opened."""
 
     def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
-        self._prepared = prepared
+        self.prepared = prepared
+        """What the process was started for."""
+        self.acp = AcpClient(prepared.acp.quirks, clean=redactor.clean)
+        """The state of the protocol."""
         self._redactor = redactor
-        self._acp = AcpClient(prepared.acp.quirks, clean=redactor.clean)
         self._stderr_lines = StderrLines(self._on_stderr_line)
         self._process: Process | None = None
         self._calls: dict[int, CallFinished | None] = {}
@@ -362,7 +233,7 @@ class Connection:
         if self.meter is not None:
             launch = self.meter.described(launch)
         write_private_home(launch, prepared, record)
-        self._acp.session_meta = launch.session_meta
+        self.acp.session_meta = launch.session_meta
         self.notes = launch.notes
         self.service_url = launch.service_url
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
@@ -384,11 +255,11 @@ class Connection:
         try:
             offer = Offer(run.allow_file_reads, run.allow_file_writes, questions=run.has_person)
             settled = await self.call(
-                self._acp.initialize(offer, version=__version__), self.handshake_timeout
+                self.acp.initialize(offer, version=__version__), self.handshake_timeout
             )
             self.agent = read_initialize(settled.result)
             if run.auth_method is not None:
-                await self.call(self._acp.authenticate(run.auth_method), self.handshake_timeout)
+                await self.call(self.acp.authenticate(run.auth_method), self.handshake_timeout)
         except BaseException as error:
             await self.close(0.0)
             if isinstance(error, CorralError):
@@ -399,11 +270,11 @@ class Connection:
     @property
     def handshake_timeout(self) -> float:
         """Seconds that one call of the handshake may take."""
-        return min(self._prepared.run.startup_timeout, self._prepared.run.timeout)
+        return min(self.prepared.run.startup_timeout, self.prepared.run.timeout)
 
     @property
     def quirks(self) -> AcpQuirks:
-        return self._acp.quirks
+        return self.acp.quirks
 
     @property
     def can_load(self) -> bool:
@@ -426,8 +297,8 @@ class Connection:
         self, prepared: PreparedRun, ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
         """A new session for the prompts of ``prepared``."""
-        servers = self._check_servers(prepared.run.mcp_servers)
-        sent = self._acp.new_session(prepared.cwd, servers)
+        servers = self.check_servers(prepared.run.mcp_servers)
+        sent = self.acp.new_session(prepared.cwd, servers)
         self._opening += 1
         try:
             settled = await self.call(sent, self.handshake_timeout)
@@ -436,80 +307,68 @@ class Connection:
             early = self._early
             self._early = early if self._opening else {}
         found = read_session(settled.result)
-        session = self._add_session(found.session_id, prepared, ask)
+        session = self.add_session(found.session_id, prepared, ask)
         session.inbox.extend(early.pop(found.session_id, ()))
         return session, found
 
-    async def load_session(
-        self, session_id: str, prepared: PreparedRun, ask: Asker | None
-    ) -> tuple[AcpSession, SessionInfo]:
-        """A session of an earlier process. Raises ``ConfigError`` where none can be loaded."""
-        agent = self.agent
-        if agent is None or not self.can_load:
-            raise ConfigError(f"{self._prepared.agent.name} cannot resume a session")
-        session = self._add_session(session_id, prepared, ask)
-        servers = self._check_servers(prepared.run.mcp_servers)
-        if agent.can_load:
-            sent = self._acp.load_session(session_id, prepared.cwd, servers)
-        else:
-            sent = self._acp.resume_session(session_id, prepared.cwd, servers)
-        try:
-            settled = await self.call(sent, self.handshake_timeout)
-        except BaseException as error:
-            self._sessions.pop(session_id, None)
-            if self.dead is None and isinstance(error, _LOAD_FAILURES):
-                raise ResumeLost(
-                    f"the agent cannot load the conversation: {error.message}",
-                    hint="Start a new session.",
-                ) from error
-            raise
-        quiet = self._prepared.run.quiet_period
-        await self._wait_for_history_end(
-            session, self.quirks.quiet_period if quiet is None else quiet
-        )
-        session.inbox.clear()
-        return session, read_session(settled.result, session_id)
-
-    async def list_sessions(self, cwd: str | None) -> list[AgentSession]:
-        """Those the agent keeps. Raises ``ConfigError`` where it lists none."""
-        if self.agent is None or "list" not in self.agent.session_methods:
-            raise ConfigError(f"{self._prepared.agent.name} does not list its sessions")
-        found: list[AgentSession] = []
-        cursor: str | None = None
-        for _ in range(PAGES):
-            sent = self._acp.list_sessions(cwd, cursor)
-            settled = await self.call(sent, self.handshake_timeout)
-            page, cursor = read_session_list(settled.result)
-            found += page
-            if cursor is None:
-                break
-        return found
+    def add_session(self, session_id: str, prepared: PreparedRun, ask: Asker | None) -> AcpSession:
+        """Deliver the items of a session, which the agent has or is about to open."""
+        rules = SessionRules(prepared, ask)
+        session = AcpSession(session_id, self.acp, rules, self._carry_out)
+        self._sessions[session_id] = session
+        self.sessions += 1
+        return session
 
     def drop_session(self, session: AcpSession) -> None:
+        """Deliver no more items of the session."""
         self._sessions.pop(session.session_id, None)
-        self._acp.forget_session(session.session_id)
+        self.acp.forget_session(session.session_id)
+
+    def check_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
+        """The servers. Raises ``ConfigError`` if the agent cannot reach one of them."""
+        if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
+            raise ConfigError(f"{self.prepared.agent.name} reaches no tool server over HTTP")
+        return servers
 
     async def set_model(self, session: AcpSession, model: str) -> None:
-        sent = self._acp.set_model(session.session_id, model)
+        sent = self.acp.set_model(session.session_id, model)
         await self.call(sent, self.handshake_timeout)
 
     async def set_mode(self, session: AcpSession, mode: str) -> None:
-        sent = self._acp.set_mode(session.session_id, mode)
+        sent = self.acp.set_mode(session.session_id, mode)
         await self.call(sent, self.handshake_timeout)
 
     async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
         no longer than ``until`` (loop time), and stops when the connection is lost."""
-        chosen = self._prepared.run.quiet_period
+        chosen = self.prepared.run.quiet_period
         quiet = self.quirks.late_updates if chosen is None else chosen
-        while not session.inbox and await self._wait_for_update(session, quiet, until):
+        while not session.inbox and await self.wait_for_update(session, quiet, until):
             pass
         items, session.inbox = session.inbox, []
         return items or None
 
+    async def wait_for_update(self, session: AcpSession, quiet: float, until: float) -> bool:
+        """Wait for an update of this session: False when none came for ``quiet`` seconds, or
+        ``until`` has passed. Other sessions of the process do not count."""
+        pause = min(quiet, until - asyncio.get_running_loop().time())
+        if pause <= 0 or self.dead is not None or session.is_abandoned:
+            return False
+        before = self.acp.update_count(session.session_id)
+        try:
+            async with asyncio.timeout(pause):
+                await self._pump(
+                    lambda: (
+                        session.is_abandoned or self.acp.update_count(session.session_id) != before
+                    )
+                )
+        except TimeoutError:
+            return False
+        return self.acp.update_count(session.session_id) != before
+
     def prompt(self, session: AcpSession, blocks: Sequence[Block]) -> int:
         """Send a prompt. The id of the call; its end comes as a ``TurnEnd`` among the items."""
-        id, data = self._acp.prompt(session.session_id, blocks)
+        id, data = self.acp.prompt(session.session_id, blocks)
         self._calls[id] = None
         self._write(data)
         return id
@@ -522,11 +381,11 @@ class Connection:
             chunk = process.read_now() if process is not None and self.dead is None else b""
             if not chunk:
                 break
-            self._carry_out(self._acp.receive(chunk))
+            self._carry_out(self.acp.receive(chunk))
         session.inbox = [_as_late_text(item) for item in session.inbox]
 
     def cancel(self, session: AcpSession) -> None:
-        self._carry_out(self._acp.cancel(session.session_id))
+        self._carry_out(self.acp.cancel(session.session_id))
 
     def is_settled(self, id: int) -> bool:
         return self._calls.get(id, True) is not None or self.dead is not None
@@ -566,7 +425,7 @@ class Connection:
         if settled is None or settled.error is not None:
             if self.dead is not None:
                 raise self.dead
-            raise self._error_from_failure(settled.error if settled else None)
+            raise call_error(self.prepared, settled.error if settled else None, self.stderr)
         return settled
 
     def wake(self) -> None:
@@ -613,58 +472,17 @@ class Connection:
             if chunk == b"":
                 await self._on_exit(process)
             elif chunk:
-                self._carry_out(self._acp.receive(chunk))
-
-    async def _wait_for_update(self, session: AcpSession, quiet: float, until: float) -> bool:
-        """Wait for an update of this session: False when none came for ``quiet`` seconds, or
-        ``until`` has passed. Other sessions of the process do not count."""
-        pause = min(quiet, until - asyncio.get_running_loop().time())
-        if pause <= 0 or self.dead is not None or session.is_abandoned:
-            return False
-        before = self._acp.update_count(session.session_id)
-        try:
-            async with asyncio.timeout(pause):
-                await self._pump(
-                    lambda: (
-                        session.is_abandoned or self._acp.update_count(session.session_id) != before
-                    )
-                )
-        except TimeoutError:
-            return False
-        return self._acp.update_count(session.session_id) != before
-
-    async def _wait_for_history_end(self, session: AcpSession, quiet: float) -> None:
-        """History may follow the reply that announces it. Raises ``StartupTimeout``."""
-        until = asyncio.get_running_loop().time() + self.handshake_timeout
-        while await self._wait_for_update(session, quiet, until):
-            pass
-        if asyncio.get_running_loop().time() >= until:
-            self.drop_session(session)
-            raise StartupTimeout(
-                f"the history of the session did not end within {self.handshake_timeout:g}s",
-                hint="Raise startup_timeout, or start a new session.",
-            )
+                self._carry_out(self.acp.receive(chunk))
 
     async def _on_exit(self, process: Process) -> None:
         """The agent ended by itself: every pending call fails, now."""
-        ended = await process.end(self._prepared.run.grace)
-        ending = Ending(
-            code=ended.code,
-            signal=ended.signal,
-            stderr=self.stderr,
-            finish=None,
-            answered=False,
-            run=self._prepared.run,
-        )
-        found = self._prepared.sandbox_error(ending) or self._prepared.agent.explain(ending)
-        error = found or StreamBroken("the agent ended by itself")
-        error.exit_code, error.signal = ended.code, ended.signal
-        self._fail_all(error)
+        ended = await process.end(self.prepared.run.grace)
+        self._fail_all(exit_error(self.prepared, ended, self.stderr))
 
     def _fail_all(self, error: CorralError) -> None:
         if self.dead is None:
             self.dead = error
-            self._carry_out(self._acp.end(error.message))
+            self._carry_out(self.acp.end(error.message))
         self.wake()
 
     def _carry_out(self, commands: list[Command]) -> None:
@@ -689,14 +507,14 @@ class Connection:
         session = self._sessions.get(command.session_id)
         if session is None:
             if isinstance(command, AcpQuestion):
-                self._carry_out(self._acp.answer_question(command.request_id, None))
+                self._carry_out(self.acp.answer_question(command.request_id, None))
             return
         if isinstance(command, AcpPermissionRequest):
-            session.handle_permission_request(command)
+            session.requests.handle_permission_request(command)
         elif isinstance(command, AcpQuestion):
-            session.handle_question(command)
+            session.requests.handle_question(command)
         else:
-            session.handle_withdrawal(command)
+            session.requests.handle_withdrawal(command)
 
     def _deliver(self, emit: Emit) -> None:
         """Items without a session are delivered to every open session."""
@@ -710,31 +528,9 @@ class Connection:
     def _serve(self, serve: FileRequest) -> None:
         session = self._sessions.get(serve.session_id or "")
         if session is None:
-            self._carry_out(self._acp.reject_file_request(serve.request_id, "no such session"))
+            self._carry_out(self.acp.reject_file_request(serve.request_id, "no such session"))
         else:
-            session.serve(serve)
-
-    def _add_session(self, session_id: str, prepared: PreparedRun, ask: Asker | None) -> AcpSession:
-        rules = SessionRules(prepared, ask)
-        session = AcpSession(session_id, self._acp, rules, self._carry_out)
-        self._sessions[session_id] = session
-        self.sessions += 1
-        return session
-
-    def _check_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
-        if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
-            raise ConfigError(f"{self._prepared.agent.name} reaches no tool server over HTTP")
-        return servers
-
-    def _error_from_failure(self, failure: Failure | None) -> CorralError:
-        agent, run = self._prepared.agent, self._prepared.run
-        finish = TurnEnd(ok=False, kind="0", message="")
-        if failure is not None:
-            finish = failed_turn_end(failure.code, failure.message, failure.data)
-        ending = Ending(
-            code=0, signal=None, stderr=self.stderr, finish=finish, answered=False, run=run
-        )
-        return agent.explain(ending) or ProcessFailed(finish.message or "the call failed")
+            session.requests.serve(serve)
 
     def _write(self, data: bytes) -> None:
         if self._process is not None:
@@ -742,7 +538,7 @@ class Connection:
 
     def _on_stderr_line(self, line: str) -> None:
         """A line of stderr."""
-        agent, line = self._prepared.agent, self._redactor.clean_text(line)
+        agent, line = self.prepared.agent, self._redactor.clean_text(line)
         if any(sign in line for sign in agent.fatal_stderr):
             self._fail_all(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
             return

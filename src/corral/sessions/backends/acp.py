@@ -23,6 +23,7 @@ from corral.protocol.acp.methods import (
 )
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.acp.connection import AcpSession, Connection, SessionRules
+from corral.sessions.acp.stored_sessions import load_session
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
@@ -148,7 +149,7 @@ class AcpBackend:
                     hint="Start a new session.",
                 )
             await in_thread(make_loadable, prepared.acp, self._record)
-            session, loaded = await connection.load_session(meta.session_id, prepared, self._ask)
+            session, loaded = await load_session(connection, meta.session_id, prepared, self._ask)
             session.model = session.first_model = loaded.model
             await self._switch_model(connection, session)
             return session

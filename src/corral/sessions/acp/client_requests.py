@@ -1,0 +1,184 @@
+"""What an agent requests of its client in one session: permissions, a person's answers, files.
+
+Permissions are answered by the policy of the current prompt or by a person, questions by a person.
+Files are read and written below the folders of the run, where the policy or a person allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from corral.events import (
+    Decision,
+    FileChange,
+    PermissionDecision,
+    PermissionRequest,
+    QuestionAnswer,
+    ToolUse,
+)
+from corral.policy import Action
+from corral.protocol.acp.client import (
+    AcpClient,
+    AcpPermissionRequest,
+    AcpQuestion,
+    FileRequest,
+    PermissionWithdrawn,
+)
+from corral.protocol.named_paths import named_paths
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.acp.client_files import ClientFiles
+from corral.sessions.permissions import PermissionAnswer, PermissionQuestions, Question
+from corral.values import Json, JsonObject, as_object
+
+if TYPE_CHECKING:
+    from corral.question_replies import QuestionReply
+    from corral.sessions.acp.connection import CarryOut, SessionRules
+
+_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
+"""How agents name the tools of corral's MCP server."""
+
+
+class ClientRequests:
+    """Answers the requests of one session. ``emit`` gets the events, ``carry_out`` executes the
+    commands of the answers; it holds the connection weakly."""
+
+    def __init__(
+        self,
+        session_id: str,
+        acp: AcpClient,
+        rules: SessionRules,
+        emit: Callable[[RawEvent], None],
+        carry_out: CarryOut,
+    ) -> None:
+        self._session_id = session_id
+        self._acp = acp
+        self._rules = rules
+        self._emit = emit
+        self._carry_out = carry_out
+        self._questions = PermissionQuestions(rules.broker, emit, set())
+        self._asked: set[str] = set()
+        """Ids of questions, to tell them from permission requests."""
+        self._granted_reads: set[str] = set()
+        """Paths that a person let the agent read."""
+        self._granted_writes: set[str] = set()
+        """Paths that a person allowed to write once; the agent then asks us to write them."""
+        self._granted_all_writes = False
+
+    def use_policy(self, rules: SessionRules) -> None:
+        """From now on requests are answered by this policy."""
+        self._rules, self._questions.broker = rules, rules.broker
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for a person's answer."""
+        return self._questions.is_asking
+
+    async def close(self) -> None:
+        """Cancel the open questions."""
+        await self._questions.close()
+
+    def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
+        """The agent requests a permission: answered by the policy, or by a person."""
+        call = ask.call
+        request = PermissionRequest(
+            str(ask.request_id),
+            call_id=call.call_id,
+            kind=call.kind,
+            title=call.title,
+            input=call.input,
+        )
+        self._emit(request)
+        own = call.name.startswith(_OWN_PREFIXES)
+        action = Action(call.name, call.kind, ask.command, own=own)
+        named = (*call.paths, *named_paths(call.name, call.kind, call.input))
+        self._questions.put(Question(request, action, named, partial(self._reply, ask)))
+
+    def handle_question(self, asked: AcpQuestion) -> None:
+        """The agent asks a person."""
+        self._asked.add(asked.question.request_id)
+        self._emit(asked.question)
+        self._questions.put_question(asked.question, partial(self._answer_question, asked))
+
+    def handle_withdrawal(self, withdrawn: PermissionWithdrawn) -> None:
+        """The agent took a request back."""
+        request_id = str(withdrawn.request_id)
+        if not self._questions.withdraw(request_id):
+            return
+        if request_id in self._asked:
+            self._emit(QuestionAnswer(request_id, "cancelled", reason="the agent"))
+        else:
+            self._emit(PermissionDecision(request_id, "cancel", "agent"))
+
+    def serve(self, request: FileRequest) -> None:
+        """The agent wants to read or write a file through us."""
+        params = as_object(request.params)
+        path = params.get("path")
+        try:
+            if not isinstance(path, str):
+                raise PermissionError("no path was given")
+            if request.method == "fs/read_text_file":
+                content: Json = {"content": self._read_file(path, params)}
+            else:
+                self._write_file(path, params)
+                content = None
+            answer = self._acp.answer_file_request(request.request_id, content)
+        except FileNotFoundError:
+            answer = self._acp.answer_missing_file(request.request_id, str(path))
+        except OSError as error:
+            answer = self._acp.reject_file_request(request.request_id, str(error))
+        self._carry_out(answer)
+
+    def _read_file(self, path: str, params: JsonObject) -> str:
+        answer = self._rules.broker.policy_answer(Action("fs/read_text_file", "read"))
+        if answer is not None and not answer.decision.startswith("allow"):
+            raise PermissionError(f"reading is not allowed ({answer.rule})")
+        if answer is None and path not in self._granted_reads:
+            raise PermissionError("reading needs a permission that was not given yet")
+        line, limit = params.get("line"), params.get("limit")
+        return ClientFiles(self._rules.guard).read(
+            path,
+            line if isinstance(line, int) else None,
+            limit if isinstance(limit, int) else None,
+        )
+
+    def _write_file(self, path: str, params: JsonObject) -> None:
+        answer = self._rules.broker.policy_answer(Action("fs/write_text_file", "edit"))
+        if answer is None:
+            is_allowed = self._granted_all_writes or path in self._granted_writes
+        else:
+            is_allowed = answer.decision.startswith("allow")
+        if not is_allowed:
+            raise PermissionError("writing is not allowed")
+        self._granted_writes.discard(path)
+        given = params.get("content")
+        content = given if isinstance(given, str) else ""
+        written, is_new = ClientFiles(self._rules.guard).write(path, content)
+        self._emit(FileChange(str(written), "created" if is_new else "modified"))
+
+    def _reply(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
+        decision = answer.decision
+        if answer.by == "person":
+            self._remember_files(ask.call, decision)
+        if decision == "cancel":
+            self._carry_out(self._acp.cancel(self._session_id))
+        if decision == "allow_session" and not self._rules.broker.is_unlimited:
+            # An agent that may always do it asks no more, and paths and rules are not judged.
+            decision = "allow_once"
+        self._carry_out(self._acp.answer_permission(ask.request_id, ask.option_for(decision)))
+
+    def _answer_question(self, asked: AcpQuestion, reply: QuestionReply) -> None:
+        if reply.outcome == "cancelled":
+            self._carry_out(self._acp.cancel(self._session_id))
+        answers = reply.answers if reply.outcome == "answered" else None
+        self._carry_out(self._acp.answer_question(asked.request_id, answers))
+
+    def _remember_files(self, call: ToolUse, decision: Decision) -> None:
+        """What a person allowed: the agent may ask us to read or write these files next."""
+        if call.kind == "read" and decision.startswith("allow"):
+            self._granted_reads.update(call.paths)
+        if call.kind == "edit" and decision == "allow_session":
+            self._granted_all_writes = True
+        if call.kind == "edit" and decision == "allow_once":
+            self._granted_writes.update(call.paths)
