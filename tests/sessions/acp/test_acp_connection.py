@@ -64,7 +64,7 @@ async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sendi
     workspace: Path, how: str
 ) -> None:
     async with asyncio.timeout(60):
-        events = await events_of(workspace, f"text the answer\n{how}", timeout=3)
+        events = await events_of(workspace, f"text the answer\n{how}", timeout=3, quiet_period=2)
     result = corral.result_from_events(events)
     assert result.ok
     assert result.text.startswith("the answer")
