@@ -149,6 +149,11 @@ class Row(NamedTuple):
     points: tuple[Point, ...] = ()
     """How the cost grows with the size."""
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the row is part of a chart."""
+        return bool(self.ratio or self.points)
+
     def cells(self) -> tuple[str, ...]:
         ratio = "" if self.ratio is None else f"{self.ratio:.3g} ×"
         bar, met = ("", "") if self.bar is None else (self.bar.text, _MET[self.bar.met])

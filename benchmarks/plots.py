@@ -56,7 +56,7 @@ def write_plots(areas: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name, rows in areas.items():
-        if any(row.ratio or row.points for row in rows):
+        if any(row.is_drawn for row in rows):
             file = folder / f"{name}.svg"
             file.write_text(plot(name, rows), encoding="utf-8")
             written.append(file)
@@ -64,7 +64,7 @@ def write_plots(areas: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
 
 
 def plot(title: str, rows: Sequence[Row]) -> str:
-    drawn = [row for row in rows if row.ratio or row.points]
+    drawn = [row for row in rows if row.is_drawn]
     height = HEAD + sum(CURVE if row.points else ROW for row in drawn) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'

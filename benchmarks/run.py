@@ -9,75 +9,52 @@ from pathlib import Path
 
 
 def main() -> None:
-    from benchmarks import (
-        acp,
-        dot,
-        durable,
-        fleet,
-        growth,
-        models,
-        nodes,
-        processes,
-        proxy,
-        runs,
-        sessions,
-        startup,
-        stream,
-        view,
-    )
+    from benchmarks import page
+    from benchmarks.areas import AREAS
     from benchmarks.environment import CACHE, BenchEnvironment
     from benchmarks.measure import Row, progress, table
     from benchmarks.plots import write_plots
 
-    every = {
-        "import": startup.imports,
-        "help": startup.helps,
-        "lines": stream.lines,
-        "long-line": stream.long_line,
-        "memory": stream.memory,
-        "instant": runs.instant,
-        "sandbox": runs.sandbox,
-        "real": runs.real,
-        "concurrent": processes.concurrent,
-        "trees": processes.trees,
-        "acp": acp.acp,
-        "warm": sessions.warm,
-        "search": sessions.search,
-        "listed": sessions.listed,
-        "record": sessions.record,
-        "models": models.models,
-        "proxy": proxy.proxy,
-        "nodes": nodes.nodes,
-        "dot": dot.dot,
-        "durable": durable.durable,
-        "view": view.view,
-        "growth": growth.growth,
-        "fleet": fleet.fleet,
-    }
+    every = [name for benchmarks in AREAS.values() for name in benchmarks]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(every)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"an area or a benchmark: {', '.join(every)}"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds; only peers that are installed already"
     )
     parser.add_argument(
-        "--plots", type=Path, metavar="FOLDER", help="where the charts go (.cache/bench/plots)"
+        "--page", action="store_true", help="update docs/performance.md and its charts"
     )
     given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in every]:
+    if unknown := [name for name in given.names if name not in every and name not in AREAS]:
         parser.error(f"unknown benchmark {unknown[0]}; there are: {', '.join(every)}")
+    chosen = {
+        area: [name for name in all_of_it if {name, area} & set(given.names) or not given.names]
+        for area, all_of_it in AREAS.items()
+    }
+    if given.page and (
+        parts := [area for area in AREAS if chosen[area] and [*AREAS[area]] != chosen[area]]
+    ):
+        parser.error(f"--page needs complete areas: {parts[0]} is {', '.join(AREAS[parts[0]])}")
     bench = BenchEnvironment(quick=given.quick)
     areas: dict[str, list[Row]] = {}
-    for name in given.names or every:
-        started = time.monotonic()
-        progress(f"{name} ")
-        areas[name] = every[name](bench)
-        progress(f"{name} took {time.monotonic() - started:.0f} s\n")
+    began = time.monotonic()
+    for area, names in chosen.items():
+        for name in names:
+            started = time.monotonic()
+            progress(f"{name} ")
+            areas.setdefault(area, []).extend(AREAS[area][name](bench))
+            progress(f"{name} took {time.monotonic() - started:.0f} s\n")
     rows = [row for area in areas.values() for row in area]
     print(table(rows))
     missed = sum("MISSED" in row.cells() for row in rows)
     print(f"\n{missed} missed." if missed else "\nEvery bar is met.")
-    for file in write_plots(areas, given.plots or CACHE / "plots"):
+    progress(f"{(time.monotonic() - began) / 60:.1f} minutes\n")
+    for file in write_plots(areas, CACHE / "plots"):
         progress(f"{file}\n")
+    if given.page:
+        page.update(page.PAGE, areas)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "benchmarks" / "programs"
 sys.path.append(str(ROOT))
 
-from benchmarks import environment  # noqa: E402
+from benchmarks import environment, page  # noqa: E402
+from benchmarks.areas import AREAS  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
 from benchmarks.measure import Point, Row, at_most  # noqa: E402
 from benchmarks.plots import write_plots  # noqa: E402
@@ -215,3 +217,28 @@ def test_a_chart_of_growth_has_every_point(tmp_path: Path) -> None:
     heights = [float(circle.attrib["cy"]) for circle in circles]
     assert len(heights) == len(points)
     assert heights == sorted(heights, reverse=True)
+
+
+def test_the_page_has_a_place_for_each_area_and_a_chart_that_exists() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"<!-- bench (.*) -->", text) == ["machine", *AREAS]
+    for chart in re.findall(r"\]\((.*\.svg)\)", text):
+        assert (page.PAGE.parent / chart).exists(), chart
+
+
+def test_the_tables_of_the_page_are_replaced(tmp_path: Path) -> None:
+    copy = tmp_path / "performance.md"
+    places = "<!-- bench {0} -->\nold {0}\n<!-- end -->\n"
+    copy.write_text("".join(places.format(name) for name in ("machine", "start", "models")))
+    rows = [Row("start, CPU", "10 ms", "bare 5 ms", 2.0, at_most(1.5, 2.0))]
+    page.update(copy, {"start": rows})
+    text = copy.read_text()
+    assert "old start" not in text
+    assert "old models" in text
+    assert "| start, CPU | 10 ms" in text
+    assert (tmp_path / "images/benchmarks/start.svg").exists()
+    page.update(copy, {"start": rows})
+    assert copy.read_text() == text
+    with pytest.raises(ValueError, match="no place for view"):
+        page.update(copy, {"view": rows})
+    assert copy.read_text() == text

@@ -1,0 +1,52 @@
+"""The benchmarks, by area. An area has one chart, and one section in ``docs/performance.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks import (
+    acp,
+    dot,
+    durable,
+    fleet,
+    growth,
+    models,
+    nodes,
+    processes,
+    proxy,
+    runs,
+    sessions,
+    startup,
+    stream,
+    view,
+)
+from benchmarks.environment import BenchEnvironment
+from benchmarks.measure import Row
+
+Benchmark = Callable[[BenchEnvironment], list[Row]]
+
+AREAS: Mapping[str, Mapping[str, Benchmark]] = {
+    "start": {
+        "import": startup.imports,
+        "help": startup.helps,
+        "instant": runs.instant,
+        "sandbox": runs.sandbox,
+        "real": runs.real,
+    },
+    "streams": {
+        "lines": stream.lines,
+        "long-line": stream.long_line,
+        "memory": stream.memory,
+        "record": sessions.record,
+    },
+    "processes": {"concurrent": processes.concurrent, "trees": processes.trees},
+    "acp": {"acp": acp.acp, "warm": sessions.warm},
+    "sessions": {"search": sessions.search, "listed": sessions.listed},
+    "models": {"models": models.models},
+    "proxy": {"proxy": proxy.proxy},
+    "pipelines": {"nodes": nodes.nodes, "dot": dot.dot},
+    "durable": {"durable": durable.durable},
+    "view": {"view": view.view},
+    "growth": {"growth": growth.growth},
+    "fleet": {"fleet": fleet.fleet},
+}
