@@ -22,7 +22,7 @@ from corral.events import CALLS_NOT_ASSIGNED, Error, ModelCall
 from corral.models.metering import MeteredCall
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.budget_gate import paused_event
-from corral.system.model_proxy.proxy import ABANDONED
+from corral.system.model_proxy.open_calls import ABANDONED
 
 LATE_CALL_SECONDS = 2.0
 """Seconds in which a model call may end after the prompt that made it."""

@@ -24,7 +24,8 @@ from corral.sessions.call_log import CallLog, Emit
 from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepare import PreparedRun
 from corral.system.environment import Environment
-from corral.system.model_proxy.proxy import ModelProxy, ProxySettings, ToolJudge
+from corral.system.model_proxy.gates import ToolJudge
+from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"

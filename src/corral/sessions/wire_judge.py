@@ -50,7 +50,7 @@ class JudgedTurn(Protocol):
 
 
 class WireJudge:
-    """See ``corral.system.model_proxy.proxy.ToolJudge``."""
+    """See ``corral.system.model_proxy.gates.ToolJudge``."""
 
     def __init__(
         self,

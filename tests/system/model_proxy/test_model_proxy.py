@@ -22,7 +22,9 @@ from corral.models.metering import MeteredCall, ModelRequest, read_request
 from corral.models.registry import find_provider
 from corral.system.model_proxy import client_requests
 from corral.system.model_proxy import upstream as upstream_module
-from corral.system.model_proxy.proxy import CallGate, ModelProxy, OpenCall, ProxySettings, Ticket
+from corral.system.model_proxy.gates import CallGate, Ticket
+from corral.system.model_proxy.open_calls import OpenCall
+from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 from corral.system.model_proxy.upstream import Response, ResponseFailed
 
 DUMMY, REAL = "dummy-key-of-this-run", "real-key-of-the-user"

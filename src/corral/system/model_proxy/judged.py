@@ -28,7 +28,9 @@ from corral.models.metering import ModelRequest
 from corral.models.spec import decode_or_none
 from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
 from corral.system.model_proxy.client_requests import AgentRequest
-from corral.system.model_proxy.proxy import ModelProxy, OpenCall, Ticket, ToolJudge, chunked_head
+from corral.system.model_proxy.gates import Ticket, ToolJudge
+from corral.system.model_proxy.open_calls import OpenCall, chunked_head
+from corral.system.model_proxy.proxy import ModelProxy
 from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
 from corral.values import as_object
 
