@@ -39,7 +39,7 @@ from corral.cli.main import command
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.pipelines.linter.rules import attributes
+from corral.pipelines.linter import known_attributes
 from corral.policy import policy_from_table
 from corral.protected_paths import GROUPS
 from corral.result import Result
@@ -351,7 +351,10 @@ def test_every_attribute_of_a_pipeline_is_documented() -> None:
     text = page_text("pipelines")
     missing = {
         name
-        for name in attributes.GRAPH | attributes.NODE | attributes.OTHER | attributes.EDGE
+        for name in known_attributes.GRAPH
+        | known_attributes.NODE
+        | known_attributes.OTHER
+        | known_attributes.EDGE
         if f"`{name}`" not in text and f"`{name}=" not in text
     }
     assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name

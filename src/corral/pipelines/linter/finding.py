@@ -32,6 +32,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{place}{self.severity}: {self.message} [{self.rule}]{fix}"
 
 
+Problem: TypeAlias = tuple[str, str | None]
+"""What is wrong, and what to do about it."""
 Rule: TypeAlias = Callable[[Graph], Iterable[Finding]]
 
 

@@ -6,32 +6,28 @@ public function is one rule; ``linter.engine`` lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain
 from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
-from corral.durations import seconds
 from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
-from corral.pipelines import conditions, node_kinds, run_limits, stylesheet, templates
-from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
+from corral.pipelines import conditions, node_kinds, run_limits, stylesheet
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import SPENDING_LIMITS, Edge, Graph, Node, Value, shape_kind
-from corral.pipelines.linter.finding import Finding, error, warning
+from corral.pipelines.linter.contradictions import contradiction
+from corral.pipelines.linter.finding import Finding, Problem, error, warning
+from corral.pipelines.linter.known_attributes import EDGE, GRAPH, LAYOUT, NODE, OTHER
 from corral.pipelines.linter.rules.structure import TARGETS
+from corral.pipelines.linter.value_checks import CHECKED, check_value
 from corral.pipelines.scheduler import human_gate
-from corral.pipelines.scheduler.outcome import Status
 from corral.pipelines.transforms import UNKNOWN_TYPE
 from corral.policy import PRESETS
 from corral.system import config
 from corral.values import Effort
-
-Problem: TypeAlias = tuple[str, str | None]
-"""What is wrong, and what to do about it."""
-
 
 Owner: TypeAlias = Graph | Node | Edge
 """What has attributes."""
@@ -97,61 +93,6 @@ class Nearest:
 
 # Names of attributes.
 
-GRAPH = frozenset(
-    (
-        "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
-        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
-        "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
-        "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
-        "max_cost", "max_total_tokens", "max_calls", "on_budget",
-    )
-)  # fmt: skip
-NODE = frozenset(
-    (
-        "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
-        "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
-        "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
-        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy", "verdict",
-        "human.default_choice",
-        "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
-        "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
-    )
-)  # fmt: skip
-EDGE = frozenset(
-    (
-        *("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"),
-        *run_limits.RAISES,
-    )
-)
-LAYOUT = frozenset(
-    (
-        "bb", "bgcolor", "center", "clusterrank", "color", "colorscheme", "comment", "compound",
-        "concentrate", "constraint", "decorate", "dir", "distortion", "dpi", "edgetooltip",
-        "fillcolor", "fixedsize", "fontcolor", "fontname", "fontpath", "fontsize",
-        "forcelabels", "gradientangle", "group", "head_lp", "headclip", "headlabel", "headport",
-        "height", "href", "id", "image", "imagepos", "imagescale", "labelangle",
-        "labeldistance", "labelfloat", "labelfontcolor", "labelfontname", "labelfontsize",
-        "labeljust", "labelloc", "landscape", "layer", "layout", "len", "lhead", "lp", "ltail",
-        "margin", "minlen", "newrank", "nodesep", "nojustify", "ordering", "orientation",
-        "outputorder", "overlap", "pad", "page", "pagedir", "pencolor", "penwidth",
-        "peripheries", "pos", "quantum", "rank", "rankdir", "ranksep", "ratio", "regular",
-        "remincross", "rotate", "samehead", "sametail", "searchsize", "sep", "shapefile",
-        "showboxes", "sides", "size", "skew", "sortv", "splines", "style", "tail_lp",
-        "tailclip", "taillabel", "tailport", "target", "tooltip", "URL", "viewport", "width",
-        "xdotversion", "xlabel", "z",
-    )
-)  # fmt: skip
-"""Graphviz's own attributes. They are kept and have no effect here."""
-
-OTHER = frozenset(
-    (
-        "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
-        "concurrency", "system", "stdout_key", "questions", "answer_timeout",
-    )
-).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
-"""Other names of attributes, and the attributes of every node kind."""
-
-
 KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE}
 
 
@@ -202,30 +143,6 @@ def _has_value(attrs: Mapping[str, Value], names: Iterable[str]) -> bool:
 
 # Values of attributes.
 
-COUNTS = {
-    "max_retries": 0,
-    "default_max_retries": 0,
-    "default_max_retry": 0,
-    "max_visits": 1,
-    "max_node_visits": 1,
-    "default_max_visits": 1,
-    "max_parallel": 1,
-    "manager.max_cycles": 1,
-}
-"""Whole numbers, and the smallest value of each."""
-DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval", "duration"))
-BOOLEANS = frozenset(
-    ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
-)
-CHOICES: dict[str, tuple[str, ...]] = {
-    "join_policy": ("wait_all", "first_success"),
-    "error_policy": ("fail", "continue"),
-    "verdict": ("on", "off"),
-    "on_crash": ("rerun", "fail", "resume"),
-}
-NUMBERS = frozenset(("weight",))
-CHECKED = frozenset((*COUNTS, *DURATIONS, *BOOLEANS, *CHOICES, *NUMBERS))
-
 FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
@@ -236,7 +153,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
             continue
         for key in sorted(owner.attrs.keys() & CHECKED):
             value = owner.attrs[key]
-            if problem := _check_value(key, type(value).__name__, value):
+            if problem := check_value(key, type(value).__name__, value):
                 yield error(
                     "attribute_value",
                     f"{key} of {_name(owner)}: {problem[0]}",
@@ -274,69 +191,6 @@ def _default_choices(graph: Graph) -> Iterator[Finding]:
             message = f"human.default_choice of {node.id}: {wanted!r} is not one of its choices"
             fix = f"One of {', '.join(choice.label for choice in offered)}."
             yield error("attribute_value", message, node=node, fix=fix)
-
-
-@lru_cache(4096)
-def _check_value(key: str, _type: str, value: Value) -> Problem | None:
-    """``_type`` keeps ``1`` and ``True`` apart in the cache."""
-    if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
-        return f"{name} has no value", f"Set {name} when you run the pipeline."
-    shown = repr(value) if isinstance(value, str) else str(value).lower()
-    check = next(check for keys, check in _CHECKS if key in keys)
-    problem = check(key, value)
-    return None if problem is None else (f"{shown} {problem[0]}", problem[1])
-
-
-def _check_count(key: str, value: Value) -> Problem | None:
-    number = _number(value, integer=True)
-    if number is None:
-        return "is not a whole number", f"Write {key}={max(1, COUNTS[key])}."
-    return None if number >= COUNTS[key] else ("is too small", f"It is {COUNTS[key]} or more.")
-
-
-def _check_duration(key: str, value: Value) -> Problem | None:
-    try:
-        is_valid = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
-    except ValueError:
-        is_valid = False
-    return None if is_valid else ("is not a duration", "Write 500ms, 30s, 15m, 2h or 1d.")
-
-
-def _check_boolean(key: str, value: Value) -> Problem | None:
-    if value not in (True, False, "true", "false", "") or type(value) in (int, float):
-        return "is neither true nor false", f"Write {key}=true."
-    return None
-
-
-def _check_choice(key: str, value: Value) -> Problem | None:
-    choices = CHOICES[key]
-    return None if value in choices else ("is invalid", f"One of {', '.join(choices)}.")
-
-
-def _check_number(key: str, value: Value) -> Problem | None:
-    if _number(value, integer=False) is None:
-        return "is not a number", f"Write {key}=1."
-    return None
-
-
-_CHECKS: tuple[tuple[Container[str], Callable[[str, Value], Problem | None]], ...] = (
-    (COUNTS, _check_count),
-    (DURATIONS, _check_duration),
-    (BOOLEANS, _check_boolean),
-    (CHOICES, _check_choice),
-    (NUMBERS, _check_number),
-)
-
-
-def _number(value: Value, *, integer: bool) -> float | None:
-    """The number that ``Node.number`` or ``Edge.weight`` will read."""
-    if isinstance(value, bool) or (integer and isinstance(value, float)):
-        return None
-    try:
-        number = int(value) if integer else float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if abs(number) < 2**63 else None
 
 
 def prompt_file(graph: Graph) -> Iterator[Finding]:
@@ -398,9 +252,6 @@ def goal_gate_has_retry(graph: Graph) -> Iterator[Finding]:
 
 # Conditions.
 
-STATUSES: tuple[str, ...] = get_args(Status)
-MAX_ALTERNATIVES = 256
-"""Alternatives of a condition that are checked. Their number can grow exponentially."""
 EXAMPLE = "Write it as outcome=success && context.tests=passed."
 
 
@@ -440,84 +291,9 @@ def condition_never_true(graph: Graph) -> Iterator[Finding]:
             condition = conditions.edge_condition(graph, edge)
         except conditions.ConditionError:
             continue
-        if condition is not None and (problem := _contradiction(condition)):
+        if condition is not None and (problem := contradiction(condition)):
             message = f"the condition of {_shown(edge)} is never true: {problem[0]}"
             yield warning("condition_never_true", message, edge=edge, fix=problem[1])
-
-
-@lru_cache(1024)
-def _contradiction(condition: Condition) -> Problem | None:
-    """Why no values can make it true; None: some can, or there are too many alternatives."""
-    alternatives = _alternatives(condition.tree)
-    if not alternatives:
-        return None
-    problems = [_conflict(clauses) for clauses in alternatives]
-    return problems[0] if None not in problems else None
-
-
-def _alternatives(tree: Tree) -> list[tuple[Clause, ...]]:
-    """The condition as alternatives: it is true if all clauses of one of them are. Empty: there
-    are too many to check."""
-    if isinstance(tree, Clause):
-        return [(tree,)]
-    each = [_alternatives(part) for part in tree.parts]
-    if not all(each):
-        return []
-    if isinstance(tree, AnyOf):
-        joined = [clauses for alternatives in each for clauses in alternatives]
-        return joined if len(joined) <= MAX_ALTERNATIVES else []
-    count = 1
-    for alternatives in each:
-        count *= len(alternatives)
-        if count > MAX_ALTERNATIVES:
-            return []
-    return [tuple(clause for part in chosen for clause in part) for chosen in product(*each)]
-
-
-def _conflict(clauses: Iterable[Clause]) -> Problem | None:
-    """Why these clauses cannot all be true."""
-    equal: dict[str, str] = {}
-    unequal: set[tuple[str, str]] = set()
-    truth: dict[str, bool] = {}
-    for clause in clauses:
-        key = clause.key.removeprefix("context.")
-        if clause.operator != "=":
-            continue
-        if clause.literal is None:
-            if truth.setdefault(key, not clause.negated) is clause.negated:
-                return f"{key} cannot be both true and false", None
-        elif clause.negated:
-            unequal.add((key, clause.literal))
-        else:
-            other = equal.setdefault(key, clause.literal)
-            if other != clause.literal:
-                return f"{key} cannot be both {other!r} and {clause.literal!r}", "Use || instead."
-            if key == "outcome" and (problem := _misspelled_outcome(clause.literal)):
-                return problem
-    return _conflict_between(equal, unequal, truth)
-
-
-def _misspelled_outcome(literal: str) -> Problem | None:
-    """Agents may report any word as their outcome. One that is similar to a status is probably a
-    mistake."""
-    if literal in STATUSES:
-        return None
-    near = get_close_matches(literal.lower(), STATUSES, 1, 0.8)
-    if not near:
-        return None
-    fix = f"Did you mean {near[0]}? Outcomes are {', '.join(STATUSES)}."
-    return f"no outcome is called {literal!r}", fix
-
-
-def _conflict_between(
-    equal: dict[str, str], unequal: set[tuple[str, str]], truth: dict[str, bool]
-) -> Problem | None:
-    for key, literal in equal.items():
-        if (key, literal) in unequal:
-            return f"{key} cannot both be and not be {literal!r}", None
-        if key in truth and truth[key] is not conditions.is_true(literal):
-            return f"{key} = {literal!r} contradicts the bare {key}", None
-    return None
 
 
 # The stylesheet.
