@@ -40,6 +40,10 @@ async def test_a_file_with_many_runs_is_not_written_for_each_change(
     assert len(shown(tmp_path)) == publisher.MANY
     assert len(published.describe(inputs=True).runs) == MANY, "the socket waits for the file"
     monkeypatch.setattr(publisher, "INTERVAL", 0.0)
+    monkeypatch.setattr(publisher, "WRITING_SHARE", 1e-9)
+    entries[0].set_idle()
+    assert len(shown(tmp_path)) == publisher.MANY, "however long a write takes"
+    monkeypatch.setattr(publisher, "WRITING_SHARE", 1e9)
     entries[0].set_idle()
     assert len(shown(tmp_path)) == MANY
     for entry in entries:

@@ -69,6 +69,9 @@ MANY = 20
 """Runs of one process whose every change is written at once."""
 INTERVAL = 0.25
 """Seconds between two writes if there are more."""
+WRITING_SHARE = 0.02
+"""The share of the time that is spent on writes if there are thousands: the pause between two grows
+with what one takes."""
 REMEMBERED = 100
 """Answered requests of a run, to tell who was first."""
 LONGEST_ARGUMENT = 200
@@ -210,7 +213,8 @@ class Publisher:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self._entries: list[Entry] = []
+        self._entries: dict[Entry, None] = {}
+        """In the order in which they were added."""
         self._stays = False
         self._server: local_socket.LocalServer | None = None
         us = platform.get_process(self.pid)
@@ -226,6 +230,8 @@ class Publisher:
         )
         self._file: Path | None = None
         self._last_write = 0.0
+        self._write_cost = 0.0
+        """CPU seconds of the last write."""
         self._delayed: threading.Timer | None = None
         """Writes the file later."""
         self._problem = ""
@@ -239,7 +245,7 @@ class Publisher:
         """Publish a run until its entry is closed."""
         entry = Entry(self, run, controls)
         with self.lock:
-            self._entries.append(entry)
+            self._entries[entry] = None
             self._serve()
             self.write()
         return entry
@@ -255,7 +261,7 @@ class Publisher:
         with self.lock:
             if entry not in self._entries:
                 return
-            self._entries.remove(entry)
+            del self._entries[entry]
             if self._entries or self._stays:
                 self.write()
             else:
@@ -279,26 +285,28 @@ class Publisher:
 
     def write(self) -> None:
         """Write the file again, if there is something to show. It has all runs: with many of them
-        it is written at most once in ``INTERVAL`` seconds, or the cost of each change would grow
-        with their number. The socket always answers with what is true now."""
+        it is written at most once in ``INTERVAL`` seconds, with thousands less often, or the cost
+        of each change would grow with their number. The socket always answers with what is true
+        now."""
         if not self._entries and not self._stays:
             return
-        is_soon = time.monotonic() < self._last_write + INTERVAL
+        pause = max(INTERVAL, self._write_cost / WRITING_SHARE)
+        left = self._last_write + pause - time.monotonic()
         if (
             len(self._entries) <= MANY
-            or not is_soon
-            or (self._delayed is None and not self._write_later())
+            or left <= 0
+            or (self._delayed is None and not self._write_later(left))
         ):
             self._write_now()
 
-    def _write_later(self) -> bool:
+    def _write_later(self, seconds: float) -> bool:
         def body() -> None:
             with self.lock:
                 if self._delayed is timer:
                     self._delayed = None
                     self._write_now()
 
-        timer = self._delayed = threading.Timer(INTERVAL, body)
+        timer = self._delayed = threading.Timer(seconds, body)
         timer.daemon = True
         try:
             timer.start()
@@ -308,15 +316,16 @@ class Publisher:
         return True
 
     def _write_now(self) -> None:
-        self._last_write = time.monotonic()
         if not self._entries and not self._stays:
             return
+        started = time.thread_time()
         try:
             file = registry.file_of(self._facts)
             paths.write_private(file, msgspec.json.encode(self.describe(inputs=False)))
             self._file = file
         except (OSError, CorralError) as error:
             self._report(f"this process is not visible to others: {error}")
+        self._last_write, self._write_cost = time.monotonic(), time.thread_time() - started
 
     def describe(self, *, inputs: bool) -> LiveProcess:
         return replace(

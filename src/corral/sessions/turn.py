@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -71,10 +72,72 @@ stream while its events are not collected."""
 PUBLISH_AFTER = 1.0
 """Seconds after which a turn becomes visible to other processes: a short one costs nothing."""
 
-_running: weakref.WeakSet[Turn] = weakref.WeakSet()
-"""Turns in progress in this process, to detect that two share a folder."""
-_running_lock = threading.RLock()
-"""Turns may run in several threads, each with its event loop."""
+
+class _FolderUse(msgspec.Struct, gc=False):
+    """The turns in progress in this process that work in one folder (``here``), or there and in the
+    folders below it (``within``)."""
+
+    here: int = 0
+    within: int = 0
+    last_here: int = 0
+    """The number of the last turn that started there."""
+    last_within: int = 0
+
+
+_folders: dict[str, _FolderUse] = {}
+_folders_lock = threading.RLock()
+"""Turns may run in several threads, each with its event loop. Re-entrant: a claim that is dropped
+is released in the middle of anything."""
+_claim_numbers = itertools.count(1)
+
+
+class FolderClaim:
+    """A turn works in this folder. Tells whether another turn of this process did so too meanwhile,
+    there, below or above. The cost does not depend on the number of turns."""
+
+    __slots__ = ("_folder", "_is_shared", "_number")
+
+    def __init__(self, folder: str) -> None:
+        self._folder: str | None = folder
+        with _folders_lock:
+            self._number = number = next(_claim_numbers)
+            first, *above = _with_parents(folder)
+            use = _folders.get(first) or _FolderUse()
+            self._is_shared = use.within > 0
+            use.here, use.last_here = use.here + 1, number
+            use.within, use.last_within = use.within + 1, number
+            _folders[first] = use
+            for parent in above:
+                use = _folders.get(parent) or _FolderUse()
+                self._is_shared |= use.here > 0
+                use.within, use.last_within = use.within + 1, number
+                _folders[parent] = use
+
+    def release(self) -> bool:
+        """The turn has ended. Returns whether it shared the folder with another one."""
+        with _folders_lock:
+            folder, self._folder = self._folder, None
+            if folder is None:
+                return self._is_shared
+            first, *above = _with_parents(folder)
+            self._is_shared |= _folders[first].last_within > self._number
+            self._is_shared |= any(_folders[each].last_here > self._number for each in above)
+            _folders[first].here -= 1
+            for each in (first, *above):
+                _folders[each].within -= 1
+                if not _folders[each].within:
+                    del _folders[each]
+            return self._is_shared
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def _with_parents(folder: str) -> list[str]:
+    found = [folder]
+    while (parent := os.path.dirname(folder)) != folder:
+        found.append(folder := parent)
+    return found
 
 
 class TurnChecks(msgspec.Struct, frozen=True):
@@ -150,7 +213,7 @@ class Turn(Generic[T_co]):
             self._pending_warnings.append(not_stored())
         self._failure: CorralError | None = None
         self._lingered = False
-        self._shared = False
+        self._claim: FolderClaim | None = None
         self._state = "new"
         self.result: Result[T_co] | None = None
         """Set by ``collect``."""
@@ -237,8 +300,8 @@ class Turn(Generic[T_co]):
                 ending.push_async_callback(self._previous.close)
             self._state = "closed"
             self._forget_limits()
-            with _running_lock:
-                _running.discard(self)
+            if self._claim is not None:
+                self._claim.release()
             self._stop_publishing()
             if self._deadlines is not None:
                 self._deadlines.stop()
@@ -322,7 +385,7 @@ class Turn(Generic[T_co]):
         prepared, waits = self._prepared, self._prepared.limit_waits
         self._deadlines = Deadlines(prepared.run, self._on_deadline, prepared.budget, waits)
         self._watch_network()
-        self._mark_shared_folders()
+        self._claim = FolderClaim(self._prepared.cwd)
         if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
             self._notify_question()
 
@@ -435,8 +498,6 @@ class Turn(Generic[T_co]):
         deadlines.stop()
         self._state = "over"
         self._forget_limits()
-        with _running_lock:
-            _running.discard(self)
         batch: list[Event] = []
         answer, output = self._builder.answer(), None
         if error is None and self._typed is not None:
@@ -545,6 +606,7 @@ class Turn(Generic[T_co]):
         return prepared.agent.reports_all_denials or is_free
 
     async def _files(self, normalizer: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
+        is_shared = self._claim is None or self._claim.release()
         if self._before is None:
             return _reported_files(normalizer), False
         from corral.system.git import changes
@@ -557,7 +619,7 @@ class Turn(Generic[T_co]):
             self._pending_warnings.append(files_unknown(error))
             return _reported_files(normalizer), False
         changed = changes.compare(self._before, after, normalizer.written)
-        return changed, self._before.complete and after.complete and not self._shared
+        return changed, self._before.complete and after.complete and not is_shared
 
     def _look(self) -> Snapshot:
         from corral.system.git import changes  # in a thread, while the agent starts
@@ -708,17 +770,6 @@ class Turn(Generic[T_co]):
         if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
             self._backend.end_soon()
-
-    def _mark_shared_folders(self) -> None:
-        our_folder = self._prepared.cwd + os.sep
-        with _running_lock:
-            for other in _running:
-                if self._shared and other._shared:
-                    continue  # nothing to mark, among hundreds in one folder
-                other_folder = other._prepared.cwd + os.sep
-                if our_folder.startswith(other_folder) or other_folder.startswith(our_folder):
-                    self._shared = other._shared = True
-            _running.add(self)
 
 
 def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for children in lists for child in children.split()]
 
 
-def orphan_candidates(besides: Container[int] = ()) -> list[int]:
+def orphan_candidates(besides: Collection[int] = ()) -> list[int]:
     """The pids among which a run's orphans are: our own children if orphans become our children,
     else all processes. ``besides``: pids that are left out, such as those of other runs, of which
     there may be thousands."""
@@ -83,7 +83,7 @@ def orphan_candidates(besides: Container[int] = ()) -> list[int]:
         own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         # A run has its own session: a process in our session is not part of a run.
         ours = os.getsid(0)
-        found = (pid for pid in map(int, own.split()) if pid not in besides)
+        found = set(map(int, own.split())).difference(besides)
         return [pid for pid in found if _session(pid) != ours]
     return [pid for pid in all_pids() if pid not in besides]
 
@@ -297,22 +297,30 @@ def lowered_stamp(pid: int) -> int | None:
 
 
 _holders: set[str] = set()
+_adopter: int | None = None
+"""The process that adopts orphans. A fork has a copy of this and does not adopt."""
 _holding = threading.RLock()
 """Re-entrant: a finalizer can run in the middle of a spawn."""
 
 
 def adopt_orphans(holder: str) -> None:
     """Until ``release_orphans``, orphaned descendants become our children."""
+    global _adopter  # noqa: PLW0603
     with _holding:
         _holders.add(holder)
-        _subreaper(True)
+        # The call visits all our descendants: once is enough.
+        if _adopter != os.getpid():
+            _subreaper(True)
+            _adopter = os.getpid()
 
 
 def release_orphans(holder: str) -> None:
+    global _adopter  # noqa: PLW0603
     with _holding:
         _holders.discard(holder)
         if not _holders:
             _subreaper(False)
+            _adopter = None
 
 
 def is_adopting() -> bool:

@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from corral.system import platform
 from corral.system.process import tree as tree_module
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessTree
@@ -428,3 +429,75 @@ def test_a_hundred_concurrent_runs_half_of_them_cancelled_leave_nothing(folder: 
     run(main())
     assert descendants(token) == []
     assert os.listdir(folder) == []
+
+
+def test_what_a_run_left_is_found_after_looks_of_other_runs_that_found_nothing() -> None:
+    async def main() -> None:
+        token = secrets.token_hex()
+        runs = [
+            await Process.start(ProcessSpec(["cat"], cwd="/", env=os.environ)) for _ in range(3)
+        ]
+        for other in runs:
+            await other.end()
+        process = await ready("daemon-left", token)
+        assert await process.wait() == Exit(7, None)
+        assert await process.end() == Exit(7, None)
+        assert descendants(token) == []
+
+    run(main())
+
+
+def test_runs_that_exited_before_a_look_need_none_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[object] = []
+    look = platform.orphan_candidates
+
+    def counted(besides: Collection[int] = ()) -> list[int]:
+        looks.append(besides)
+        return look(besides)
+
+    async def main() -> None:
+        runs = [
+            await Process.start(ProcessSpec(["true"], cwd="/", env=os.environ)) for _ in range(20)
+        ]
+        for each in runs:
+            await each.wait()
+        monkeypatch.setattr(platform, "orphan_candidates", counted)
+        for each in runs:
+            assert await each.read() == b""
+            assert await each.end() == Exit(0, None)
+
+    run(main())
+    assert len(looks) == 1
+
+
+ADOPTS_IN_A_FORK = """
+import ctypes, os
+from corral.system import platform
+
+def adopts():
+    flag = ctypes.c_int()
+    assert platform.libc().prctl(37, ctypes.byref(flag), 0, 0, 0) == 0  # PR_GET_CHILD_SUBREAPER
+    return flag.value
+
+platform.adopt_orphans("one")
+platform.adopt_orphans("two")
+if os.fork() == 0:
+    before = adopts()
+    platform.adopt_orphans("three")
+    print(before, adopts(), flush=True)
+    os._exit(0)
+os.wait()
+platform.release_orphans("one")
+print(adopts())
+platform.release_orphans("two")
+print(adopts())
+"""
+
+
+def test_orphans_are_adopted_until_the_last_run_ends_and_also_in_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTS_IN_A_FORK], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["0", "1", "1", "0"], done.stderr

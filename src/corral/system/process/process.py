@@ -362,8 +362,7 @@ class Child:
         if status is not None:
             self.exit = Exit(*status)
             _log.info("process %s exited: code %s, signal %s", self._popen.pid, *status)
-            self.tree.root_exited = True
-            self._exit_time = time.monotonic()
+            self._exit_time = self.tree.root_exit_time = time.monotonic()
             self.err.drain()
             if self.feed is not None:
                 self.feed.close()

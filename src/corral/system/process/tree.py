@@ -87,6 +87,9 @@ REAPING = 2.0
 
 _roots: dict[int, int | None] = {}
 """Roots that are not reaped yet, with their stamps. They are never orphans of another run."""
+_without_orphans = -math.inf
+"""When a look at our children last began that found no orphan of any run. A run whose root had
+exited by then has no process left, and needs no look of its own: each costs time for each child."""
 _dying: dict[ProcessTree, int] = {}
 """Runs that were killed and had not died when the wait ended, with the pid of the process that
 started them: a fork has a copy of this."""
@@ -102,8 +105,8 @@ class ProcessTree:
         self.mark = mark
         self.number = number
         platform.apply_stamp(root, number)
-        self.root_exited = False
-        """Set by the watcher of the root; saves a look at it."""
+        self.root_exit_time = math.inf
+        """Set by the watcher of the root, when it has exited; saves a look at it."""
         self.is_sandboxed = False
         """The root is the program that made the sandbox. TERM would end it and thereby, at once,
         everything inside, so only what is inside gets TERM. The root ends after it."""
@@ -125,7 +128,7 @@ class ProcessTree:
         if the start time is the same, and of their descendants. A pid alone proves nothing."""
         tree = cls.__new__(cls)
         tree.root, tree.mark, tree.number = root, mark, number
-        tree.root_exited, tree.gone, tree.reaped, tree._ours = True, False, True, False
+        tree.root_exit_time, tree.gone, tree.reaped, tree._ours = 0.0, False, True, False
         tree.is_sandboxed = tree.is_blind = False
         tree.registry = None
         tree._known = {root: start_time}
@@ -143,7 +146,7 @@ class ProcessTree:
 
     def _find(self) -> list[platform.ProcessInfo]:
         found: dict[int, platform.ProcessInfo] = {}
-        self._walk([] if self.reaped or self.root_exited else [self.root], found)
+        self._walk([] if self.reaped or self.root_exit_time < math.inf else [self.root], found)
         known = (platform.get_process(pid) for pid in self._known)
         self._walk([p.pid for p in known if p and self._known[p.pid] == p.start_time], found)
         # Orphans last: a process that loses its parent during the walk becomes ours meanwhile.
@@ -166,15 +169,27 @@ class ProcessTree:
                     self._reap_orphan(proc)
 
     def _orphans(self, found: dict[int, platform.ProcessInfo]) -> list[int]:
-        strays = platform.orphan_candidates(_roots) if self._ours else platform.all_pids()
         mine: list[int] = []
-        for pid in strays:
+        for pid in self._strays():
             if pid in found or pid in _roots:
                 continue
             proc = platform.get_process(pid)
             if proc and (self._in_session(proc) or self._carries(pid) or self._unmarked(proc)):
                 mine.append(pid)
         return mine
+
+    def _strays(self) -> list[int]:
+        """The pids among which orphans of this run may be."""
+        global _without_orphans  # noqa: PLW0603
+        if not self._ours:
+            return platform.all_pids()
+        if self.root_exit_time <= _without_orphans:
+            return []
+        now = time.monotonic()
+        strays = platform.orphan_candidates(_roots)
+        if not strays:
+            _without_orphans = now
+        return strays
 
     def _unmarked(self, proc: platform.ProcessInfo) -> bool:
         """Whether an orphan without marks descends from this run, and from no other running one:
