@@ -205,6 +205,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/credentials.py": ("file", "whether the files of a sign-in exist"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
+    "sessions/prepared_run.py": ("file", "reads the prompt file"),
     "sessions/question_files.py": ("file", "questions and answers are files"),
     "sessions/recording.py": ("random", "the name of the run in a cassette"),
     "sessions/warm/client.py": ("clock", "waits for the background process"),

@@ -33,7 +33,8 @@ from corral.pipelines.scheduler.commands import RunNode
 from corral.policy import Policy
 from corral.run_kwargs import PromptKwargs, RunKwargs
 from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
-from corral.sessions.prepare import COMMON, PER_PROMPT
+from corral.sessions.prepare import COMMON
+from corral.sessions.prompt_options import PER_PROMPT
 from corral.system import config
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,9 @@ import corral
 from corral import Policy
 from corral.errors import ConfigError, PolicyNotEnforceable
 from corral.sessions import enforcement
-from corral.sessions.prepare import PreparedRun, for_prompt, needs_new_process, prepare
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.prompt_options import for_prompt, needs_new_process
 from corral.sessions.sandbox import named_hosts
 from corral.system.sandbox.box import Endpoint
 

@@ -14,7 +14,8 @@ from corral import Policy
 from corral.agents import registry
 from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
 from corral.sessions import sandbox
-from corral.sessions.prepare import PreparedRun, prepare
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import PreparedRun
 from corral.system import paths
 from corral.system.sandbox.box import Endpoint, mounts
 

@@ -31,7 +31,7 @@ from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system import catalogue_overrides

@@ -19,7 +19,8 @@ from corral.policy import Policy
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.api import run
-from corral.sessions.prepare import PreparedRun, prepare
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.readiness import Readiness, readiness
 from corral.system import config, paths
 from corral.system.environment import gather

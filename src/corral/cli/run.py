@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
     from corral.run_kwargs import RunKwargs
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
 
     class RunFlags(PolicyFlags, RunKwargs):
         """The options of the command."""
@@ -214,7 +214,8 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
     from corral.cli.ui.tables import policy_table, sandbox_table
-    from corral.sessions.prepare import prepare, resolve_prompt
+    from corral.sessions.prepare import prepare
+    from corral.sessions.prepared_run import resolve_prompt
     from corral.sessions.resume import split_resume
     from corral.system.paths import sessions
 

@@ -23,7 +23,7 @@ from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
     from corral.question_replies import AnswerLike
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
 
 LONGEST_TITLE = 500

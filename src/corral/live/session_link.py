@@ -23,7 +23,7 @@ from corral.live.records import LiveRun, Pending, State
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
 
 _log = logging.getLogger("corral.live")

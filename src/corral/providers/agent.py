@@ -21,7 +21,8 @@ from corral.providers.provider import (
     ResponseProvider,
 )
 from corral.result import Result
-from corral.sessions.prepare import prepare, resolve_prompt
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import resolve_prompt
 from corral.sessions.session import Session
 from corral.system import api_keys, config
 from corral.system.blocking import blocking

@@ -18,7 +18,8 @@ from corral.providers.agent import (
 )
 from corral.result import Result
 from corral.sessions import question_files, store
-from corral.sessions.prepare import prepare, resolve_prompt
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import resolve_prompt
 
 
 class ManualProvider(AgentProvider):

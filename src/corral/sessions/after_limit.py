@@ -24,7 +24,7 @@ from typing import TypeVar
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.system.http.request import parse_url
 from corral.system.rate_limits import (
     CallWaits,

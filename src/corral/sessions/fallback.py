@@ -40,7 +40,8 @@ from corral.sessions.joined_stream import (
     is_limit,
     tool_calls,
 )
-from corral.sessions.prepare import COMMON, PreparedRun
+from corral.sessions.prepare import COMMON
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.turn import Turn
 from corral.sessions.waiting_turn import WaitingTurn
 from corral.system import config

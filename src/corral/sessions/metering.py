@@ -22,7 +22,7 @@ from corral.models.spec import Provider
 from corral.sessions.budget_gate import BudgetGate
 from corral.sessions.call_log import CallLog, Emit
 from corral.sessions.network_watch import VAGUE, unreachable
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.system.environment import Environment
 from corral.system.model_proxy.gates import ToolJudge
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings

@@ -42,7 +42,7 @@ from corral.events import (
 from corral.options import PermissionMode
 from corral.policy import CAPABILITY_OF, Action, Policy, Ruling
 from corral.protocol.ndjson import RawEvent
-from corral.sessions.prepare import Answers, PreparedRun
+from corral.sessions.prepared_run import Answers, PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject, as_object

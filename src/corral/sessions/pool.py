@@ -61,13 +61,9 @@ from corral.sessions import store
 from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.acp import AcpBackend
 from corral.sessions.permissions import Asker, answers_of
-from corral.sessions.prepare import (
-    PreparedRun,
-    check_narrower,
-    needs_new_process,
-    prepare,
-    resolve_prompt,
-)
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import PreparedRun, resolve_prompt
+from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnChecks, turn_type

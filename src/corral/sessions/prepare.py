@@ -1,18 +1,7 @@
-"""All checks before an agent is started, and all facts that are needed to start it.
+"""All checks before an agent is started.
 
 A ``PreparedRun`` has an existing folder, a program of a known version, a policy that can be
 enforced, and options that the agent supports. Nothing is written to disk here.
-
-A prompt may have options of its own, which are checked here as well (``for_prompt``):
-``timeout`` and ``idle_timeout`` are only replaced. ``model`` and ``policy`` are prepared again, as
-for a new session; the policy may only be narrower than the session's. How they take effect:
-
-- an agent with one process per prompt: that process is started with them;
-- the built-in agent: the loop gets the other model, tools and rules, and the same history;
-- an ACP agent: if every capability is brokered, the broker uses the narrower policy; if the agent
-  can switch its model, it is switched. What is fixed when the process starts (the model of some
-  agents, a policy in the agent's own settings) needs a new process, which loads the conversation;
-  an agent that cannot load one refuses the option.
 """
 
 from __future__ import annotations
@@ -20,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,38 +17,27 @@ from corral.agents import registry
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
-    CompiledPolicy,
-    Ending,
     InProcess,
-    Launch,
-    LaunchContext,
     MeterRoute,
 )
 from corral.errors import (
     ConfigError,
-    CorralError,
-    PromptError,
     UntrustedFolder,
 )
 from corral.nesting import decode_json
-from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, check_prompt, fallback_agents
-from corral.policy import Policy, is_narrower
-from corral.prompt import Prompt
-from corral.protected_paths import Links
+from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
+from corral.sessions.prepared_run import Answers, PreparedRun
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral.policy import SandboxRow
     from corral.sessions.budget import Budget
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
-    from corral.system.hook_socket import HookSocket
     from corral.system.rate_limits import LimitWaits
-    from corral.system.sandbox.sandbox import Sandbox, Support
 
 COMMON = frozenset(
     {
@@ -99,145 +77,7 @@ COMMON = frozenset(
 )
 """Options that every agent has; any other it must name in ``supports``."""
 
-PER_PROMPT = ("timeout", "idle_timeout", "model", "policy")
-"""Options that a prompt may choose for itself."""
-
 LARGEST_FILE = 20 * 1024 * 1024
-
-Answers: TypeAlias = Literal["nothing", "questions", "all"]
-"""What a person can be asked: ``all`` is permissions and questions."""
-
-
-class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
-    agent: AgentSpec
-    run: RunOptions
-    cwd: str
-    program: programs.FoundProgram
-    environment: environment.Environment
-    compiled: CompiledPolicy
-    linked: tuple[str, ...]
-    """Names in the real home that the private one links to."""
-    credentials: tuple[str, ...]
-    project_files: tuple[str, ...]
-    user_settings: dict[str, Json]
-    helpers: dict[str, str]
-    """Programs that the agent starts itself: name → path."""
-    guard: PathGuard
-    """The folders of the run. Links are resolved before the agent starts and can change them."""
-    auth: str | None = None
-    """Which kind of credentials is billed; None if unknown."""
-    hook: ToolCallHook | None = None
-    """Decides about each tool call of the agent that the policy does not deny."""
-    sandbox: Support | None = None
-    """The sandbox that the agent is started in."""
-    sandbox_reason: str = ""
-    """Why it is used."""
-    meter: MeterRoute | None = None
-    """How the model calls are counted by the model proxy; None if they are not."""
-    meter_reason: str | None = None
-    """Why corral does not count the model calls."""
-    budget: Budget | None = None
-    """What the model calls may use."""
-    limit_waits: LimitWaits | None = None
-    """The waits for rate limits; None if the run fails at one."""
-
-    def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
-        """The environment of the program. ``run_id`` is the turn that it is started for, whose
-        span it gets."""
-        passed = self.environment.values.items()
-        env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
-        if launch.path_folders:
-            known = [env["PATH"]] if env.get("PATH") else []
-            env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
-        if self.run.otel is not None and run_id:
-            from corral.telemetry import live
-
-            env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
-        return env
-
-    @property
-    def acp(self) -> AcpTransport:
-        """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
-        if not isinstance(self.agent.transport, AcpTransport):
-            raise TypeError(f"{self.agent.name} does not speak the Agent Client Protocol")
-        return self.agent.transport
-
-    @property
-    def asks(self) -> bool:
-        """The agent can send permission requests, or its calls are judged at the wire."""
-        return self.agent.asks or self.run.at_wire
-
-    def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
-        """Capabilities that the policy would ask about and that are denied because no one can be
-        asked. ``asks``: a person can be asked."""
-        if self.run.policy.mode == "native" or (asks and not self.run.at_wire):
-            return ()
-        return tuple(
-            row.capability
-            for row in self.compiled.report
-            if row.verdict == "ask"
-            and (row.capability != "mcp" or self.run.mcp_servers)
-            and not (asks and row.enforcement == "brokered")
-        )
-
-    def launch_context(self, folder: Path) -> LaunchContext:
-        """What the agent's launch needs to know, for a session stored in ``folder``."""
-        return LaunchContext(
-            program=self.program.argv,
-            version=self.program.version,
-            compiled=self.compiled,
-            cwd=self.cwd,
-            home=str(folder / "home"),
-            tmp=str(folder / "tmp"),
-            images=str(folder / "images"),
-            env=self.environment.agent_values,
-            credentials=self.credentials,
-            project_files=self.project_files,
-            user_settings=self.user_settings,
-            links=self._links(),
-            helpers=self.helpers,
-        )
-
-    def agent_sandbox(
-        self, launch: Launch, folder: Path, hook: HookSocket | None = None
-    ) -> Sandbox | None:
-        """The sandbox for one start of the agent, for a session stored in ``folder``. Its ``hook``
-        can be reached inside."""
-        if self.sandbox is None:
-            return None
-        from corral.sessions import sandbox
-
-        box = sandbox.for_agent(self, self.sandbox, launch, folder)
-        return box if hook is None else sandbox.with_hook(box, hook)
-
-    def command_sandbox(self) -> Sandbox | None:
-        """The sandbox for commands that corral runs for the agent."""
-        if self.sandbox is None:
-            return None
-        from corral.sessions import sandbox
-
-        return sandbox.for_commands(self, self.sandbox)
-
-    def sandbox_report(self) -> tuple[SandboxRow, ...]:
-        """What the sandbox of the agent enforces; nothing without one."""
-        if self.sandbox is None:
-            return ()
-        from corral.sessions import sandbox
-
-        return sandbox.rows(self, self.sandbox)
-
-    def sandbox_error(self, ending: Ending) -> CorralError | None:
-        """Why the sandbox could not be built, if that is how the agent ended."""
-        if self.sandbox is None or ending.code != 1:
-            return None
-        from corral.system.sandbox import diagnosis
-
-        return diagnosis.startup_error(ending.stderr)
-
-    def _links(self) -> Links:
-        if not self.agent.needs_links or self.run.policy.is_unlimited:
-            return Links()
-        return self.guard.links()
 
 
 def prepare(
@@ -350,77 +190,6 @@ def _guard(run: RunOptions, cwd: str) -> PathGuard:
     return PathGuard(cwd, run.include_directories, policy.writable, protects=protects)
 
 
-def for_prompt(
-    session: PreparedRun,
-    name: str,
-    options: Mapping[str, object],
-    given: Mapping[str, object],
-    *,
-    has_asker: bool | Answers,
-    on_tool_call: Before | None = None,
-) -> PreparedRun:
-    """The session's ``PreparedRun`` with what one prompt chooses; None in ``given`` is not chosen.
-    The other arguments are those the session was prepared with. Raises ``ConfigError``."""
-    chosen = {key: value for key, value in given.items() if value is not None}
-    if not chosen:
-        return session
-    checked = RunOptions.build(session.run.agent, chosen)
-    if not {"model", "policy"} & chosen.keys():
-        run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
-        return msgspec.structs.replace(session, run=run)
-    if session.run.replay is not None:
-        raise ConfigError("a recording was made with one model and one policy: replay has no other")
-    merged: dict[str, object] = {**options, **chosen}
-    if "policy" in chosen:
-        merged["policy"] = policy = _own_tools(checked.policy, session.run.policy)
-        check_narrower(policy, session)
-        for other_spelling in ("approval_mode", "allowed_tools"):  # of the session's policy
-            merged.pop(other_spelling, None)
-    if session.sandbox is not None and session.run.sandbox == "needed":
-        merged["sandbox"] = "require"  # a narrower policy does not end the session's sandbox
-    if registry.names_a_model(registry.full_name(name)):
-        name, merged["model"] = session.agent.name, checked.model or session.run.model
-    prepared = prepare(
-        name,
-        merged,
-        has_asker=has_asker,
-        own_tools=session.run.own_tools,
-        on_tool_call=on_tool_call,
-    )
-    return msgspec.structs.replace(prepared, budget=session.budget, limit_waits=session.limit_waits)
-
-
-def check_narrower(policy: Policy, session: PreparedRun) -> None:
-    """Raises ``ConfigError`` for a policy of one prompt that allows more than the session's."""
-    if not is_narrower(policy, session.run.policy, session.agent.tools):
-        raise ConfigError(
-            "the policy of a prompt may only be narrower than the session's, and this one is wider,"
-            " or has rules that cannot be compared with the session's",
-            hint="Give the session the wider policy; or change the session's own:"
-            " msgspec.structs.replace(policy, write='deny').",
-        )
-
-
-def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
-    """Whether a process that was started for ``running`` cannot serve ``prompt``."""
-    if prompt.acp.model_at_start and prompt.run.model != running.run.model:
-        return True
-    if (prompt.sandbox is None) != (running.sandbox is None):
-        return True
-    if prompt.run.policy == running.run.policy:
-        return False
-    rows = (*prompt.compiled.report, *running.compiled.report)
-    mode = prompt.run.policy.mode != running.run.policy.mode
-    return mode or any(row.enforcement != "brokered" for row in rows)
-
-
-def _own_tools(policy: Policy, session: Policy) -> Policy:
-    """The caller's own functions stay allowed if the policy has no rule for tool servers."""
-    if policy.mcp is None and policy.own_mcp is None and session.own_mcp is not None:
-        return msgspec.structs.replace(policy, own_mcp=session.own_mcp)
-    return policy
-
-
 def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
     can_ask = has_asker or run.is_answered_remotely
     return run.permission_mode == "auto" or (run.permission_mode == "prompt" and can_ask)
@@ -521,32 +290,6 @@ def _with_model(model: str, options: Mapping[str, object]) -> Mapping[str, objec
     if isinstance(other, str) and registry.full_name(other) != model:
         raise ConfigError(f"two models are named: {model} and {other}")
     return {**options, "model": model}
-
-
-def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
-    """The text to send: ``prompt_file`` takes precedence over ``prompt``."""
-    if isinstance(prompt, Prompt):
-        prompt = prompt.render()
-    limit = prepared.agent.prompt_limit
-    path = prepared.run.prompt_file
-    if path is None:
-        if prompt is None:
-            raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
-        return check_prompt(prompt, limit)
-    full = os.path.join(prepared.cwd, path)
-    if not os.path.exists(full):
-        raise PromptError(f"the prompt file does not exist: {full}")
-    try:
-        if os.path.getsize(full) > limit:
-            raise PromptError(
-                f"the prompt file is over the {limit:,} bytes that this agent accepts"
-            )
-        text = Path(full).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"the prompt file is not UTF-8: {full}: {error}") from error
-    except OSError as error:
-        raise PromptError(f"the prompt file cannot be read: {full}: {error.strerror}") from error
-    return check_prompt(text, limit)
 
 
 def _check_supported(agent: AgentSpec, run: RunOptions) -> None:

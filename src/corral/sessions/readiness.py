@@ -13,7 +13,7 @@ import msgspec
 from corral.agents.spec import InProcess
 from corral.errors import AuthenticationFailed, ConfigError, CorralError, NetworkFailed
 from corral.sessions.network_watch import unreachable
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.system.http.reachability import why_unreachable
 
 _NOTES = ("authentication: ", "credentials: ")

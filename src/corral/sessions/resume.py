@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from corral.errors import ConfigError, ResumeLost
 from corral.sessions import store
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.system import config
 

@@ -29,7 +29,7 @@ from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_ins
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
     from corral.system.hook_socket import HookSocket
 
 # Kept as text: re compiles them when first needed.

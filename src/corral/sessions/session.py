@@ -38,7 +38,9 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
-from corral.sessions.prepare import PreparedRun, for_prompt, prepare, resolve_prompt
+from corral.sessions.prepare import prepare
+from corral.sessions.prepared_run import PreparedRun, resolve_prompt
+from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system.environment import SecretRedactor
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from corral.sessions.budget import Budget
     from corral.sessions.fallback import Given
     from corral.sessions.permissions import Asker, Granted
-    from corral.sessions.prepare import Answers
+    from corral.sessions.prepared_run import Answers
     from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
@@ -395,14 +397,16 @@ class Session:
         given: dict[str, object] = {**options}
         if typed is not None and self.takes_schema(typed):
             given["output_schema"] = typed.schema.json
-        prepared = for_prompt(
-            session,
-            self._agent,
-            self._effective_options,
-            given,
-            has_asker=self._person,
-            on_tool_call=self._on_tool_call,
-        )
+        prepared = session
+        if chosen := {key: value for key, value in given.items() if value is not None}:
+            prepared = for_prompt(
+                session,
+                self._agent,
+                self._effective_options,
+                chosen,
+                has_asker=self._person,
+                on_tool_call=self._on_tool_call,
+            )
         sent = self._with_handover(text, prepared, record)
         check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
     from corral.run_kwargs import RunKwargs
     from corral.sessions.handover.neutral_form import Conversation
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
     from corral.system.environment import SecretRedactor
 
 META = "meta.json"

@@ -43,7 +43,7 @@ from corral.sessions.backends.base import Backend, HasService
 from corral.sessions.deadlines import Deadlines
 from corral.sessions.event_normalizer import Ending, EventNormalizer
 from corral.sessions.network_watch import NetworkWatch
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.redaction import EventRedactor
 from corral.sessions.store import POOLED, SessionRecord, title_of
 from corral.system import paths

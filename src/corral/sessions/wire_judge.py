@@ -33,7 +33,7 @@ from corral.sessions.permissions import (
     PermissionQuestions,
     Question,
 )
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.values import JsonObject
 
 NOT_JSON = "its arguments are not a JSON object"

@@ -34,7 +34,7 @@ from corral.terminal_text import clean
 from corral.values import is_object
 
 if TYPE_CHECKING:
-    from corral.sessions.prepare import PreparedRun
+    from corral.sessions.prepared_run import PreparedRun
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 _TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description")

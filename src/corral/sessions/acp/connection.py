@@ -87,7 +87,8 @@ from corral.sessions.permissions import (
     Asker,
     broker_of,
 )
-from corral.sessions.prepare import PreparedRun, needs_new_process
+from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.prompt_options import needs_new_process
 from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor

@@ -7,7 +7,7 @@ from corral.errors import CorralError, ProcessFailed, StreamBroken
 from corral.protocol.acp.methods import failed_turn_end
 from corral.protocol.jsonrpc import Failure
 from corral.protocol.ndjson import TurnEnd
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.system.process.process import Exit
 
 

@@ -17,7 +17,7 @@ from corral.errors import (
 )
 from corral.protocol.acp.methods import SessionInfo, read_session, read_session_list
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.values import AgentSession
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from corral.sessions.acp.stored_sessions import load_session
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
 from corral.system.media import media_type_of
 from corral.system.threads import in_thread

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from corral.errors import CorralError
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker

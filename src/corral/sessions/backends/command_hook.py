@@ -27,7 +27,7 @@ from corral.sessions.permissions import (
     Question,
     broker_of,
 )
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.values import Json, JsonObject, as_object, as_text
 
 

@@ -18,7 +18,7 @@ from corral.sessions import question_files
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.question_files import QuestionFile
 from corral.sessions.store import SessionRecord, title_of
 from corral.sessions.tools.tools import GivenTools

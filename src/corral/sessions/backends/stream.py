@@ -32,7 +32,7 @@ from corral.sessions.permissions import (
     Question,
     broker_of,
 )
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.system import fs, paths
 from corral.system.environment import SecretRedactor

@@ -25,7 +25,7 @@ from corral.models.registry import canonical, is_model_name
 from corral.sessions import store
 from corral.sessions.handover import as_text, neutral_form
 from corral.sessions.handover.neutral_form import Conversation
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.system import catalogue_overrides, paths
 from corral.system.environment import SecretRedactor

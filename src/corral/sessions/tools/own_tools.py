@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from corral.agents.spec import InProcess
 from corral.errors import ConfigError
 from corral.policy import Policy
-from corral.sessions.prepare import PreparedRun
+from corral.sessions.prepared_run import PreparedRun
 from corral.values import McpServer
 
 if TYPE_CHECKING:

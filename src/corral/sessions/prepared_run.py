@@ -1,0 +1,200 @@
+"""The facts that are needed to start an agent, and the text to send to it.
+
+``sessions.prepare`` makes a ``PreparedRun`` when all checks are passed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from corral.agents.spec import (
+    AcpTransport,
+    AgentSpec,
+    CompiledPolicy,
+    Ending,
+    Launch,
+    LaunchContext,
+    MeterRoute,
+)
+from corral.errors import CorralError, PromptError
+from corral.options import RunOptions, check_prompt
+from corral.prompt import Prompt
+from corral.protected_paths import Links
+from corral.system import environment, programs
+from corral.system.path_guard import PathGuard
+from corral.values import Json
+
+if TYPE_CHECKING:
+    from corral.policy import SandboxRow
+    from corral.sessions.budget import Budget
+    from corral.sessions.tools.on_tool_call import ToolCallHook
+    from corral.system.hook_socket import HookSocket
+    from corral.system.rate_limits import LimitWaits
+    from corral.system.sandbox.sandbox import Sandbox, Support
+
+Answers: TypeAlias = Literal["nothing", "questions", "all"]
+"""What a person can be asked: ``all`` is permissions and questions."""
+
+
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose options, folders, program, credentials and policy were checked."""
+
+    agent: AgentSpec
+    run: RunOptions
+    cwd: str
+    program: programs.FoundProgram
+    environment: environment.Environment
+    compiled: CompiledPolicy
+    linked: tuple[str, ...]
+    """Names in the real home that the private one links to."""
+    credentials: tuple[str, ...]
+    project_files: tuple[str, ...]
+    user_settings: dict[str, Json]
+    helpers: dict[str, str]
+    """Programs that the agent starts itself: name → path."""
+    guard: PathGuard
+    """The folders of the run. Links are resolved before the agent starts and can change them."""
+    auth: str | None = None
+    """Which kind of credentials is billed; None if unknown."""
+    hook: ToolCallHook | None = None
+    """Decides about each tool call of the agent that the policy does not deny."""
+    sandbox: Support | None = None
+    """The sandbox that the agent is started in."""
+    sandbox_reason: str = ""
+    """Why it is used."""
+    meter: MeterRoute | None = None
+    """How the model calls are counted by the model proxy; None if they are not."""
+    meter_reason: str | None = None
+    """Why corral does not count the model calls."""
+    budget: Budget | None = None
+    """What the model calls may use."""
+    limit_waits: LimitWaits | None = None
+    """The waits for rate limits; None if the run fails at one."""
+
+    def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
+        """The environment of the program. ``run_id`` is the turn that it is started for, whose
+        span it gets."""
+        passed = self.environment.values.items()
+        env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
+        if launch.path_folders:
+            known = [env["PATH"]] if env.get("PATH") else []
+            env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
+        if self.run.otel is not None and run_id:
+            from corral.telemetry import live
+
+            env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
+        return env
+
+    @property
+    def acp(self) -> AcpTransport:
+        """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
+        if not isinstance(self.agent.transport, AcpTransport):
+            raise TypeError(f"{self.agent.name} does not speak the Agent Client Protocol")
+        return self.agent.transport
+
+    @property
+    def asks(self) -> bool:
+        """The agent can send permission requests, or its calls are judged at the wire."""
+        return self.agent.asks or self.run.at_wire
+
+    def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
+        """Capabilities that the policy would ask about and that are denied because no one can be
+        asked. ``asks``: a person can be asked."""
+        if self.run.policy.mode == "native" or (asks and not self.run.at_wire):
+            return ()
+        return tuple(
+            row.capability
+            for row in self.compiled.report
+            if row.verdict == "ask"
+            and (row.capability != "mcp" or self.run.mcp_servers)
+            and not (asks and row.enforcement == "brokered")
+        )
+
+    def launch_context(self, folder: Path) -> LaunchContext:
+        """What the agent's launch needs to know, for a session stored in ``folder``."""
+        return LaunchContext(
+            program=self.program.argv,
+            version=self.program.version,
+            compiled=self.compiled,
+            cwd=self.cwd,
+            home=str(folder / "home"),
+            tmp=str(folder / "tmp"),
+            images=str(folder / "images"),
+            env=self.environment.agent_values,
+            credentials=self.credentials,
+            project_files=self.project_files,
+            user_settings=self.user_settings,
+            links=self._links(),
+            helpers=self.helpers,
+        )
+
+    def agent_sandbox(
+        self, launch: Launch, folder: Path, hook: HookSocket | None = None
+    ) -> Sandbox | None:
+        """The sandbox for one start of the agent, for a session stored in ``folder``. Its ``hook``
+        can be reached inside."""
+        if self.sandbox is None:
+            return None
+        from corral.sessions import sandbox
+
+        box = sandbox.for_agent(self, self.sandbox, launch, folder)
+        return box if hook is None else sandbox.with_hook(box, hook)
+
+    def command_sandbox(self) -> Sandbox | None:
+        """The sandbox for commands that corral runs for the agent."""
+        if self.sandbox is None:
+            return None
+        from corral.sessions import sandbox
+
+        return sandbox.for_commands(self, self.sandbox)
+
+    def sandbox_report(self) -> tuple[SandboxRow, ...]:
+        """What the sandbox of the agent enforces; nothing without one."""
+        if self.sandbox is None:
+            return ()
+        from corral.sessions import sandbox
+
+        return sandbox.rows(self, self.sandbox)
+
+    def sandbox_error(self, ending: Ending) -> CorralError | None:
+        """Why the sandbox could not be built, if that is how the agent ended."""
+        if self.sandbox is None or ending.code != 1:
+            return None
+        from corral.system.sandbox import diagnosis
+
+        return diagnosis.startup_error(ending.stderr)
+
+    def _links(self) -> Links:
+        if not self.agent.needs_links or self.run.policy.is_unlimited:
+            return Links()
+        return self.guard.links()
+
+
+def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
+    """The text to send: ``prompt_file`` takes precedence over ``prompt``."""
+    if isinstance(prompt, Prompt):
+        prompt = prompt.render()
+    limit = prepared.agent.prompt_limit
+    path = prepared.run.prompt_file
+    if path is None:
+        if prompt is None:
+            raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
+        return check_prompt(prompt, limit)
+    full = os.path.join(prepared.cwd, path)
+    if not os.path.exists(full):
+        raise PromptError(f"the prompt file does not exist: {full}")
+    try:
+        if os.path.getsize(full) > limit:
+            raise PromptError(
+                f"the prompt file is over the {limit:,} bytes that this agent accepts"
+            )
+        text = Path(full).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"the prompt file is not UTF-8: {full}: {error}") from error
+    except OSError as error:
+        raise PromptError(f"the prompt file cannot be read: {full}: {error.strerror}") from error
+    return check_prompt(text, limit)
