@@ -28,7 +28,7 @@ class _Part(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
     """The base of all parts. In JSON, ``type`` is the tag."""
 
 
-class Text(_Part, frozen=True, tag="text"):
+class Text(_Part, frozen=True, tag="text", gc=False):
     """Text of a message."""
 
     text: str
@@ -198,7 +198,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_only_text(self) -> bool:
         """Whether there is nothing but text parts, as in most messages."""
-        return _TEXT_TYPE.issuperset(map(type, self.content))
+        content = self.content
+        if len(content) == 1:
+            return type(content[0]) is Text
+        return _TEXT_TYPE.issuperset(map(type, content))
 
 
 def to_parts(content: object) -> tuple[Part, ...]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from corral.messages import Message, ToolCall
-from corral.values import Cost, Effort, Json, Usage
+from corral.values import Cost, Effort, Json, Usage, decode_or_none
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
 
@@ -84,7 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent as HTTP headers."""
 
 
-class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
+class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why a response ended."""
 
     reason: Reason
@@ -104,7 +104,7 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One complete response. It is the same with and without streaming, except for ``raw``."""
+    """One complete response. It is the same with and without streaming, except for ``body``."""
 
     id: str
     model: str
@@ -117,8 +117,13 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
     """What the vendor does not support and was left out of the request."""
     rate_limit: RateLimit | None = None
-    raw: Json = None
-    """The vendor's own response, if it was not streamed."""
+    body: bytes = b""
+    """The vendor's own response as it was sent; empty if it was streamed."""
+
+    @property
+    def raw(self) -> Json:
+        """The vendor's own response, decoded at each use; None if it was streamed."""
+        return decode_or_none(self.body)
 
     @property
     def text(self) -> str:

@@ -60,6 +60,15 @@ def decode_as(data: bytes | str, kind: Any, *, dec_hook: DecodeHook | None = Non
     return msgspec.json.decode(data, type=kind, dec_hook=dec_hook)
 
 
+def decode_or_none(body: bytes) -> Json:
+    """The decoded JSON, or None if it is malformed."""
+    try:
+        value: Json = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return value
+
+
 @overload
 def convert_to(value: object, kind: type[_T], **options: Any) -> _T: ...
 @overload
@@ -144,7 +153,7 @@ SHORTEST_SECRET = 8
 """Characters. Redacting shorter values would damage ordinary text."""
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Token counts. ``None`` means *not reported*, which is not 0; ``+`` preserves this.
 
     ``input`` includes tokens read from and written to a cache; ``output`` includes ``reasoning``.
@@ -231,7 +240,7 @@ def subtract_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> di
     }
 
 
-class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A cost and its source. Unknown is ``None``, never 0."""
 
     usd: float | None = None

@@ -279,7 +279,9 @@ async def test_streamed_and_completed_are_equal(turn: Turn) -> None:
         streamed = (
             await models.stream(MODEL, "hi", client=client, max_tool_rounds=0).collect()
         ).response
-    fields = [name for name in models.Response.__struct_fields__ if name != "raw"]
+    assert full.raw == json.loads(full.body)
+    assert streamed.raw is None
+    fields = [name for name in models.Response.__struct_fields__ if name != "body"]
     assert [getattr(full, name) for name in fields] == [getattr(streamed, name) for name in fields]
 
 

@@ -36,7 +36,8 @@ Step = tuple[str, str]
 
 
 def fresh(used: Sequence[str] = ()) -> ResponseBuilder:
-    return ResponseBuilder("gemini", "model-x", used)
+    history = [Message.assistant(ToolCall(id, "tool")) for id in used]
+    return ResponseBuilder("gemini", "model-x", history)
 
 
 def complete(parts: ResponseBuilder) -> tuple[list[StreamEvent], Response]:

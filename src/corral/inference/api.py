@@ -34,7 +34,15 @@ from corral.inference.request import (
 from corral.inference.results import Generation, Step
 from corral.inference.tools import NO_TOOLS, Toolbox
 from corral.messages import Message, ToolResult
-from corral.model_types import Finish, Response, StepFinish, StreamEvent, TextDelta, ToolDone
+from corral.model_types import (
+    Finish,
+    Request,
+    Response,
+    StepFinish,
+    StreamEvent,
+    TextDelta,
+    ToolDone,
+)
 from corral.system.blocking import iterate, sync_twin
 
 if TYPE_CHECKING:
@@ -71,6 +79,17 @@ async def generate(
 class GenerationLoop:
     """The loop of one call: a response, its tool results, the next response."""
 
+    __slots__ = (
+        "_max_rounds",
+        "_messages",
+        "_models",
+        "_request",
+        "_steps",
+        "_stop_when",
+        "_toolbox",
+        "waits",
+    )
+
     def __init__(self, model: Models, prompt: PromptInput, options: RequestOptions) -> None:
         """Raises ``ConfigError`` for invalid options, before anything is sent."""
         check_options(options)
@@ -80,7 +99,9 @@ class GenerationLoop:
         self._max_rounds = options.get("max_tool_rounds", 1)
         self._stop_when = options.get("stop_when")
         messages = build_messages(prompt, options.get("messages"), options.get("system"))
-        self.request = build_request(
+        self._messages = messages
+        """The conversation so far, with what was added since the last request."""
+        self._request = build_request(
             self._models.current, messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
@@ -133,29 +154,30 @@ class GenerationLoop:
         """Continue with the next model, if there is one and the error is one of availability."""
         if not self._models.fall_back(error):
             return False
-        self.request = replace(self.request, model=self._models.current)
+        self._request = replace(self._request, model=self._models.current)
         return True
 
     async def add_response(self, response: Response) -> bool:
         """Add a response and run its tools. Returns whether to call the model again."""
         self._steps.append(Step(response))
         self._append(response.message)
+        if response.finish_reason.reason != "tool_calls" or len(self._steps) > self._max_rounds:
+            return False
         calls = response.tool_calls
-        done = len(self._steps) > self._max_rounds or response.finish_reason.reason != "tool_calls"
-        if done or not self._toolbox.can_run_all(calls):
+        if not self._toolbox.can_run_all(calls):
             return False
         results = await self._toolbox.run_calls(calls)
         self._steps[-1] = Step(response, results)
         self._append(Message("tool", results))
         # The required tool was called. Requiring it again would never end.
-        if self.request.tool_choice not in (None, "auto", "none"):
-            self.request = replace(self.request, tool_choice="auto")
+        if self._request.tool_choice not in (None, "auto", "none"):
+            self._request = replace(self._request, tool_choice="auto")
         return self._stop_when is None or not self._stop_when(tuple(self._steps))
 
     def add_user_message(self, text: str) -> None:
         """Add a message of the user. Calls that were not run get an error result: all vendors
         reject a call without a result."""
-        last = self.request.messages[-1]
+        last = self._messages[-1]
         if last.tool_calls:
             unrun = (
                 ToolResult(call.id, "not run", is_error=True, name=call.name)
@@ -165,7 +187,14 @@ class GenerationLoop:
         self._append(Message.user(text))
 
     def _append(self, message: Message) -> None:
-        self.request = replace(self.request, messages=(*self.request.messages, message))
+        self._messages = (*self._messages, message)
+
+    @property
+    def request(self) -> Request:
+        """The next request: the conversation so far."""
+        if self._request.messages is not self._messages:
+            self._request = replace(self._request, messages=self._messages)
+        return self._request
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
@@ -180,7 +209,7 @@ class GenerationLoop:
     def generation(self) -> Generation[None]:
         return Generation(
             steps=tuple(self._steps),
-            messages=self.request.messages,
+            messages=self._messages,
             fallbacks=self._models.failed,
         )
 

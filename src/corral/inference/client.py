@@ -46,6 +46,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
@@ -58,7 +59,7 @@ from corral.inference.transport import (
     ResponseReader,
     encode,
     failed_event,
-    read_response,
+    request_response,
     send,
 )
 from corral.model_types import Request, Response, StreamEvent
@@ -205,11 +206,7 @@ class Client:
     async def _complete(self, request: Request, retries: int, waits: LimitWaits | None) -> Response:
         model = self._access(request.model)
         encoded = await encode(request, model, streamed=False)
-
-        async def once() -> Response:
-            sent = await send(self._http, encoded, model, request)
-            return await read_response(sent, request.model)
-
+        once = partial(request_response, self._http, encoded, model, request.model)
         return await with_retries(once, retries, waits=_call_waits(waits, model))
 
     def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
@@ -254,7 +251,9 @@ class Client:
         values = variable_values(names, self._environ)
         found = access(provider, self._environ, key=key, base_url=url)
         catalogue = catalogue_overrides.catalogue()
-        known = self._accesses[model] = ModelAccess(found, name, catalogue, names, values)
+        known = self._accesses[model] = ModelAccess(
+            found, name, catalogue, names, values, found.headers
+        )
         return known
 
     def _find(self, model: str) -> tuple[Provider, str]:
@@ -270,7 +269,7 @@ class Client:
         """Send a request whose response is streamed."""
         model = self._access(request.model)
         encoded = await encode(request, model, streamed=True)
-        return await send(self._http, encoded, model, request)
+        return await send(self._http, encoded, model)
 
 
 class _RetriedEvents:

@@ -37,10 +37,11 @@ class Fallback(msgspec.Struct, frozen=True):
 class ModelChoice:
     """The model that is called now, those that may follow, and those that failed."""
 
+    __slots__ = ("all", "failed")
+
     def __init__(self, given: str | Sequence[str]) -> None:
         """Raises ``ConfigError`` if there is no model."""
-        names = (given,) if isinstance(given, str) else tuple(given)
-        self.all = tuple(map(canonical, names))
+        self.all = (canonical(given),) if isinstance(given, str) else tuple(map(canonical, given))
         if not self.all:
             raise ConfigError("the list of models is empty")
         self.failed: tuple[Fallback, ...] = ()

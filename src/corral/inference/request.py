@@ -66,34 +66,54 @@ class RequestOptions(Settings, total=False):
 EFFORTS: tuple[str, ...] = get_args(Effort)
 SETTING_NAMES = frozenset(Settings.__annotations__)
 OPTION_NAMES = tuple(RequestOptions.__annotations__)
-_TIMES = frozenset({"timeout", "step_timeout"})
-_COUNTS = frozenset({"max_tool_rounds", "retries"})
 
 
 def check_options(options: Mapping[str, object]) -> None:
     """Raises ``ConfigError`` for an unknown option or an invalid time or count."""
-    for name in options:
-        if name not in OPTION_NAMES:
-            from difflib import get_close_matches
+    for name, value in options.items():
+        check = _CHECKS.get(name, _unknown_option)
+        if check is not None:
+            check(name, value)
 
-            near = get_close_matches(name, OPTION_NAMES, 1)
-            known = ", ".join(OPTION_NAMES)
-            advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
-            raise ConfigError(f"unknown option {name!r}: {advice}")
-    for name in _TIMES & options.keys():
-        seconds = number_or_none(options[name])
-        if options[name] is not None and (seconds is None or not seconds > 0):
-            raise ConfigError(f"{name} must be a number > 0, got: {options[name]!r}")
-    on_limit = options.get("on_limit", "fail")
-    if on_limit not in ("fail", "wait"):
+
+def _unknown_option(name: str, _: object) -> None:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, OPTION_NAMES, 1)
+    known = ", ".join(OPTION_NAMES)
+    advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
+    raise ConfigError(f"unknown option {name!r}: {advice}")
+
+
+def _check_time(name: str, value: object) -> None:
+    seconds = number_or_none(value)
+    if value is not None and (seconds is None or not seconds > 0):
+        raise ConfigError(f"{name} must be a number > 0, got: {value!r}")
+
+
+def _check_count(name: str, value: object) -> None:
+    count = int_or_none(value)
+    if value is not None and (count is None or count < 0):
+        raise ConfigError(f"{name} must be an integer of 0 or more, got: {value!r}")
+
+
+def _check_on_limit(_: str, value: object) -> None:
+    if value not in ("fail", "wait"):
         raise ConfigError(
-            f"on_limit must be fail or wait, got: {on_limit!r}",
+            f"on_limit must be fail or wait, got: {value!r}",
             hint="Give a list of models to call another one at a limit.",
         )
-    for name in _COUNTS & options.keys():
-        count = int_or_none(options[name])
-        if options[name] is not None and (count is None or count < 0):
-            raise ConfigError(f"{name} must be an integer of 0 or more, got: {options[name]!r}")
+
+
+_CHECKS: dict[str, Callable[[str, object], None] | None] = {
+    **dict.fromkeys(OPTION_NAMES),
+    "timeout": _check_time,
+    "step_timeout": _check_time,
+    "max_tool_rounds": _check_count,
+    "retries": _check_count,
+    "on_limit": _check_on_limit,
+}
+"""Of every option: what checks its value here, if anything does."""
 
 
 def build_messages(

@@ -9,16 +9,17 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
+from corral.messages import Message
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
 from corral.models.catalogue import Catalogue
-from corral.models.spec import Encoded, Failure, Provider, decode_or_none
+from corral.models.spec import Failure, Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.system import clock
 from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.system.media import load_media
-from corral.values import SHORTEST_SECRET, Json, convert_to
+from corral.values import SHORTEST_SECRET, convert_to, decode_or_none
 
 
 class PendingResponse(msgspec.Struct, frozen=True):
@@ -53,51 +54,71 @@ class ModelAccess(NamedTuple):
     catalogue: Catalogue
     variables: tuple[str, ...]
     values: tuple[str | None, ...]
+    headers: dict[str, str]
+    """Those of ``access``, with the key. They are the same for every request."""
+
+    def __repr__(self) -> str:
+        return f"ModelAccess({self.name!r})"
 
 
-async def encode(request: Request, model: ModelAccess, *, streamed: bool) -> Encoded:
+class EncodedRequest(NamedTuple):
+    """A request as it is sent, also when it is sent again."""
+
+    url: str
+    body: bytes
+    headers: Mapping[str, str]
+    """Further headers, of this request."""
+    warnings: tuple[str, ...]
+    history: tuple[Message, ...]
+
+
+async def encode(request: Request, model: ModelAccess, *, streamed: bool) -> EncodedRequest:
     """The request in the vendor's format. Raises for an invalid request, before anything is
     sent."""
-    messages = await load_media(request.messages)
-    for message in messages:
-        if message.role not in ("system", "developer"):
-            break
-    else:
+    history = messages = request.messages
+    has_prompt, has_media = False, False
+    for message in history:
+        has_prompt = has_prompt or message.role not in ("system", "developer")
+        has_media = has_media or not message.is_only_text
+    if not has_prompt:
         raise ConfigError("there is no prompt: pass a prompt or messages")
-    provider = model.access.provider
-    request = replace(request, model=model.name, messages=messages)
-    return provider.wire.encode(request, provider, streamed)
-
-
-async def send(
-    http: Http, encoded: Encoded, model: ModelAccess, request: Request
-) -> PendingResponse:
-    """Send the request. Raises the error of a response whose status is not a success."""
-    found, name = model.access, model.name
+    if has_media:
+        messages = await load_media(history)
+    found = model.access
     provider = found.provider
-    if provider.credentials is not None:
-        found = await with_token(found, _tokens)
+    request = replace(request, model=model.name, messages=messages)
+    encoded = provider.wire.encode(request, provider, streamed)
     path = encoded.path
-    for extra, value in found.extras.items():
-        path = path.replace(f"{{{extra}}}", value)
+    if found.extras:
+        for extra, value in found.extras.items():
+            path = path.replace(f"{{{extra}}}", value)
     try:
         body = msgspec.json.encode(encoded.body)
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
-    headers = found.headers
-    if encoded.headers:
-        headers.update(encoded.headers)
+    url = found.base_url + path
+    return EncodedRequest(url, body, encoded.headers, encoded.warnings, history)
+
+
+async def send(http: Http, request: EncodedRequest, model: ModelAccess) -> PendingResponse:
+    """Send the request. Raises the error of a response whose status is not a success."""
+    found, headers = model.access, model.headers
+    provider = found.provider
+    if provider.credentials is not None:
+        found = await with_token(found, _tokens)
+        headers = found.headers
+    if request.headers:
+        headers = {**headers, **request.headers}
     try:
-        answer = await http.post(found.base_url + path, body, headers)
+        answer = await http.post(request.url, request.body, headers)
     except CorralError as error:
         attach_provider(error, provider, found.key)
         raise
-    if not answer.is_success:
-        raise attach_provider(await _read_error(answer, provider, name), provider, found.key)
-    used = (call.id for message in request.messages for call in message.tool_calls)
-    parts = ResponseBuilder(provider.name, name, used)
-    if encoded.warnings:
-        parts.warnings += encoded.warnings
+    if not 200 <= answer.status < 300:
+        raise attach_provider(await _read_error(answer, provider, model.name), provider, found.key)
+    parts = ResponseBuilder(provider.name, model.name, request.history)
+    if request.warnings:
+        parts.warnings += request.warnings
     return PendingResponse(answer, parts, provider, model, found.key)
 
 
@@ -133,8 +154,12 @@ async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> Co
     )
 
 
-async def read_response(sent: PendingResponse, model: str) -> Response:
-    """Read a response that is not streamed."""
+async def request_response(
+    http: Http, request: EncodedRequest, model: ModelAccess, name: str
+) -> Response:
+    """Send the request and read its response, which is not streamed. ``name`` is that of the model
+    with its vendor."""
+    sent = await send(http, request, model)
     provider = sent.provider
     try:
         try:
@@ -147,8 +172,8 @@ async def read_response(sent: PendingResponse, model: str) -> Response:
                 hint="Try again; a proxy may have timed out.",
             )
         _check_not_html(sent.answer, provider, body)
-        raw = provider.wire.read(body, sent.parts, provider)
-        return _build_response(sent, model, raw)
+        provider.wire.read(body, sent.parts, provider)
+        return _build_response(sent, name, body)
     except CorralError as error:
         attach_provider(error, provider, sent.key)
         raise
@@ -219,21 +244,19 @@ def failed_event(error: CorralError) -> Failed:
     return Failed(error.code, error.message)
 
 
-def _build_response(sent: PendingResponse, model: str, raw: Json = None) -> Response:
-    response = sent.parts.response()
-    usage = response.usage.plausible()
-    return replace(
-        response,
-        usage=usage,
-        cost=sent.model.catalogue.cost(model, usage, response.model),
-        rate_limit=_rate_limit(sent.provider.wire.rate_limit_headers, sent.answer),
-        raw=raw,
-    )
+def _build_response(sent: PendingResponse, model: str, body: bytes = b"") -> Response:
+    parts = sent.parts
+    usage = parts.usage = parts.usage.plausible()
+    cost = sent.model.catalogue.cost(model, usage, parts.model)
+    names = sent.provider.wire.rate_limit_headers
+    return parts.response(cost, _rate_limit(names, sent.answer) if names else None, body)
 
 
 def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> None:
     """Raise for HTML with a success status: a proxy's page, or a wrong base URL."""
-    if answer.media_type == "text/html" or body[:15].lstrip()[:5].lower() in (b"<!doc", b"<html"):
+    start = body[:15]
+    is_page = b"<" in start and start.lstrip()[:5].lower() in (b"<!doc", b"<html")
+    if is_page or answer.media_type == "text/html":
         answer.close()
         raise StreamBroken(
             f"{provider.title} answered with a web page instead of its API",
@@ -245,7 +268,7 @@ def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> No
 
 
 def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | None:
-    if not names or not answer.headers.has_any(tuple(names.values())):
+    if not answer.headers.has_any(tuple(names.values())):
         return None
     values_by_field = {
         field: answer.headers[name] for field, name in names.items() if name in answer.headers

@@ -24,12 +24,7 @@ def instructions(request: Request) -> list[str]:
 
 def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
     """Every tool call by its id; a tool result has only the id."""
-    return {
-        call.id: call
-        for message in messages
-        if not message.is_only_text
-        for call in message.tool_calls
-    }
+    return {call.id: call for message in messages for call in message.tool_calls}
 
 
 def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.errors import CorralError
 from corral.model_types import TextDelta, ThinkingDelta, ToolCallDelta
-from corral.models.spec import Provider, decode_or_none
+from corral.models.spec import Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.values import (
@@ -27,6 +27,7 @@ from corral.values import (
     Usage,
     as_list,
     as_object,
+    decode_or_none,
     int_or_none,
     is_list,
     is_object,

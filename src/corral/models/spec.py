@@ -16,7 +16,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject
+from corral.values import JsonObject
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +79,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """(request with the model's name without vendor, vendor, streamed) → what to send."""
     translator: Callable[[Provider], Translate]
     """Makes a new translator for each stream."""
-    read: Callable[[bytes, ResponseBuilder, Provider], Json]
-    """Reads a response that is not streamed into the builder; returns it decoded."""
+    read: Callable[[bytes, ResponseBuilder, Provider], None]
+    """Reads a response that is not streamed into the builder."""
     failure: Callable[[Failure], CorralError]
     """The error for a response whose status is not a success."""
     rate_limit_headers: Mapping[str, str] = {}
@@ -146,12 +146,3 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Provider({self.name!r}, {self.base_url!r})"
-
-
-def decode_or_none(body: bytes) -> Json:
-    """The decoded JSON, or None if it is malformed."""
-    try:
-        value: Json = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return value

@@ -32,9 +32,9 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from corral.models.metering import EVENT_STREAM, LARGEST_BODY
-from corral.models.spec import Wire, decode_or_none
+from corral.models.spec import Wire
 from corral.protocol.sse import SseDecoder
-from corral.values import Json, JsonObject, as_object, is_list, is_object
+from corral.values import Json, JsonObject, as_object, decode_or_none, is_list, is_object
 
 DONE = "[DONE]"
 """The data of the last event of some vendors, which is not JSON."""

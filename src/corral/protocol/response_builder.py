@@ -16,6 +16,7 @@ from corral.messages import Message, Part, RedactedThinking, Text, Thinking, Too
 from corral.model_types import (
     FinishReason,
     ProviderEvent,
+    RateLimit,
     Reason,
     Response,
     Start,
@@ -31,7 +32,10 @@ from corral.model_types import (
     ToolCallStart,
 )
 from corral.nesting import decode_json
-from corral.values import Json, Usage
+from corral.values import Cost, Json, Usage
+
+_NO_USAGE = Usage()
+_NO_COST = Cost()
 
 
 class _OpenPart:
@@ -50,20 +54,36 @@ class _OpenPart:
 
 
 class ResponseBuilder:
-    """One response while it is read. ``used`` are the ids of the tool calls in the history."""
+    """One response while it is read. No tool call of it gets an id of one in ``history``."""
 
-    def __init__(self, provider: str, model: str, used: Iterable[str] = ()) -> None:
+    __slots__ = (
+        "_calls",
+        "_history",
+        "_open",
+        "_parts",
+        "_started",
+        "_used_ids",
+        "events",
+        "finish",
+        "id",
+        "model",
+        "provider",
+        "usage",
+        "warnings",
+    )
+
+    def __init__(self, provider: str, model: str, history: Iterable[Message] = ()) -> None:
         self.provider = provider
         self.model = model
         self.id = ""
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         self.finish: FinishReason | None = None
         self.warnings: list[str] = []
         self.events: list[StreamEvent] = []
         """Events that ``take_events`` has not returned yet."""
-        self._used = used
+        self._history = history
         self._used_ids: set[str] | None = None
-        """Made of ``used`` for the first call: most responses have none."""
+        """Made of ``history`` for the first call: most responses have none."""
         self._parts: list[_OpenPart | Part] = []
         self._open: _OpenPart | None = None
         """The text or thinking that is still open."""
@@ -184,7 +204,12 @@ class ResponseBuilder:
     def set_finish(self, reason: Reason, raw: str | None = None) -> None:
         self.finish = FinishReason(reason, raw)
 
-    def response(self) -> Response:
+    def response(
+        self,
+        cost: Cost = _NO_COST,
+        rate_limit: RateLimit | None = None,
+        body: bytes = b"",
+    ) -> Response:
         """The complete response; its last events are in ``events``. Raises ``StreamBroken`` if
         no finish reason came."""
         if self.finish is None:
@@ -211,7 +236,10 @@ class ResponseBuilder:
             message=message,
             finish_reason=finish,
             usage=self.usage,
+            cost=cost,
             warnings=tuple(self.warnings),
+            rate_limit=rate_limit,
+            body=body,
         )
 
     def _open_part(self, kind: str) -> _OpenPart:
@@ -229,7 +257,7 @@ class ResponseBuilder:
         if not self._started:
             self.start()
         if self._used_ids is None:
-            self._used_ids = set(self._used)
+            self._used_ids = {call.id for each in self._history for call in each.tool_calls}
         number = len(self._used_ids)
         unique = id or f"call_{number}"
         while unique in self._used_ids:

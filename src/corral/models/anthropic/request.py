@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import lru_cache
 
 import msgspec
 
@@ -66,6 +67,7 @@ class ModelQuirks(msgspec.Struct, frozen=True):
     """Its name for our highest effort."""
 
 
+@lru_cache(100)
 def model_quirks(model: str) -> ModelQuirks:
     """The quirks of a model. A name of another vendor counts as an old model, as compatible
     servers behave like one; an Anthropic name without a version counts as the newest."""
@@ -124,7 +126,9 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         "stream": streamed or None,
         **_sampling(request, kind, plan.is_thinking, warnings),
     }
-    body.update((name, value) for name, value in given.items() if value is not None)
+    for name, value in given.items():
+        if value is not None:
+            body[name] = value
     return Encoded(
         path="/v1/messages",
         body=deep_merge(body, options),
@@ -267,6 +271,8 @@ def _sampling(
     request: Request, kind: ModelQuirks, is_thinking: bool, warnings: list[str]
 ) -> JsonObject:
     given: JsonObject = {}
+    if request.temperature is None and request.top_p is None:
+        return given
     for name, value, harmless in (
         ("temperature", request.temperature, 1.0),
         ("top_p", request.top_p, 0.95),
@@ -285,6 +291,8 @@ def _sampling(
 
 
 def _metadata(request: Request, warnings: list[str]) -> JsonObject | None:
+    if not request.metadata:
+        return None
     lost = [name for name in request.metadata if name != "user_id"]
     if lost:
         warnings.append(f"metadata {', '.join(lost)} is left out: Anthropic accepts only user_id")
@@ -322,7 +330,8 @@ def _turns(request: Request, provider: Provider) -> list[_Turn]:
         elif blocks:
             turns.append(_Turn(role, blocks))
     for turn in turns:
-        turn.blocks.sort(key=lambda block: block["type"] != "tool_result")
+        if len(turn.blocks) > 1:
+            turn.blocks.sort(key=lambda block: block["type"] != "tool_result")
     if turns and turns[-1].role == "assistant":
         last = turns[-1].blocks[-1]
         if last["type"] == "text":

@@ -32,9 +32,9 @@ from corral.models.anthropic.frames import (
 )
 from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.spec import Failure, Provider, Translate, decode_or_none
+from corral.models.spec import Failure, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage
+from corral.values import Json, JsonObject, Usage, decode_or_none
 
 FINISHES: dict[str, Reason] = {
     "end_turn": "stop",
@@ -130,7 +130,7 @@ class _ResponseReader:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._usage = UsageCounts()
+        self._usage: UsageCounts | None = None
         self._kind = ""
         self._index = 0
         self._signature: str | None = None
@@ -253,9 +253,12 @@ class _ResponseReader:
         """Counts cover the response so far; a missing count keeps its last value."""
         if usage is None:
             return
-        for name in UsageCounts.__struct_fields__:
-            if (count := getattr(usage, name)) is not None:
-                setattr(self._usage, name, count)
+        if self._usage is None:
+            self._usage = usage
+        else:
+            for name in UsageCounts.__struct_fields__:
+                if (count := getattr(usage, name)) is not None:
+                    setattr(self._usage, name, count)
         builder.usage = _to_usage(self._usage)
 
 
@@ -278,23 +281,22 @@ def translator(provider: Provider) -> Translate:
     return _ResponseReader(provider).translate
 
 
-def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     try:
         message = decode_whole(body)
     except DECODE_ERRORS as error:
         raise _invalid_response(provider, body, error) from error
     if isinstance(message, ErrorEvent):
         raise _error(provider, message.error, builder.model)
-    decoded = decode_or_none(body)
     builder.start(message.id, message.model)
     answer = _ResponseReader(provider)
     for index, block in enumerate(message.content):
         answer.begin(block, index, builder)
         if block.type not in BLOCKS:
-            builder.add_provider_event(block.type, _value_at(decoded, "content", index))
+            decoded = _value_at(decode_or_none(body), "content", index)
+            builder.add_provider_event(block.type, decoded)
         answer.end(builder)
     answer.finish(message, message.usage, builder)
-    return decoded
 
 
 def _value_at(found: Json, *steps: str | int) -> Json:

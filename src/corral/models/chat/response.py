@@ -11,9 +11,9 @@ import msgspec
 from corral.errors import StreamBroken
 from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
-from corral.models.spec import Provider, Translate, decode_or_none
+from corral.models.spec import Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage, decoder_for
+from corral.values import Json, JsonObject, Usage, decode_or_none, decoder_for
 
 FINISHES: dict[str, Reason] = {
     "stop": "stop",
@@ -110,9 +110,8 @@ def is_usage_event(data: bytes) -> bool:
             return False
 
 
-def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     _ResponseReader(provider).translate([body], builder)
-    return decode_or_none(body)
 
 
 class _ResponseReader:

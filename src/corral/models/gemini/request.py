@@ -125,13 +125,16 @@ def _thinking(model: str, effort: str) -> JsonObject:
 def _contents(request: Request, provider: Provider) -> list[Json]:
     """The history. Consecutive messages of one role become one entry."""
     names = calls_by_id(request.messages)
-    foreign_calls = {
-        call.id
-        for message in request.messages
-        if message.provider not in (None, provider.name)
-        for call in message.tool_calls
-    }
-    signed = bool(names) and _signs_calls(request.model)
+    foreign_calls: set[str] = set()
+    signed = False
+    if names:
+        foreign_calls = {
+            call.id
+            for message in request.messages
+            if message.provider not in (None, provider.name)
+            for call in message.tool_calls
+        }
+        signed = _signs_calls(request.model)
     contents: list[Json] = []
     last_role, last_parts = "", list[Json]()
     for message in request.messages:

@@ -10,9 +10,9 @@ from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.model_types import Reason
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
 from corral.models.reset_headers import next_midnight
-from corral.models.spec import Failure, Provider, Translate, decode_or_none
+from corral.models.spec import Failure, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage, convert_to, decoder_for
+from corral.values import Json, JsonObject, Usage, convert_to, decode_or_none, decoder_for
 
 FINISHES: dict[str, Reason] = {
     "STOP": "stop",
@@ -106,11 +106,10 @@ def translator(provider: Provider) -> Translate:
     return translate
 
 
-def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> None:
     chunk = _chunk(body, provider)
     _handle_chunk(chunk, parts, provider)
     _count(chunk.usage_metadata, parts)
-    return decode_or_none(body)
 
 
 def _chunk(data: bytes, provider: Provider) -> _Chunk:

@@ -8,8 +8,8 @@ import msgspec
 
 from corral.errors import ContentRefused, CorralError
 from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.spec import Failure, Provider, decode_or_none
-from corral.values import Json, JsonObject
+from corral.models.spec import Failure, Provider
+from corral.values import Json, JsonObject, decode_or_none
 
 LIMITS = {
     "requests_limit": "x-ratelimit-limit-requests",

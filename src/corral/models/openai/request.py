@@ -7,6 +7,7 @@ encrypted reasoning that came with it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -69,6 +70,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     )
 
 
+@lru_cache(100)
 def is_reasoning_model(model: str) -> bool:
     """Whether the name is that of a known reasoning model."""
     return _REASONS.search(model) is not None and "-chat" not in model
@@ -94,6 +96,8 @@ def _add_effort(body: JsonObject, request: Request) -> None:
 
 
 def _add_sampling(body: JsonObject, request: Request, warnings: list[str]) -> None:
+    if request.temperature is None and request.top_p is None:
+        return
     refused = refuses_sampling(request)
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
         if value is not None and refused:

@@ -12,9 +12,9 @@ import msgspec
 from corral.errors import StreamBroken
 from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
-from corral.models.spec import Provider, Translate, decode_or_none
+from corral.models.spec import Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage, decoder_for
+from corral.values import Json, Usage, decode_or_none, decoder_for
 
 INCOMPLETE: dict[str, Reason] = {
     "max_output_tokens": "length",
@@ -116,13 +116,12 @@ def translator(provider: Provider) -> Translate:
     return _ResponseReader(provider).translate
 
 
-def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> Json:
+def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     try:
         response = _decode_response(body)
     except _DECODE_ERRORS as error:
         raise _invalid_response(provider, body, error) from error
     _ResponseReader(provider).end(response, builder, response.status)
-    return decode_or_none(body)
 
 
 class _ResponseReader:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from corral.errors import StreamBroken
 from corral.system.http.connect import connect
@@ -78,26 +79,28 @@ class Http:
                 return
             await asyncio.sleep(0)  # a transport closes its socket in the next turns of the loop
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
+    def post(
+        self, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> Coroutine[Any, Any, HttpResponse]:
         """Send a POST request. Return the response; its body is not read yet. Raises
         ``NetworkFailed``, ``IdleTimeout`` and ``ConfigError``."""
         target = self._target(url)
         head = self._post_head(url, headers) + b"content-length: %d\r\n\r\n" % len(body)
-        return await self._send(target, head, body)
+        return self._send(target, head, body)
 
-    async def get(self, url: str, headers: Mapping[str, str]) -> HttpResponse:
+    def get(self, url: str, headers: Mapping[str, str]) -> Coroutine[Any, Any, HttpResponse]:
         """Send a GET request, like ``post``."""
         target = self._target(url)
-        return await self._send(target, encode_head("GET", target, headers), b"")
+        return self._send(target, encode_head("GET", target, headers), b"")
 
-    async def send(
+    def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> HttpResponse:
+    ) -> Coroutine[Any, Any, HttpResponse]:
         """Send a request with any method except ``HEAD``, whose response has no body although its
         head gives a length."""
         target = self._target(url)
         length = len(body) if body or method != "GET" else None
-        return await self._send(target, encode_head(method, target, headers, length), body)
+        return self._send(target, encode_head(method, target, headers, length), body)
 
     async def _send(self, target: Target, head: bytes, body: bytes) -> HttpResponse:
         origin = target.origin
@@ -225,6 +228,11 @@ def _wire_names(names: tuple[str, ...]) -> frozenset[bytes]:
     return frozenset(name.lower().encode("latin-1") for name in names)
 
 
+@lru_cache
+def _media_type(content_type: bytes) -> str:
+    return content_type.partition(b";")[0].strip().lower().decode("latin-1")
+
+
 class Headers(Mapping[str, str]):
     """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
     with a comma."""
@@ -261,7 +269,6 @@ class HttpResponse:
         "_is_complete",
         "_origin",
         "_return",
-        "headers",
         "status",
     )
 
@@ -278,7 +285,6 @@ class HttpResponse:
         self.status = connection.status
         fields = connection.fields
         self._fields = fields
-        self.headers = Headers(fields)
         self._decompressor = self._unpacking(fields[_ENCODING]) if _ENCODING in fields else None
 
     @property
@@ -286,9 +292,12 @@ class HttpResponse:
         return 200 <= self.status < 300
 
     @property
+    def headers(self) -> Headers:
+        return Headers(self._fields)
+
+    @property
     def media_type(self) -> str:
-        given = self._fields.get(b"content-type", b"")
-        return given.partition(b";")[0].strip().lower().decode("latin-1")
+        return _media_type(self._fields.get(b"content-type", b""))
 
     async def chunk(self) -> bytes:
         """Return what has arrived, at least one byte; empty at the end. Raises ``StreamBroken`` and
