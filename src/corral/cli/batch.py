@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
+from corral.cli.garbage import enable_gc
 from corral.cli.options import (
     DB,
     QUEUE,
@@ -213,7 +213,7 @@ async def _run_to_end(batch: Batch, progress: Progress) -> BatchReport:
     from corral.cli.ui.signals import signals
 
     batch.collects = False
-    gc.enable()  # loading is done; the run may be long
+    enable_gc()
     task = asyncio.ensure_future(batch.run_to_end())
 
     def end() -> None:

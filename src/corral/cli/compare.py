@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from corral.cli.command_group import SectionedGroup
+from corral.cli.garbage import enable_gc
 from corral.cli.options import (
     DB,
     DURATION,
@@ -232,7 +232,7 @@ def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
 
 
 def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
-    gc.enable()  # loading is done; the run may be long
+    enable_gc()
     try:
         found = threads.run_event_loop(_run_to_end(comparison, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):

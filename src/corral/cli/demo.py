@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from pathlib import Path
 
 import click
 
 from corral.agents.spec import AgentSpec
+from corral.cli.garbage import enable_gc
 from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.events import Done, Event, FileChange, Init, Text, ToolResult, ToolUse
@@ -26,7 +26,7 @@ def command(program: str | None) -> int:
     command by the policy. The events and the typed result are printed. The exit code is 1 if
     something did not work. Node.js 20 or newer is needed.
     """
-    gc.enable()  # loading is done; the run takes seconds
+    enable_gc()
     path = program or _installed(config.find_agent(AGENT))
     echo(f"prompt       {PROMPT}")
     shown = asyncio.run(demonstrate(path, _show))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import shlex
 import signal
 from pathlib import Path
 
 import click
 
+from corral.cli.garbage import enable_gc
 from corral.cli.options import DURATION
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -70,7 +70,7 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
     tools of the agent. The address is printed first, then the variables that point an
     agent to it; the API key is any text.
     """
-    gc.enable()  # it may serve for long
+    enable_gc()
     server = ModelServer(Script.load(script), key=key, port=port)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, seconds))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
+from corral.cli.garbage import enable_gc
 from corral.cli.run_options import read_options
-from corral.cli.ui.turn_output import enable_gc, print_turn, report_end, terminal_asker
+from corral.cli.ui.turn_output import print_turn, report_end, terminal_asker
 from corral.errors import ConfigError, PromptError
 from corral.sessions.warm.client import IDLE_SECONDS, Request, WarmTurn
 from corral.sessions.warm.names import WarmFiles

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import click
+
+from corral.cli.garbage import enable_gc
 
 
 @click.group("record")
@@ -29,7 +30,7 @@ def run(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
     """
     from corral.system.cassette.record import record
 
-    gc.enable()  # it may take long
+    enable_gc()
     code = record(output, argv, agent=agent)
     # Not sys.exit: a thread still waits for our input, and nothing is left to flush.
     os._exit(code)
@@ -49,5 +50,5 @@ def play(file: str, args: tuple[str, ...]) -> None:
     """
     from corral.system.cassette.replay import replay
 
-    gc.enable()
+    enable_gc()
     os._exit(replay(file, args))

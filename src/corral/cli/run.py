@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
+from corral.cli.garbage import enable_gc
 from corral.cli.options import (
     DURATION,
     agent_option,
@@ -23,7 +24,7 @@ from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.turn_output import enable_gc, print_turn, report_end, terminal_asker
+from corral.cli.ui.turn_output import print_turn, report_end, terminal_asker
 from corral.errors import ConfigError
 from corral.system import threads
 from corral.system.terminal import is_interactive

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from corral.cli.garbage import enable_gc
 from corral.cli.options import DB, DURATION, IMPORT, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -69,7 +69,7 @@ def command(
     if not all(name.strip() for name in queue_names):
         raise ConfigError("a queue needs a name")
     import_modules(modules)
-    gc.enable()  # it may serve for long
+    enable_gc()
     shown = database.find(db).shown
     names = queue_names or (DEFAULT_QUEUE,)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,15 @@ PROGRAM = """
 import sys
 from corral.durable.dbos import lean_import
 lean_import.load()
-left_out = ("psycopg", "yaml", "sqlalchemy.orm", "sqlalchemy.ext.asyncio")
+left_out = (
+    "psycopg",
+    "yaml",
+    "croniter",
+    "dateutil",
+    "sqlalchemy.orm",
+    "sqlalchemy.ext.asyncio",
+    "sqlalchemy.dialects.postgresql",
+)
 assert not [name for name in left_out if name in sys.modules]
 
 import dbos._context, dbos._datasource, dbos._queue, dbos._utils
@@ -29,13 +38,70 @@ assert isinstance(sessionmaker(), dbos._datasource.SyncSessionmaker)
 errors = dbos._queue.errors.LockNotAvailable, dbos._utils.psycopg.errors.ConnectionTimeout
 import psycopg
 assert errors == (psycopg.errors.LockNotAvailable, psycopg.errors.ConnectionTimeout)
+
+assert dbos._utils.quote_identifier('a"b') == '"a""b"'
+assert dbos._scheduler.croniter.is_valid("* * * * *")
+import datetime, dbos._serialization
+assert dbos._serialization.isoparse("2026-01-31") == datetime.datetime(2026, 1, 31)
 print("ok")
 """
+
+FILE = """
+import sys
+from corral.durable.dbos import lean_import
+lean_import.load()
+from corral.durable.dbos import database
+from corral.durable.dbos.client import Client, Submission
+from pathlib import Path
+path = Path(sys.argv[1])
+found = database.Database(f"sqlite:///{path}", path)
+database.prepare(found)
+client = Client(found.url)
+client.ensure_queue("q")
+client.submit(Submission(name="run", id="one", queue="q", payload={}, labels={"a": "b"}))
+assert client.list_workflows()[0].labels == {"a": "b"}
+client.close()
+assert "sqlalchemy.dialects.sqlite" in sys.modules
+assert "sqlalchemy.dialects.postgresql" not in sys.modules
+print("ok")
+"""
+
+STATEMENTS = """
+import sys
+if sys.argv[1] == "lean":
+    from corral.durable.dbos import lean_import
+    lean_import.load()
+import dbos, sqlalchemy
+from dbos._schemas.system_database import SystemSchema
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateTable
+for dialect in (postgresql.psycopg.dialect(), sqlite.dialect()):
+    for table in SystemSchema.metadata_obj.sorted_tables:
+        print(CreateTable(table).compile(dialect=dialect))
+        print(sqlalchemy.insert(table).compile(dialect=dialect))
+"""
+
+
+def _output(program: str, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args], capture_output=True, text=True, timeout=120
+    )
+    assert not done.stderr
+    return done.stdout
 
 
 @pytest.mark.seconds
 def test_what_was_left_out_is_loaded_when_it_is_used() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "ok\n", done.stderr
+    assert _output(PROGRAM) == "ok\n"
+
+
+@pytest.mark.seconds
+def test_a_database_file_needs_nothing_of_postgres(tmp_path: Path) -> None:
+    assert _output(FILE, str(tmp_path / "x.db")) == "ok\n"
+
+
+@pytest.mark.seconds
+def test_the_statements_for_a_server_are_the_same() -> None:
+    expected = _output(STATEMENTS, "complete")
+    assert "JSONB" in expected
+    assert _output(STATEMENTS, "lean") == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from corral.cli.garbage import enable_gc
 from corral.cli.options import database_option
 from corral.cli.ui.pipeline_progress import Progress
 from corral.cli.ui.signals import signals
@@ -74,7 +74,7 @@ class RunOutput:
         self.progress.show(event)
 
     def run_to_end(self, execute: Execute, *, auto: bool) -> int:
-        gc.enable()  # loading is done; the run may be long
+        enable_gc()
         try:
             result = threads.run_event_loop(self._execute(execute, auto=auto))
         except (KeyboardInterrupt, asyncio.CancelledError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 from corral.cli.exit_codes import exit_code
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from corral.cli.ui.questions import TerminalAsker
     from corral.sessions.turn import Turn
     from corral.sessions.warm.client import WarmTurn
-
-
-def enable_gc() -> None:
-    """Loading is done, and the run may be long. What is loaded stays: it is not examined again."""
-    gc.freeze()
-    gc.enable()
 
 
 def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> TerminalAsker | None:

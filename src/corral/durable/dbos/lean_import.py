@@ -1,11 +1,12 @@
 """Import the DBOS library without what corral does not use of its dependencies.
 
-The library imports the driver of Postgres, the object-relational mapper of SQLAlchemy and a YAML
-parser, whatever it is used for: 40 % of the time of its import. corral needs the driver only for a
-database on a server, and the others never. For the time of the import a placeholder stands for each
-of these modules. Its names load the real module when they are used: a module when one of its
-attributes is read, a class when it is called or when one of its attributes is read. Afterwards the
-placeholders are removed, so that any other ``import`` gets the real module.
+The library imports the driver of Postgres, SQLAlchemy's dialect of it and its object-relational
+mapper, and parsers of YAML, schedules and dates, whatever it is used for: half of the time of its
+import. corral needs the parts for Postgres only for a database on a server, and the others never.
+For the time of the import a placeholder stands for each of these modules. Its names load the real
+module when they are used: a module when one of its attributes is read, a class when it is called or
+when one of its attributes is read. Afterwards the placeholders are removed, so that any other
+``import`` gets the real module.
 
 Only for a program that does nothing else at that time (the command line): another thread that
 imports one of these modules meanwhile would get the placeholder.
@@ -16,7 +17,12 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+    from sqlalchemy.types import TypeEngine
 
 _MODULES = ("psycopg", "yaml")
 """Modules of which the library reads attributes when it needs them."""
@@ -28,9 +34,13 @@ _CLASSES = {
         "AsyncSession",
         "async_sessionmaker",
     ),
+    "croniter": ("croniter",),
+    "dateutil.parser": ("isoparse",),
 }
 """Modules of which the library imports classes by name: for annotations and type checks."""
 _SUBMODULES = ("psycopg.errors",)
+_POSTGRES = "sqlalchemy.dialects.postgresql"
+_SQLITE = "sqlalchemy.dialects.sqlite"
 
 
 class _DeferredModule(ModuleType):
@@ -60,27 +70,90 @@ class _DeferredClass(type):
         # Before the first import of the module there is no instance.
         return cls.__module__ in sys.modules and isinstance(instance, cls._real())
 
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found: object = getattr(cls._real(), name)
+        return found
+
     def __getitem__(cls, _parameters: object) -> _DeferredClass:
         return cls  # in annotations
+
+
+class _DeferredDialect:
+    """The Postgres dialect of which the library keeps only the quoting of names."""
+
+    def __init__(self, **options: object) -> None:
+        self._options = options
+
+    @property
+    def identifier_preparer(self) -> _DeferredDialect:
+        return self
+
+    def quote_identifier(self, name: str) -> str:
+        dialect = importlib.import_module(f"{_POSTGRES}.base").PGDialect(**self._options)
+        quoted: str = dialect.identifier_preparer.quote_identifier(name)
+        return quoted
+
+
+def _deferred_jsonb() -> type[TypeEngine[Any]]:
+    """The type of a column that a database on a server has as JSONB."""
+    from sqlalchemy.types import JSON
+
+    class DeferredJsonb(JSON):
+        __visit_name__ = "JSONB"
+
+        def _gen_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+            from sqlalchemy.dialects.postgresql import JSONB
+
+            return JSONB().dialect_impl(dialect)
+
+    return DeferredJsonb
+
+
+def _placeholders() -> dict[str, ModuleType]:
+    """Name -> what stands for the module, for those that are not imported."""
+    made: dict[str, ModuleType] = {name: _DeferredModule(name) for name in _MODULES}
+    names: dict[str, dict[str, type]] = {
+        module: {name: _DeferredClass(name, (), {"__module__": module}) for name in classes}
+        for module, classes in _CLASSES.items()
+    }
+    names[_POSTGRES] = {"JSONB": _deferred_jsonb()}
+    names[f"{_POSTGRES}.base"] = {"PGDialect": _DeferredDialect}
+    for name, classes in names.items():
+        made[name] = module = ModuleType(name)
+        module.__dict__.update(classes)
+    return {name: module for name, module in made.items() if name not in sys.modules}
+
+
+def _import_one_dialect() -> None:
+    """The constructor of the library's class for any database imports two dialects and uses one. A
+    database file gets a constructor that imports its own dialect twice."""
+    from dbos._sys_db import SystemDatabase
+    from dbos._sys_db_sqlite import SQLiteSystemDatabase
+
+    given = SystemDatabase.__init__
+    renamed = {_POSTGRES: _SQLITE, "postgresql": "sqlite"}
+    names = tuple(renamed.get(name, name) for name in given.__code__.co_names)
+    code = given.__code__.replace(co_names=names)
+    made = FunctionType(code, given.__globals__, given.__name__, given.__defaults__)
+    made.__kwdefaults__ = given.__kwdefaults__
+    setattr(SQLiteSystemDatabase, "__init__", made)  # noqa: B010 (a checker would complain)
 
 
 def load() -> None:
     """Import the library; does nothing if it is imported."""
     if "dbos" in sys.modules:
         return
-    placeholders: dict[str, ModuleType] = {name: _DeferredModule(name) for name in _MODULES}
-    for name, classes in _CLASSES.items():
-        placeholders[name] = module = ModuleType(name)
-        for each in classes:
-            setattr(module, each, _DeferredClass(each, (), {"__module__": name}))
-    for name in [name for name in placeholders if name in sys.modules]:
-        del placeholders[name]
+    placeholders: dict[str, ModuleType] = {}
     collects = gc.isenabled()
     gc.disable()  # an import creates many objects and no garbage
     try:
         importlib.import_module("sqlalchemy")
+        placeholders = _placeholders()
         sys.modules.update(placeholders)
         importlib.import_module("dbos")
+        _import_one_dialect()
     finally:
         if collects:
             gc.enable()
