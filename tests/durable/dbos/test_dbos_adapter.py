@@ -1,8 +1,9 @@
-"""What happens to workflows while their executor closes."""
+"""What the library does in the process of an executor, and what happens while that closes."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 from corral.durable.dbos import adapter, client
@@ -53,3 +54,24 @@ def test_a_workflow_that_calls_the_closing_library_stays_pending(tmp_path: Path)
 
     asyncio.run(main())
     assert calls == ["end"]
+
+
+def test_loops_of_the_library_that_corral_does_not_need_end_at_once(tmp_path: Path) -> None:
+    from dbos._workflow_commands import WORKFLOW_TIMEOUT_THREAD_NAME
+
+    database = find(str(tmp_path / "runs.db"))
+    prepare(database)
+
+    async def main() -> None:
+        adapter.launch(database.url, executor="one", workflows={}, queues=[QUEUE], poll=0.05)
+        try:
+            started = threading.enumerate()
+            assert not [each.name for each in started if "scheduler" in each.name]
+            for each in started:
+                if each.name == WORKFLOW_TIMEOUT_THREAD_NAME:
+                    each.join(60)
+                    assert not each.is_alive()
+        finally:
+            await asyncio.to_thread(adapter.close)
+
+    asyncio.run(main())

@@ -105,6 +105,18 @@ def _use_one_loop() -> None:
     setattr(BackgroundEventLoop, "start", BackgroundEventLoop.set_main_loop)  # noqa: B010
 
 
+def _leave_out_unused_loops() -> None:
+    """The library looks every second for schedules, and for workflows whose time is over; the
+    latter locks a database file for other writers. corral has neither."""
+    from dbos import _dbos
+
+    def end(*_given: object) -> None:
+        """In place of the loop of a thread."""
+
+    for loop in ("dynamic_scheduler_loop", "workflow_timeout_thread"):
+        setattr(_dbos, loop, end)
+
+
 def launch(
     url: str,
     *,
@@ -123,6 +135,7 @@ def launch(
     database.require()
     refuse_pickles()
     _use_one_loop()
+    _leave_out_unused_loops()
     _is_closing.clear()
     from dbos import DBOS, DBOSConfig
     from dbos._serialization import DBOSPortableJSON
