@@ -61,11 +61,8 @@ do, and the known facts.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ContextDecorator
-from functools import wraps
-from types import TracebackType
-from typing import Any, ClassVar, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 
@@ -577,16 +574,7 @@ def classes_by_code() -> dict[str, type[CorralError]]:
     return found
 
 
-# Short tracebacks: an error shows the line of the caller, not the lines inside corral. The message
-# and the hint say what happened; the frames inside corral, and the errors that led to it, only hide
-# that. Public functions remove them with ``short_traceback``. With the logger ``corral`` at level
-# ``DEBUG`` the complete traceback is logged first.
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
+def lacks_descriptors(error: BaseException) -> bool:
     """Whether a file could not be opened, or a module not be loaded, because the process has no
     free descriptor."""
     if isinstance(error, ImportError):  # of a compiled module: it has the text and no number
@@ -602,57 +590,3 @@ def no_descriptor_error(error: BaseException) -> ProcessFailed:
         phase="spawn",
         retryable=True,
     )
-
-
-class _ShortTraceback(ContextDecorator):
-    """A block whose ``CorralError`` shows no frame of the block, nor of what it called.
-
-    Python adds a frame to a traceback when an error leaves it, but not when a ``with`` statement
-    raises it again. So the frame of the block itself is not shown either.
-
-    Without a free descriptor Python itself raises, wherever a file is opened or a module is loaded.
-    That becomes a ``ProcessFailed``.
-    """
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, CorralError):
-            _shorten(error)
-        elif lacks_descriptors(error) and error is not None:
-            raise no_descriptor_error(error) from error
-
-
-short_traceback = _ShortTraceback()
-"""``with short_traceback:`` in a public function, or ``@short_traceback`` above it."""
-
-
-def short_traceback_async(
-    function: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
-    """``@short_traceback`` for async functions."""
-
-    @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with short_traceback:
-            return await function(*args, **kwargs)
-
-    return call
-
-
-def _shorten(error: CorralError) -> None:
-    import logging
-
-    log = logging.getLogger("corral")
-    if error.__traceback__ is not None and log.isEnabledFor(logging.DEBUG):
-        log.debug("%s was raised", type(error).__name__, exc_info=error)
-    if error.__cause__ is not None:
-        error.__context__ = error.__cause__
-    error.__cause__ = None  # this also hides the context, which stays for debuggers
-    error.__traceback__ = None

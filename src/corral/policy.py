@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from corral.errors import PolicyError, short_traceback
+from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
+from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.host_rules import HostRule

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from corral.display import Card, Displayed, count, spent
-from corral.errors import CorralError, from_event, short_traceback
+from corral.errors import CorralError, from_event
 from corral.events import (
     CALLS_NOT_ASSIGNED,
     Done,
@@ -24,6 +24,7 @@ from corral.events import (
     hand_over_of,
 )
 from corral.output_types import T_co
+from corral.tracebacks import short_traceback
 from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
 
 Value = TypeVar("Value")

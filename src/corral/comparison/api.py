@@ -23,10 +23,11 @@ from corral.durable.batch.results import BatchReport, BatchResult
 from corral.durable.batch.spec import BatchOptions
 from corral.durable.dbos import database
 from corral.durable.worker.executor import unpack_options
-from corral.errors import ConfigError, short_traceback, short_traceback_async
+from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.system.blocking import blocking
 from corral.system.threads import in_thread
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"

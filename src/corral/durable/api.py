@@ -27,14 +27,7 @@ from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
-from corral.errors import (
-    ConfigError,
-    CorralError,
-    ProcessFailed,
-    StorageFailed,
-    short_traceback,
-    short_traceback_async,
-)
+from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
@@ -52,6 +45,7 @@ from corral.protocol.schema.build import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:

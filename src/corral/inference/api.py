@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from corral.durations import seconds
-from corral.errors import (
-    ConfigError,
-    CorralError,
-    TotalTimeout,
-    short_traceback,
-    short_traceback_async,
-)
+from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.fallback import ModelChoice
 from corral.inference.request import (
@@ -44,6 +38,7 @@ from corral.model_types import (
     ToolDone,
 )
 from corral.system.blocking import iterate, sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
     from corral.system.rate_limits import LimitWaits

@@ -7,7 +7,7 @@ from typing import Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
-from corral.errors import ConfigError, NoObject, short_traceback, short_traceback_async
+from corral.errors import ConfigError, NoObject
 from corral.inference.api import (
     GenerationLoop,
     GenerationStream,
@@ -23,6 +23,7 @@ from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json, slug
 
 

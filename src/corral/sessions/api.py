@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Unpack, overload
 
 from corral.agents import registry
-from corral.errors import CorralError, short_traceback, short_traceback_async
+from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
 from corral.output_types import T
@@ -17,6 +17,7 @@ from corral.sessions.session import Session
 from corral.sessions.sync_session import sync_session_of
 from corral.system import config, programs
 from corral.system.blocking import sync_twin
+from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
     from corral.run_kwargs import RunKwargs

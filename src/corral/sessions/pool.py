@@ -51,7 +51,7 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import compile_for
-from corral.errors import ConfigError, short_traceback, short_traceback_async
+from corral.errors import ConfigError
 from corral.events import Event
 from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
@@ -69,6 +69,7 @@ from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system import platform
 from corral.system.environment import SecretRedactor
+from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink

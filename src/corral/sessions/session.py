@@ -23,13 +23,7 @@ from weakref import WeakMethod
 
 from corral.agents.spec import AcpTransport, InProcess
 from corral.display import count
-from corral.errors import (
-    ConfigError,
-    CorralError,
-    ToolFailed,
-    short_traceback,
-    short_traceback_async,
-)
+from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
 from corral.policy import Policy, Preset
@@ -45,6 +39,7 @@ from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system.environment import SecretRedactor
 from corral.system.threads import in_thread
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
 
 if TYPE_CHECKING:

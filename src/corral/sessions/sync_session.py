@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from corral.errors import short_traceback
 from corral.sessions.session import Session
 from corral.system.blocking import LoopThread, warn_of_blocking
+from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.events import Event

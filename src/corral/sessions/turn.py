@@ -30,8 +30,6 @@ from corral.errors import (
     RateLimited,
     RemoteError,
     ResumeLost,
-    short_traceback,
-    short_traceback_async,
 )
 from corral.events import Done, Event, Init, Vendor, to_json
 from corral.nesting import decode_json
@@ -49,6 +47,7 @@ from corral.sessions.store import POOLED, SessionRecord, title_of
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
 
 if TYPE_CHECKING:

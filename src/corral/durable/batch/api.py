@@ -45,12 +45,13 @@ from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.dbos import database
 from corral.durable.dbos.database import require
 from corral.durable.worker import executor
-from corral.errors import BudgetExceeded, ConfigError, short_traceback, short_traceback_async
+from corral.errors import BudgetExceeded, ConfigError
 from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
 from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
+from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json
 
 if TYPE_CHECKING:
