@@ -31,7 +31,7 @@ SAMPLE = 4
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 """Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
 EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
-DEFAULT_EVERY_DAY = ("gemini-acp", "gemini-cli", "corral")
+DEFAULT_EVERY_DAY = ("gemini-cli", "corral")
 """Of the other agents, ``default`` is attacked with AGENTS=all: it is ``edits`` without edits."""
 SELDOM = frozenset(
     {
