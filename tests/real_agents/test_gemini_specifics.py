@@ -48,10 +48,13 @@ def sleeping_command(agent: RealAgent, sleep_time: str, started: FifoSignal) -> 
 @pytest.mark.parametrize(
     "prompt",
     [
-        pytest.param("/init " + ODD, id="slash"),
-        pytest.param(f"look at @seed.txt and x@seed.txt, (@*.txt) {ODD}\n@.\n", id="at"),
-        pytest.param("  \n padded, ? and ! and # first\n\n", id="padded"),
-        pytest.param("/quit\n" + "word " * 60_000 + ODD + " @seed.txt", id="300-kB-after-a-slash"),
+        pytest.param(
+            "/init " + ODD + "\n/quit\n" + "word " * 60_000 + " @seed.txt", id="slash-and-300-kB"
+        ),
+        pytest.param(
+            f"  \n padded, ? and ! and # first\n@seed.txt and x@seed.txt, (@*.txt) {ODD}\n@.\n\n",
+            id="padded-and-at",
+        ),
     ],
 )
 @pytest.mark.usefixtures("seed")
