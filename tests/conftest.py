@@ -125,9 +125,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """More workers than cores: many tests wait for a process, a timer or a server."""
-    cores = len(os.sched_getaffinity(0))
-    return cores + (cores + 1) // 2
+    """Two for each core: many tests wait for a process, a timer or a server."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(tryfirst=True)
