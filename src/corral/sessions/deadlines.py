@@ -122,14 +122,12 @@ class Deadlines:
             return
         if not self._alive:
             left = self._started + waited + run.startup_timeout - now
-            error: CorralError = _startup_timeout(run)
         elif self._waiting:
             left = last_activity + run.idle_timeout - now
-            error = _idle_timeout(run)
         else:
-            left, error = run.idle_timeout, _idle_timeout(run)
+            left = run.idle_timeout
         if left <= 0:
-            self._report(error)
+            self._report(_idle_timeout(run) if self._alive else _startup_timeout(run))
         else:
             self._arm(min(left, total))
 
