@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext, compile_for
+from corral.agents.shared.compiled_policy import compile_for
+from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
 from corral.options import RunOptions
 
 NOT_COMPILED = CompiledPolicy(())
