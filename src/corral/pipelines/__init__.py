@@ -37,7 +37,8 @@ if TYPE_CHECKING:
         show_sync,
     )
     from corral.pipelines import events
-    from corral.pipelines.dot.parser import DotError, parse
+    from corral.pipelines.dot.errors import DotError
+    from corral.pipelines.dot.parser import parse
     from corral.pipelines.dot.writer import as_dot
     from corral.pipelines.execution.handlers import NodeContext, NodeResources, handler, register
     from corral.pipelines.execution.interviewers import (
@@ -62,7 +63,8 @@ _HOMES = {
     " answer_with_token answer_with_token_sync cancel cancel_sync fork fork_sync resume"
     " resume_sync run run_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
-    "corral.pipelines.dot.parser": "DotError parse",
+    "corral.pipelines.dot.errors": "DotError",
+    "corral.pipelines.dot.parser": "parse",
     "corral.pipelines.dot.writer": "as_dot",
     "corral.pipelines.graph": "Edge Graph Node",
     "corral.pipelines.execution.handlers": "NodeContext NodeResources handler register",

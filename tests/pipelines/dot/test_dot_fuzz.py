@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corral.pipelines import loader
 from corral.pipelines.dot import parser, writer
+from corral.pipelines.dot.errors import DotError
 from corral.pipelines.graph import Graph, from_json, to_json
 
 COMPLETE = r"""
@@ -31,7 +32,7 @@ PIECES = ['"', "\\", "{", "}", "[", "]", "->", "-", "=", ";", ",", "//", "/*", "
 def read(text: str) -> Graph | None:
     try:
         return parser.parse(text)
-    except parser.DotError as error:
+    except DotError as error:
         wrong = error
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     assert 1 <= wrong.line <= len(lines)
@@ -77,14 +78,14 @@ def test_a_mutated_pipeline_is_a_graph_or_a_dot_error() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_a_file_of_any_bytes_is_a_graph_or_a_dot_error(data: bytes) -> None:
-    with contextlib.suppress(parser.DotError):
+    with contextlib.suppress(DotError):
         parser.parse(parser.decode(b"digraph G {" + data + b"}", "x.dot"))
 
 
 def test_a_file_of_random_bytes_is_a_dot_error(tmp_path: Path) -> None:
     file = tmp_path / "noise.dot"
     file.write_bytes(random.Random(1).randbytes(100_000))
-    with pytest.raises(parser.DotError):
+    with pytest.raises(DotError):
         loader.read(file)
 
 

@@ -13,7 +13,7 @@ from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
-from corral.pipelines.dot import parser
+from corral.pipelines.dot.errors import DotError
 from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
 
@@ -56,7 +56,7 @@ def format_finding(file: str, finding: Finding) -> str:
 def _findings(file: str) -> list[Finding]:
     try:
         graph = loader.read(Path(file))
-    except parser.DotError as error:
+    except DotError as error:
         return [
             Finding(
                 rule="syntax",

@@ -13,10 +13,10 @@ import re
 from itertools import pairwise
 from math import isfinite
 
-from corral.errors import PipelineInvalid
+from corral.pipelines.dot.errors import DotError
 from corral.pipelines.graph import Edge, Graph, Node, Value
 
-__all__ = ["DotError", "decode", "parse"]
+__all__ = ["decode", "parse"]
 
 ID = r"[A-Za-z_][A-Za-z0-9_]*+"
 KEY = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_]++)*+"
@@ -49,7 +49,6 @@ _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "\n": ""}
 backslash stays as it is, because prompts often contain them."""
 _LARGEST = 2**63 - 1
 """The largest integer that JSON readers accept."""
-_LINE_SHOWN = 100
 MAX_DEPTH = 64
 """How deep subgraphs may be nested. Each level needs stack."""
 MAX_EDGES = 100_000
@@ -101,34 +100,6 @@ def decode(data: bytes, source: str) -> str:
             source=source,
             hint="Save the file as UTF-8.",
         ) from error
-
-
-class DotError(PipelineInvalid):
-    """A text that is not a pipeline: the place, what was expected there, and what to do."""
-
-    code = "dot"
-
-    def __init__(
-        self, message: str, *, text: str, position: int, source: str, hint: str | None = None
-    ) -> None:
-        self.line = text.count("\n", 0, position) + 1
-        begin = text.rfind("\n", 0, position) + 1
-        self.column = position - begin + 1
-        self.source = source
-        self.problem = message
-        located = f"{source}:{self.line}:{self.column}: {message}"
-        super().__init__(f"{located}\n{_excerpt(text, begin, position)}", hint=hint)
-
-
-def _excerpt(text: str, begin: int, position: int) -> str:
-    """The line with a caret below the place. A long line is cut to the part near the place."""
-    end = text.find("\n", position)
-    end = len(text) if end < 0 else end
-    first = max(begin, position - _LINE_SHOWN // 2)
-    last = min(end, first + _LINE_SHOWN)
-    before = "".join("\t" if c == "\t" else " " for c in text[first:position])
-    head, tail = "…" * (first > begin), "…" * (last < end)
-    return f"    {head}{text[first:last]}{tail}\n    {' ' * len(head)}{before}^"
 
 
 def unescaped(text: str) -> str:
