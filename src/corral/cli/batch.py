@@ -17,6 +17,7 @@ from corral.cli.options import (
     QUEUE,
     PolicyFlags,
     agent_option,
+    count_option,
     policy_options,
     read_prompt,
 )
@@ -91,24 +92,9 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @option(
     "Execution", "--name", metavar="NAME", help="The name of the batch.  [default: from the files]"
 )
-@option(
-    "Execution",
-    "-n",
-    "--concurrency",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Number of concurrent tasks.",
-)
-@option(
-    "Execution",
-    "--attempts",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Attempts at a task that fails temporarily: network, rate limits.",
+@count_option("-n", "--concurrency", default=4, help="Number of concurrent tasks.")
+@count_option(
+    "--attempts", default=3, help="Attempts at a task that fails temporarily: network, rate limits."
 )
 @option("Limits", "--task-max-cost", type=float, metavar="USD", help="Within that: the most that"
         " one task may cost.")  # fmt: skip

@@ -18,6 +18,7 @@ from corral.cli.options import (
     NEWEST,
     PolicyFlags,
     completing,
+    count_option,
     policy_options,
     read_prompt_and_stdin,
 )
@@ -124,23 +125,10 @@ class Shown(NamedTuple):
         " that are not committed.")  # fmt: skip
 @option("Execution", "--name", metavar="NAME", help="The name of the comparison; the same command"
         " continues it.  [default: a new one]")  # fmt: skip
-@option(
-    "Execution",
-    "-n",
-    "--concurrency",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Number of concurrent attempts.",
-)
-@option(
-    "Execution",
+@count_option("-n", "--concurrency", default=4, help="Number of concurrent attempts.")
+@count_option(
     "--attempts",
-    type=click.IntRange(1),
     default=3,
-    show_default=True,
-    metavar="N",
     help="Starts of an attempt that fails temporarily: network, rate limits.",
 )
 @DB

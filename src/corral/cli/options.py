@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import click
 
-from corral.cli.sections import option
+from corral.cli.sections import Decorator, option
 from corral.errors import ConfigError, PromptError
 
 if TYPE_CHECKING:
@@ -73,6 +73,19 @@ IMPORT = option(
 QUEUE = option(
     "Execution", "--queue", metavar="NAME", help="Let the workers of this queue do the work."
 )
+
+
+def count_option(*names: str, default: int, help: str) -> Decorator:
+    """An option of the section *Execution* that is an integer of at least 1."""
+    return option(
+        "Execution",
+        *names,
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=help,
+    )
 
 
 def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
