@@ -80,6 +80,13 @@ def test_a_chain_of_nodes_runs(bench: BenchEnvironment, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["corral", "asyncio"])
+def test_agents_at_the_same_moment_run(bench: BenchEnvironment, way: str) -> None:
+    found = figures(bench, "many_agents.py", way, "3", bench.stream(10), bench.project)
+    assert found["cpu"] > 0
+    assert found["threads"] < 8
+
+
+@pytest.mark.parametrize("way", ["corral", "asyncio"])
 def test_concurrent_agents_run(bench: BenchEnvironment, way: str) -> None:
     found = figures(bench, "concurrent_agents.py", way, "2", bench.stream(10), bench.project)
     assert found["threads"] >= 1

@@ -1,7 +1,8 @@
-"""Agents that all run at the same moment: ``many_agents.py COUNT FILE CWD``.
+"""Agents that all run at the same moment: ``many_agents.py WAY COUNT FILE CWD``.
 
 Every agent writes its first line and then waits at a named pipe until all have started.
-The figures are those of this process at that moment: its threads, and its memory for each agent.
+The figures are those of this process at that moment: its threads, and its memory for each agent;
+and its CPU time for each agent, from the first start to the last end.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import os
 import resource
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import msgspec
 
 import corral
 from corral import events
+from corral.agents.gemini.stream import Frames
 
 AGENT = Path(__file__).with_name("gemini_agent.sh")
 
@@ -32,23 +37,65 @@ def spent() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def agents(count: int, file: str, cwd: str, gate: str) -> dict[str, float]:
-    started, all_started, failed = 0, asyncio.Event(), 0
+async def with_corral(cwd: str, env: dict[str, str], on_start: Callable[[], None]) -> None:
+    last: events.Event | None = None
+    async with corral.session(
+        "gemini-cli", program=AGENT, cwd=cwd, env=env, keep=False, track_files=False
+    ) as session:
+        async for event in session.prompt("go"):
+            last = event
+            if isinstance(event, events.Init):
+                on_start()
+    if not isinstance(last, events.Done) or last.status != "success":
+        raise RuntimeError(f"the agent failed: {last}")
+
+
+async def with_asyncio(cwd: str, env: dict[str, str], on_start: Callable[[], None]) -> None:
+    decode = msgspec.json.Decoder(Frames).decode
+    process = await asyncio.create_subprocess_exec(
+        AGENT,
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    if process.stdout is None:
+        raise RuntimeError("no stdout")
+    count = 0
+    async for line in process.stdout:
+        decode(line)
+        count += 1
+        if count == 1:
+            on_start()
+    if await process.wait() != 0:
+        raise RuntimeError("the agent failed")
+
+
+Way = Callable[[str, dict[str, str], Callable[[], None]], Awaitable[None]]
+WAYS: dict[str, Way] = {"corral": with_corral, "asyncio": with_asyncio}
+
+
+def watch_without_threads() -> None:
+    """Before Python 3.12 asyncio starts a thread for each process that it waits for."""
+    if sys.version_info < (3, 12):
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)
+
+
+async def agents(way: Way, count: int, file: str, cwd: str, gate: str) -> dict[str, float]:
+    started, all_started = 0, asyncio.Event()
+    env = {"FAKE_OUTPUT": file, "FAKE_GATE": gate}
+
+    def on_start() -> None:
+        nonlocal started
+        started += 1
+        if started == count:
+            all_started.set()
 
     async def one() -> None:
-        nonlocal started, failed
-        last: events.Event | None = None
-        env = {"FAKE_OUTPUT": file, "FAKE_GATE": gate}
-        async with corral.session(
-            "gemini-cli", program=AGENT, cwd=cwd, env=env, keep=False, track_files=False
-        ) as session:
-            async for event in session.prompt("go"):
-                last = event
-                if isinstance(event, events.Init):
-                    started += 1
-                    if started == count:
-                        all_started.set()
-        failed += not isinstance(last, events.Done) or last.status != "success"
+        await way(cwd, env, on_start)
 
     before, cpu = status("VmRSS"), spent()
     async with asyncio.TaskGroup() as group:
@@ -63,18 +110,17 @@ async def agents(count: int, file: str, cwd: str, gate: str) -> dict[str, float]
         writer = os.open(gate, os.O_RDWR)
         os.write(writer, b"\n" * count)
     os.close(writer)
-    if failed:
-        raise RuntimeError(f"{failed} agents failed")
     return {**figures, "cpu": (spent() - cpu) / count}
 
 
 async def main() -> None:
-    count, file, cwd = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    way, count, file, cwd = WAYS[sys.argv[1]], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    watch_without_threads()
     with tempfile.TemporaryDirectory() as folder:
         gate = str(Path(folder) / "gate")
         os.mkfifo(gate)
-        await agents(1, file, cwd, gate)  # not part of a run: it is loaded once
-        print(json.dumps(await agents(count, file, cwd, gate)))
+        await agents(way, 1, file, cwd, gate)  # not part of a run: it is loaded once
+        print(json.dumps(await agents(way, count, file, cwd, gate)))
 
 
 asyncio.run(main())

@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
@@ -20,6 +21,7 @@ from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, Pending, State
+from corral.values import WeakBound
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -48,16 +50,11 @@ class SessionLink:
     def publish(
         self,
         run: LiveRun,
-        cancel: WeakMethod[Callable[[], None]],
+        cancel: WeakBound[Callable[[], None]],
         steer: WeakMethod[Callable[[str], None]] | None,
         budget: Budget | None = None,
     ) -> Entry:
         """Show the current turn to others. Its functions are held weakly."""
-
-        def cancel_turn() -> None:
-            function = cancel()
-            if function is not None:
-                function()
 
         def steer_turn(text: str) -> None:
             function = steer() if steer is not None else None
@@ -66,7 +63,7 @@ class SessionLink:
 
         controls = Controls(
             loop=asyncio.get_running_loop(),
-            cancel=cancel_turn,
+            cancel=partial(_cancel, cancel),
             steer=None if steer is None else steer_turn,
             add_budget=_raiser(budget),
         )
@@ -158,7 +155,7 @@ def publish_turn(
     prepared: PreparedRun,
     record: SessionRecord,
     title: str,
-    cancel: WeakMethod[Callable[[], None]],
+    cancel: WeakBound[Callable[[], None]],
     steer: WeakMethod[Callable[[str], None]] | None,
     recorded: bool,
 ) -> SessionLink:
@@ -185,6 +182,12 @@ def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: D
 
 def _nothing() -> None:
     pass
+
+
+def _cancel(weak: WeakBound[Callable[[], None]]) -> None:
+    cancel = weak()
+    if cancel is not None:
+        cancel()
 
 
 def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:

@@ -7,12 +7,12 @@ the clock. Time in which the caller does not read events does not count as idle.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
 from corral.options import RunOptions
+from corral.values import WeakBound
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -41,7 +41,7 @@ class Deadlines:
         self._budget = budget
         self._waits = waits
         self._waited_before = 0.0 if waits is None else waits.waited
-        self._on_expired = weakref.WeakMethod(on_expired)
+        self._on_expired = WeakBound(on_expired)
         self._loop = asyncio.get_running_loop()
         self._started = self._last_activity = self._loop.time()
         self._alive = False
@@ -67,7 +67,7 @@ class Deadlines:
         self._waiting = False
         if not self._alive:
             self._alive = True
-            self._arm(0.0)
+            self._arm_by(self._last_activity + self._run.idle_timeout)
 
     def on_restart(self) -> None:
         """The turn goes on in another process of the agent."""
@@ -87,16 +87,15 @@ class Deadlines:
             self._handle.cancel()
             self._handle = None
 
+    def _arm_by(self, deadline: float) -> None:
+        """Check at this time at the latest. A timer that fires earlier stays: one that is cancelled
+        would take memory until its time."""
+        if self._handle is None or self._handle.when() > deadline:
+            self._arm(deadline - self._loop.time())
+
     def _arm(self, seconds: float) -> None:
         self.stop()
-        weak = weakref.ref(self)
-
-        def fire() -> None:
-            deadlines = weak()
-            if deadlines is not None:
-                deadlines._check()
-
-        self._handle = self._loop.call_later(seconds, fire)
+        self._handle = self._loop.call_later(seconds, _call, WeakBound(self._check))
 
     def _check(self) -> None:
         now = self._loop.time()
@@ -136,6 +135,12 @@ class Deadlines:
         on_expired = self._on_expired()
         if on_expired is not None:
             on_expired(error)
+
+
+def _call(weak: WeakBound[Callable[[], None]]) -> None:
+    method = weak()
+    if method is not None:
+        method()
 
 
 def _total_timeout(run: RunOptions) -> CorralError:

@@ -130,6 +130,39 @@ class _Spent(NamedTuple):
 class EventNormalizer:
     """The normalizer of one turn. ``existed`` tells whether a path existed before the turn."""
 
+    __slots__ = (
+        "_agent",
+        "_asked",
+        "_before_init",
+        "_calls",
+        "_closed",
+        "_cost",
+        "_default_init",
+        "_denial_rules",
+        "_earlier",
+        "_existed_before",
+        "_label",
+        "_metered",
+        "_misses_calls",
+        "_node",
+        "_open",
+        "_questions",
+        "_renamed",
+        "_run_id",
+        "_self_reported",
+        "_seq",
+        "_session_id",
+        "_started",
+        "_usage",
+        "_warned_implausible",
+        "_written_for_agent",
+        "answered",
+        "denied",
+        "finish",
+        "worked",
+        "written",
+    )
+
     def __init__(
         self,
         init: Init,
@@ -152,9 +185,9 @@ class EventNormalizer:
         may be closed by now."""
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._calls = 0
-        self._self_reported: set[str] = set()
+        self._self_reported: dict[str, None] = {}
         """Calls whose tool reported its file changes itself."""
-        self._written_for_agent: set[str] = set()
+        self._written_for_agent: dict[str, None] = {}
         """Paths that we wrote for the agent: the result of its call reports no further change."""
         self._usage = Usage()
         self._cost = Cost()
@@ -353,9 +386,9 @@ class EventNormalizer:
         """The tool reported it itself, which is more exact than a guess from the tool's kind."""
         self.written[change.path] = change.kind
         if change.call_id is not None:
-            self._self_reported.add(change.call_id)
+            self._self_reported[change.call_id] = None
         else:
-            self._written_for_agent.add(change.path)
+            self._written_for_agent[change.path] = None
         self._emit(change, ts, out)
 
     def _handle_turn_end(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
@@ -521,7 +554,7 @@ class EventNormalizer:
     ) -> None:
         absolute = os.path.normpath(os.path.join(self._default_init.cwd or os.sep, path))
         if absolute in self._written_for_agent:
-            self._written_for_agent.discard(absolute)
+            del self._written_for_agent[absolute]
             return
         if kind == "edit":
             before = self.written.get(absolute)

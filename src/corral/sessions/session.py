@@ -37,7 +37,7 @@ from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks, turn_type
-from corral.system.environment import SecretRedactor
+from corral.system.environment import Environment, SecretRedactor
 from corral.system.threads import in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
@@ -103,6 +103,7 @@ class Session:
         self._turn: Turn | None = None
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
+        self._last_redactor: tuple[Environment, SecretRedactor] | None = None
         self._next: Session | None = None
         """The session of another agent that continues this one, after a limit."""
         self.source: SessionRecord | None = None
@@ -406,23 +407,18 @@ class Session:
         check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:
             prepared.budget.check()
-        weak = WeakMethod(self._backend_for)
-
-        def restart(prepared: PreparedRun, text: str) -> Backend | None:
-            make = weak()
-            return None if make is None else make(prepared, text)
-
         self._turn = turn_type(prepared)(
             prepared,
             record,
             text,
             self._backend_for(prepared, text),
-            redactor=SecretRedactor(prepared.environment.redacted),
+            redactor=self._redactor(prepared),
             before=self._turn,
             checks=TurnChecks(self._tools_error, self._answers, typed),
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
-        self._turn.restart = restart
+        if prepared.limit_waits is not None:
+            self._turn.restart = partial(_restart, WeakMethod(self._backend_for))
         if fallback_agents(prepared.run.on_limit):
             from corral.sessions.fallback import Given, hand_over
 
@@ -442,12 +438,18 @@ class Session:
 
             backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
         else:
-            redactor = SecretRedactor(prepared.environment.redacted)
             backend = StreamBackend(
-                prepared, record, text, redactor, self._ask, granted=self._granted
+                prepared, record, text, self._redactor(prepared), self._ask, granted=self._granted
             )
         self._backend = backend
         return backend
+
+    def _redactor(self, prepared: PreparedRun) -> SecretRedactor:
+        """One for all turns with the same environment."""
+        environment = prepared.environment
+        if self._last_redactor is None or self._last_redactor[0] is not environment:
+            self._last_redactor = environment, SecretRedactor(environment.redacted)
+        return self._last_redactor[1]
 
     def _with_handover(self, text: str, prepared: PreparedRun, record: SessionRecord) -> str:
         """The prompt, after the conversation that the session continues if the agent has stored
@@ -598,6 +600,13 @@ def tool_names(tools: GivenTools | None) -> tuple[str, ...]:
     from corral.sessions.tools.tools import Tools
 
     return tuple((tools if isinstance(tools, Tools) else Tools(tools)).by_name)
+
+
+def _restart(
+    weak: WeakMethod[Callable[[PreparedRun, str], Backend]], prepared: PreparedRun, text: str
+) -> Backend | None:
+    make = weak()
+    return None if make is None else make(prepared, text)
 
 
 def _absolute(prepared: PreparedRun, folder: str | Path) -> str:

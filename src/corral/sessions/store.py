@@ -28,11 +28,10 @@ from corral.events import Event, from_json
 from corral.id_lookup import LAST, find_id
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
-from corral.values import BudgetState, Usage, decode_as
+from corral.values import BudgetState, Usage, WeakBound, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from weakref import WeakMethod
 
     from corral.agents.spec import AcpTransport, Launch
     from corral.live.session_link import SessionLink
@@ -99,7 +98,7 @@ class SessionRecord:
         """A prompt of a pool: its conversation is not kept."""
         self.link: SessionLink | None = None
         """The connection with people elsewhere, once it is needed."""
-        self.publish: WeakMethod[Callable[[], SessionLink]] | None = None
+        self.publish: WeakBound[Callable[[], SessionLink]] | None = None
         """Makes the current turn visible to other processes."""
         self.handover: Conversation | None = None
         """What this new session continues: the conversation of another agent."""

@@ -48,7 +48,7 @@ from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import FileChanged, Json, Usage, printable_path, subtract_by_model
+from corral.values import FileChanged, Json, Usage, WeakBound, printable_path, subtract_by_model
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
@@ -314,23 +314,16 @@ class Turn(Generic[T_co]):
         if self._is_kept and not self._record.is_temporary:
             with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
-        cancel = weakref.WeakMethod(self.cancel)
+        cancel = WeakBound(self.cancel)
         return publish_turn(
             self._prepared, self._record, self._title(), cancel, self._steer, self._recording
         )
 
     def _publish_later(self) -> None:
-        weak = self._record.publish = weakref.WeakMethod(self.publish)
-
-        def publish() -> None:
-            function = weak()
-            if function is not None:
-                with contextlib.suppress(OSError, ImportError):
-                    function()  # without a free descriptor it stays invisible
-
+        self._record.publish = weak = WeakBound(self.publish)
         is_visible = self._record.link is not None and self._record.link.entry is not None
         delay = 0.0 if is_visible else PUBLISH_AFTER
-        self._publishing = asyncio.get_running_loop().call_later(delay, publish)
+        self._publishing = asyncio.get_running_loop().call_later(delay, _publish, weak)
 
     def _stop_publishing(self) -> None:
         if self._publishing is not None:
@@ -788,6 +781,13 @@ def _is_only_empty(error: CorralError | None, normalizer: EventNormalizer) -> bo
 
 def _is_cut_short(error: CorralError | None) -> bool:
     return error is not None and error.status in ("interrupted", "timeout")
+
+
+def _publish(weak: WeakBound[Callable[[], SessionLink]]) -> None:
+    publish = weak()
+    if publish is not None:
+        with contextlib.suppress(OSError, ImportError):
+            publish()  # without a free descriptor it stays invisible
 
 
 def _unknown(_path: str) -> bool | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -138,7 +139,9 @@ def gather(
     names = _agent_names(agent, {**ours, **run.env})
     agent_values = _chosen(ours, names)
     passed = {name: ours[name] for name in run.pass_env if name in ours}
-    values = {**_chosen(ours, BASE), **agent_values, **passed, **run.env}
+    # Interned: ``os.environ`` returns a new string each time, and every run has these.
+    base = {name: sys.intern(value) for name, value in _chosen(ours, BASE).items()}
+    values = {**base, **agent_values, **passed, **run.env}
     secrets = {name: agent_values[name] for name in agent.secret_env if name in agent_values}
     secrets |= named_secrets({**passed, **run.env})
     for server in run.mcp_servers:

@@ -374,21 +374,7 @@ def on_exit(
 ) -> Callable[[], None]:
     """Call ``callback`` once when the child has exited. Returns a function that stops that."""
     if sys.platform == "linux":
-        pidfd = os.pidfd_open(child.pid)
-        open_fds = [pidfd]
-
-        def stop() -> None:
-            while open_fds:
-                if not loop.is_closed():
-                    loop.remove_reader(open_fds[0])
-                os.close(open_fds.pop())
-
-        def on_readable() -> None:
-            stop()
-            callback()
-
-        loop.add_reader(pidfd, on_readable)
-        return stop
+        return _ExitWatch(loop, os.pidfd_open(child.pid), callback).stop
 
     timers: list[asyncio.TimerHandle] = []
 
@@ -405,6 +391,29 @@ def on_exit(
 
     check()
     return stop_timer
+
+
+class _ExitWatch:
+    """Calls back when the process of a pidfd has exited, and closes the pidfd."""
+
+    __slots__ = ("_callback", "_loop", "_pidfd")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pidfd: int, callback: Callable[[], None]
+    ) -> None:
+        self._loop, self._pidfd, self._callback = loop, pidfd, callback
+        loop.add_reader(pidfd, self._on_readable)
+
+    def _on_readable(self) -> None:
+        self.stop()
+        self._callback()
+
+    def stop(self) -> None:
+        pidfd, self._pidfd = self._pidfd, -1
+        if pidfd >= 0:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(pidfd)
+            os.close(pidfd)
 
 
 def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -32,11 +33,17 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
         report = tuple(map(_with_hosts, report))
     return msgspec.structs.replace(
         compiled,
-        report=report,
+        report=_shared_report(report),
         limited=not policy.is_unlimited and policy.mode != "native",
         plan=policy.mode == "plan",
         writable=policy.writable,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _shared_report(report: tuple[PolicyRow, ...]) -> tuple[PolicyRow, ...]:
+    """The same report, as one object for all runs that have it."""
+    return report
 
 
 def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Policy:

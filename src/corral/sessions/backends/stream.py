@@ -185,6 +185,8 @@ class StreamBackend:
                 sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
             )
         )
+        # What the agent has got is not held while it works: its files alone may be many kB.
+        self._launch, self._stdin = replace(launch, files={}, env={}, stdin=b""), b""
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
         """The first bytes for an agent whose stream goes both ways."""

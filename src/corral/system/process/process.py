@@ -551,6 +551,7 @@ def _spawn(
         )
     except (OSError, ValueError) as error:
         raise spawn_error(error, argv[0], cwd, program) from error
+    popen.args = argv[0]  # not held while it runs
     if platform.LINUX:
         # Otherwise subprocess would warn about a child that is not reaped yet, and reap it itself.
         popen.returncode = 0

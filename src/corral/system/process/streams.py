@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 import os
 import re
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from corral import errors
 from corral.system import platform
+from corral.values import WeakBound
 
 CHUNK = 262_144
 PIPE_SIZE = 1_048_576
@@ -375,7 +375,7 @@ class StderrLines:
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         """``on_line`` is a bound method."""
-        self._on_line = weakref.WeakMethod(on_line)
+        self._on_line = WeakBound(on_line)
         self._partial_line = b""
 
     def end(self) -> None:
