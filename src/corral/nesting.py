@@ -59,12 +59,13 @@ def decode_toml(text: str) -> JsonObject:
 
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
+    if isinstance(value, dict):
+        values: Iterable[object] = value.values()
+        if _SCALARS.issuperset(map(type, values)):
+            return False  # the arguments of most tool calls
     level = _containers_in((value,))
     if not level:
         return False
-    top = level[0]
-    if isinstance(top, dict) and _SCALARS.issuperset(map(type, top.values())):
-        return False  # the arguments of most tool calls
     for _ in range(MAX_DEPTH):
         below: list[_Container] = []
         for each in level:

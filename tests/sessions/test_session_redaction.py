@@ -56,6 +56,19 @@ def test_a_message_ends_before_the_tool_call_that_follows_it() -> None:
     assert redacted("let me see sk", use, "done") == ["let me see ", "sk", use, "done"]
 
 
+def test_a_key_before_a_tool_call_of_the_same_batch_is_redacted() -> None:
+    use, result = ToolUse("1", "shell"), ToolResult("1", "success")
+    redactor = EventRedactor(ERASER)
+    first = redactor.take(["it is ", KEY[:9], KEY[9:], use, "and ", "", KEY, result, "no ", "sk"])
+    assert (text_of(first), use in first, result in first) == (
+        f"it is {MARK}and {MARK}no ",
+        True,
+        True,
+    )
+    second = redactor.take(["-test", use, "plain", result])
+    assert second == ["sk-test", use, "plain", result]
+
+
 def test_thinking_is_redacted_over_deltas_and_keeps_its_message_id() -> None:
     items = redacted(
         Thinking("a" + KEY[:5], message_id="m"), Thinking(KEY[5:] + "b", message_id="m")

@@ -27,8 +27,8 @@ States of a tool call:
 
 - *open*: from ``tool_use`` to ``tool_result``. An id that is empty or was used before is replaced
   by a new one; results and output for the agent's id go to its oldest open call.
-- *closed*: a later result or output of this id becomes a ``vendor`` event. The last
-  ``MAX_CLOSED_IDS`` ids are remembered.
+- *closed*: a later result or output of this id becomes a ``vendor`` event. At least the last
+  ``MAX_CLOSED_IDS`` ids are remembered, at most twice as many.
 
 Guarantees:
 
@@ -49,6 +49,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -96,10 +97,10 @@ MAX_BEFORE_INIT = 1000
 _WRITING = frozenset({"edit", "delete", "move"})
 """Kinds of tools that change files."""
 MAX_CLOSED_IDS = 4096
-"""Ids of closed calls that are remembered, to recognize late results."""
+"""Ids of closed calls that are remembered at least, to recognize late results."""
 
 
-class _Open(msgspec.Struct):
+class _Open(msgspec.Struct, gc=False):
     use: ToolUse
     agent_id: str
     """The agent's own id, which it may have used before."""
@@ -183,7 +184,7 @@ class EventNormalizer:
         self._renamed: dict[str, deque[str]] = {}
         """The agent's id → ours, where it used one for several calls; the oldest first. Some
         may be closed by now."""
-        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._closed: dict[str, None] = {}
         self._calls = 0
         self._self_reported: dict[str, None] = {}
         """Calls whose tool reported its file changes itself."""
@@ -474,8 +475,10 @@ class EventNormalizer:
                 call_id = f"{agent_id or 'call'}#{self._calls}"
             use = replace(use, call_id=call_id)
             self._renamed.setdefault(agent_id, deque()).append(call_id)
+        if is_too_deep(use.input):
+            use = replace(use, input=f"(left out: {TOO_DEEP})")
         self._open[call_id] = _Open(use, agent_id, ts)
-        self._emit(use, ts, out)
+        self._number(use, ts, out)
         return call_id
 
     def _open_call_id(self, agent_id: str) -> str | None:
@@ -502,17 +505,20 @@ class EventNormalizer:
         self._emit(replace(output, call_id=call_id), ts, out)
 
     def _close_call(self, result: ToolResult, ts: float, out: list[Event]) -> None:
-        given = result.call_id
-        call_id = given if given in self._open else self._open_call_id(given)
-        if call_id is None and given in self._closed:
-            self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
-            return
-        if call_id is None:
-            call_id = self._open_call(ToolUse(given, name=result.name or "unknown"), ts, out)
-        opened = self._open.pop(call_id)
+        given = call_id = result.call_id
+        opened = self._open.pop(given, None)
+        if opened is None:
+            found = self._open_call_id(given)
+            if found is None and given in self._closed:
+                self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
+                return
+            if found is None:
+                found = self._open_call(ToolUse(given, name=result.name or "unknown"), ts, out)
+            call_id, opened = found, self._open.pop(found)
         self._closed[call_id] = None
-        if len(self._closed) > MAX_CLOSED_IDS:
-            self._closed.popitem(last=False)
+        if len(self._closed) > 2 * MAX_CLOSED_IDS:
+            for oldest in [*islice(self._closed, MAX_CLOSED_IDS)]:
+                del self._closed[oldest]
         took = result.duration_ms
         if took is None or took < 0:
             # As in _number: nothing else refers to it.
@@ -604,7 +610,6 @@ def _has_unknown_cost(call: ModelCall) -> bool:
 
 
 _JSON_FIELDS: dict[type[Event], str] = {
-    ToolUse: "input",
     PermissionRequest: "input",
     Vendor: "data",
     Unknown: "frame",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from corral.events import Event, Text, Thinking, ToolOutput, ToolResult
+from corral.events import Event, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor
@@ -45,14 +45,18 @@ class EventRedactor:
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
         out: list[RawEvent] = []
         pieces: list[str] = []  # redacted together: deltas come by the hundred thousand
+        add_piece = pieces.append
         for item in items:
             if isinstance(item, str):
-                pieces.append(item)
+                add_piece(item)
                 continue
             if pieces:
-                self._texts(pieces, out)
-                pieces = []
-            if isinstance(item, TurnEnd):
+                ends = isinstance(item, (ToolUse, ToolResult)) and item.parent is None
+                self._texts(pieces, out, end_here=ends)
+                pieces.clear()
+            if isinstance(item, (ToolUse, ToolResult)):
+                self._tool_call(item, out)
+            elif isinstance(item, TurnEnd):
                 out.append(item)
             else:
                 self._event(item, out)
@@ -60,8 +64,20 @@ class EventRedactor:
             self._texts(pieces, out)
         return out
 
-    def _texts(self, pieces: list[str], out: list[RawEvent]) -> None:
-        out += self._message(None, None, out, is_text=True).pieces.add_all(pieces)
+    def _texts(self, pieces: list[str], out: list[RawEvent], *, end_here: bool = False) -> None:
+        """``end_here``: their message ends with them, so nothing must be held back."""
+        if end_here and None not in self._messages and self._are_clean(pieces):
+            out += pieces
+        else:
+            out += self._message(None, None, out, is_text=True).pieces.add_all(pieces)
+
+    def _are_clean(self, pieces: list[str]) -> bool:
+        """Whether no secret is in these pieces, and none of them is empty."""
+        text = "".join(pieces)
+        for value in self._redactor.values:
+            if value in text:
+                return False
+        return "" not in pieces
 
     def end(self) -> list[RawEvent]:
         pending = [message.rest() for message in self._messages.values()]
@@ -74,7 +90,7 @@ class EventRedactor:
         return out
 
     def _event(self, event: Event, out: list[RawEvent]) -> None:
-        if isinstance(event, Text | Thinking):
+        if isinstance(event, (Text, Thinking)):
             is_text = isinstance(event, Text)
             message = self._message(event.parent, event.message_id, out, is_text=is_text)
             shown = message.pieces.add(event.delta)
@@ -85,8 +101,15 @@ class EventRedactor:
             self._release(self._messages.pop(event.parent), out)
         if isinstance(event, ToolOutput):
             self._output(event, out)
-            return
-        if isinstance(event, ToolResult) and event.call_id in self._outputs:
+        else:
+            out.append(event)
+
+    def _tool_call(self, event: ToolUse | ToolResult, out: list[RawEvent]) -> None:
+        """The begin or the end of a call, which ends the message before it."""
+        message = self._messages.pop(event.parent, None)
+        if message is not None:
+            self._release(message, out)
+        if self._outputs and isinstance(event, ToolResult) and event.call_id in self._outputs:
             pieces, parent = self._outputs.pop(event.call_id)
             if rest := pieces.finish():
                 out.append(ToolOutput(event.call_id, rest, parent=parent))
@@ -117,5 +140,5 @@ class EventRedactor:
         return message
 
     def _release(self, message: _Message, out: list[RawEvent]) -> None:
-        if (rest := message.rest()) is not None:
+        if message.pieces.pending and (rest := message.rest()) is not None:
             out.append(rest)

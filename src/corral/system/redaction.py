@@ -17,39 +17,39 @@ from corral.system.environment import SecretRedactor
 class StreamRedactor:
     """Redacts one text. ``add`` returns what can be shown now, ``finish`` the rest."""
 
+    __slots__ = ("_find_first_char", "_redactor", "_values", "pending")
+
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
         self._values = redactor.values
         self._find_first_char = _find_first_char(redactor.values)
-        self._pending = ""
-
-    @property
-    def pending(self) -> str:
-        return self._pending
+        self.pending = ""
+        """What is held back."""
 
     def add(self, piece: str) -> str:
-        if self._find_first_char is None or not (self._pending or self._find_first_char(piece)):
+        if self._find_first_char is None or not (self.pending or self._find_first_char(piece)):
             return piece
-        text = self._pending + piece
+        text = self.pending + piece
         cut = self._undecided_from(text)
-        self._pending = text[cut:]
+        self.pending = text[cut:]
         return self._clean(text[:cut])
 
     def add_all(self, pieces: list[str]) -> list[str]:
         """Like ``add`` for each piece, in one step if no secret is in them; without empty texts.
         Searching all pieces at once is far cheaper than one by one."""
-        text = self._pending + "".join(pieces)
-        if any(value in text for value in self._values):
-            return [part for part in map(self.add, pieces) if part]
-        shown = [self._pending, *pieces] if self._pending else pieces
+        shown = [self.pending, *pieces] if self.pending else pieces
+        text = "".join(shown)
+        for value in self._values:
+            if value in text:
+                return [part for part in map(self.add, pieces) if part]
         cut = self._undecided_from(text)
-        self._pending = text[cut:]
+        self.pending = text[cut:]
         if cut == len(text) and "" not in shown:
             return shown
         return _without_end(shown, len(text) - cut)
 
     def finish(self) -> str:
-        pending, self._pending = self._pending, ""
+        pending, self.pending = self.pending, ""
         return self._clean(pending)
 
     def _clean(self, text: str) -> str:
@@ -57,7 +57,10 @@ class StreamRedactor:
 
     def _undecided_from(self, text: str) -> int:
         """Where the part starts that may become a secret with the next piece."""
-        cut = min((_partial_match_at(text, value) for value in self._values), default=len(text))
+        cut = len(text)
+        for value in self._values:
+            at = _partial_match_at(text, value)
+            cut = min(cut, at)
         moved = True
         while moved and cut < len(text):  # a complete secret must not be split
             moved = False
