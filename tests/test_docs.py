@@ -49,6 +49,7 @@ from corral.testing import Call, ModelServer, Request, Script, Turn
 pytestmark = pytest.mark.whole_program
 
 ROOT = Path(__file__).parents[1]
+ANSWERING_GEMINI = ROOT / "tests" / "programs" / "answering_gemini.py"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}
 OVERVIEWS = ("README", "command-line")
@@ -99,9 +100,18 @@ def needs_gemini(text: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.gemini_cli] if uses else []
 
 
+FIRST_PAGES = ("README", "getting-started")
+USES_TOOLS = r"NOTES\.md|What has changed|sandbox="
+"""Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
+
+
 def samples() -> list[object]:
+    """The samples of the first pages, and those in which the agent uses tools, start the real
+    Gemini CLI. The others only need an answer: a program like it gives it (``sample_env``)."""
     return [
         pytest.param(block, id=block.name, marks=needs_gemini(block.text))
+        if block.page in FIRST_PAGES or re.search(USES_TOOLS, block.text)
+        else pytest.param(block, id=block.name)
         for block in blocks("python")
     ]
 
@@ -150,6 +160,11 @@ def sample_env(
     path = [str(Path(sys.executable).parent), os.environ["PATH"]]
     if request.node.get_closest_marker("gemini_cli"):
         path.insert(1, str(Path(request.getfixturevalue("gemini_program")).parent))
+    else:
+        programs = workspace.with_name("programs")
+        programs.mkdir()
+        (programs / "gemini").symlink_to(ANSWERING_GEMINI)
+        path.insert(1, str(programs))
     return {
         **os.environ,
         "PATH": os.pathsep.join(path),
