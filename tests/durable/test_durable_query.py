@@ -7,7 +7,7 @@ import json
 
 from support.durable_processes import CHAIN, DurableProcesses, submit
 
-from corral.durable import query
+from corral.durable import query, run_list
 
 
 def followed(processes: DurableProcesses, run: str = "r") -> list[str]:
@@ -68,7 +68,7 @@ def test_show_gives_the_state_of_a_run(processes: DurableProcesses) -> None:
     assert shown.state.completed == ["start", "a", "b", "c", "exit"]
     assert shown.state.outcomes["b"].attempts == 2
     assert shown.graph.goal == "be done"
-    (listed,) = asyncio.run(query.list_runs(db=processes.db))
+    (listed,) = asyncio.run(run_list.list_runs(db=processes.db))
     assert (listed.id, listed.pipeline, listed.goal) == ("r", "chain", "be done")
     assert listed.status == "success"
     assert listed.ended is not None
@@ -83,5 +83,5 @@ def test_a_failed_run_is_listed_as_failed(processes: DurableProcesses) -> None:
         ' start -> bad; bad -> exit [condition="outcome=success"] }',
     )
     assert processes.wait_for_run().status == "fail"
-    (listed,) = asyncio.run(query.list_runs(db=processes.db))
+    (listed,) = asyncio.run(run_list.list_runs(db=processes.db))
     assert listed.status == "fail"

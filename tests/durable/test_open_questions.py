@@ -8,7 +8,7 @@ import time
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
-from corral.durable import open_questions, query, service
+from corral.durable import open_questions, run_list, service
 from corral.pipelines import loader
 from corral.pipelines.scheduler.commands import Question
 
@@ -35,12 +35,12 @@ def test_an_answer_sent_while_no_worker_runs_is_received(processes: DurableProce
     questions = wait_until(lambda: asked(processes), "the question")
     assert [choice.key for choice in questions[0].choices] == ["Y", "N"]
     # The list is updated a moment after the question.
-    wait_until(lambda: asyncio.run(query.list_runs(db=processes.db))[0].asks == 1, "the list")
+    wait_until(lambda: asyncio.run(run_list.list_runs(db=processes.db))[0].asks == 1, "the list")
     processes.kill(worker)
     reply(processes, "n")
     with pytest.raises(open_questions.NoSuchQuestion, match="already answered"):
         reply(processes, "y")  # the first one counts, although no worker has received it
-    assert asyncio.run(query.list_runs(db=processes.db))[0].status == "interrupted"
+    assert asyncio.run(run_list.list_runs(db=processes.db))[0].status == "interrupted"
     processes.worker()
     assert processes.wait_for_run().completed == ["start", "ask", "no", "exit"]
     with pytest.raises(open_questions.NoSuchQuestion):
@@ -103,7 +103,7 @@ def test_many_waiting_runs_continue_after_their_answers(
             await open_questions.answer(name, "yes", db=processes.db)
 
     def waiting() -> bool:
-        found = asyncio.run(query.list_runs(db=processes.db, limit=None))
+        found = asyncio.run(run_list.list_runs(db=processes.db, limit=None))
         return sum(each.asks for each in found) == count
 
     worker = processes.worker()

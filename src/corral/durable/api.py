@@ -21,7 +21,7 @@ import msgspec
 from corral.agents.registry import DEFAULT_AGENT
 from corral.display import Card, Displayed, count, spent
 from corral.durable import fork as durable_fork
-from corral.durable import open_questions, query, service
+from corral.durable import open_questions, query, run_list, service
 from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
@@ -427,7 +427,7 @@ async def add_budget(
 
 
 @short_traceback_async
-async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.RunOverview]:
+async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
     """The runs of a database, newest first.
 
     ::
@@ -435,7 +435,7 @@ async def runs(*, limit: int | None = 50, db: str | None = None) -> list[query.R
         for each in await pipelines.runs(limit=10):
             print(each.id, each.status)
     """
-    return await query.list_runs(db=db, limit=limit)
+    return await run_list.list_runs(db=db, limit=limit)
 
 
 @short_traceback_async

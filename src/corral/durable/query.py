@@ -1,4 +1,4 @@
-"""Read runs: list them, show one, follow its events. Runs nothing.
+"""Read a run: find it, show it, follow its events. Runs nothing.
 
 The state of a run is rebuilt from its journal (``Replay``): a scheduler receives the recorded
 messages again and arrives at the same state. So any process that can read the database can show a
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -21,12 +20,10 @@ from corral.durable.dbos.client import (
     Client,
     JournalEntry,
     WorkflowInfo,
-    list_top,
     open_client,
-    queue_owner,
     with_client,
 )
-from corral.durable.dbos.database import find, is_there, storage_errors
+from corral.durable.dbos.database import find, is_there
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
     RUN_WORKFLOW,
@@ -38,6 +35,7 @@ from corral.durable.payloads import (
     unpack,
     unpack_message,
 )
+from corral.durable.run_list import Status, run_status
 from corral.durable.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.id_lookup import LAST, find_id
@@ -68,10 +66,8 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.system import paths
 from corral.values import as_list
-
-Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
-"""``interrupted``: no executor runs it; ``resume`` or a worker of its queue continues it."""
 
 FIRST_POLL, LAST_POLL = 0.05, 0.5
 """Seconds between two reads of a followed run: after an event, and at most."""
@@ -79,23 +75,6 @@ FIRST_POLL, LAST_POLL = 0.05, 0.5
 LATE = 8
 """How many journal entries may be written after one with a higher number: a received message is
 written when it arrives, but the end of the wait for it, with a higher number, before."""
-
-
-class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list. Its input and output are not read."""
-
-    id: str
-    status: Status
-    pipeline: str = ""
-    goal: str = ""
-    folder: str = ""
-    asks: int = 0
-    """Number of open questions."""
-    queue: str = ""
-    created: float = 0.0
-    """Seconds since the epoch."""
-    ended: float | None = None
-    executor: str = ""
 
 
 class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,20 +108,6 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
         return run_worktree.local_config(self.run_input.config).workspace
 
 
-async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
-    """The runs of a database, newest first, without nested runs."""
-    database = find(db)
-    if not await asyncio.to_thread(is_there, database):
-        return []
-
-    def read() -> list[RunOverview]:
-        with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
-            found = list_top(database, RUN_WORKFLOW, limit)
-            return [_overview(each, liveness) for each in found]
-
-    return await asyncio.to_thread(read)
-
-
 async def find_run(name: str, *, db: str | None = None) -> str:
     """The id of the run that ``name`` stands for: an id, a unique beginning of one, or ``last``.
     Raises ``ConfigError`` if several begin with it. A name that fits no run is returned as it
@@ -160,43 +125,6 @@ async def find_run(name: str, *, db: str | None = None) -> str:
     return await with_client(database, read) or name
 
 
-def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
-    labels = row.labels
-    return RunOverview(
-        id=row.id,
-        status=_status(row, liveness),
-        pipeline=str(labels.get("pipeline", "")),
-        goal=str(labels.get("goal", "")),
-        folder=run_worktree.local_folder(str(labels.get("folder", ""))),
-        asks=int(str(labels.get("asks", 0))) if not row.has_ended else 0,
-        queue=row.queue,
-        created=row.created,
-        ended=row.ended,
-        executor=row.executor,
-    )
-
-
-def _status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
-    match row.state:
-        case "PENDING":
-            return "running" if liveness.is_alive(row.executor) else "interrupted"
-        case "CANCELLED":
-            return "cancelled"
-        case "SUCCESS":
-            match row.labels.get("status"):
-                case "cancelled":
-                    return "cancelled"
-                case "fail":
-                    return "fail"
-                case _:
-                    return "success"
-        case "ENQUEUED" | "DELAYED":
-            owner = queue_owner(row.queue)
-            return "queued" if owner is None or liveness.is_alive(owner) else "interrupted"
-        case _:
-            return "fail"
-
-
 async def show(run: str, *, db: str | None = None) -> RunDetails:
     """The state of a run, from its journal. Raises ``ConfigError`` if there is no such run."""
     database = find(db)
@@ -209,7 +137,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
                 id=run,
-                status=_status(row, liveness),
+                status=run_status(row, liveness),
                 run_input=replay.run_input,
                 state=replay.scheduler.state,
                 questions=[] if output else replay.questions,
@@ -333,7 +261,7 @@ class AgentEventReader:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._folder = RunDir(run_worktree.local_folder(replay.run_input.config.folder))
+        self._folder = RunDir(paths.local_run_folder(replay.run_input.config.folder))
         self._offsets: dict[str, int] = {}
         """Visit -> bytes read of its event file."""
         self._ended: set[str] = set()

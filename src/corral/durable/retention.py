@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from corral.durable import budgets
-from corral.durable import query as durable_query
+from corral.durable import budgets, run_list
 from corral.durable.agent_host import client
 from corral.durable.batch import query
 from corral.durable.batch.queue import BatchStore
@@ -37,7 +36,7 @@ async def prune(
     if not older_than >= 0:
         raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
     before = time.time() - older_than
-    runs = await durable_query.list_runs(db=db, limit=None) if "run" in kinds else []
+    runs = await run_list.list_runs(db=db, limit=None) if "run" in kinds else []
     batches = await query.list_batches(db=db, limit=None) if "batch" in kinds else []
     found = [
         Pruned(

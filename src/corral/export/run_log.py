@@ -230,11 +230,11 @@ def _in_database(name: str, db: str | None) -> StoredRun:
         raise _unknown(name)
     import asyncio
 
-    from corral.durable import query
+    from corral.durable import query, run_list
 
     async def folder_of() -> str:
         found = await query.find_run(name, db=db)
-        runs = await query.list_runs(db=db, limit=None)
+        runs = await run_list.list_runs(db=db, limit=None)
         return next((each.folder for each in runs if each.id == found), "")
 
     folder = asyncio.run(folder_of())

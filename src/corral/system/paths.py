@@ -72,6 +72,12 @@ def home() -> Path:
     return Path(state_folder() or user_home())
 
 
+def local_run_folder(folder: str) -> str:
+    """The path of a stored run directory on this machine: a relative one is below corral's home.
+    Empty if nothing is stored."""
+    return str(home() / "runs" / folder) if folder else ""
+
+
 def managed() -> Path:
     """Agents that ``corral agents install`` installed."""
     return home() / "agents"

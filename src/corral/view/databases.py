@@ -26,7 +26,7 @@ from corral.view.safe_text import plain
 if TYPE_CHECKING:
     from corral.durable.batch.query import BatchOverview
     from corral.durable.open_questions import OpenQuestion
-    from corral.durable.query import RunOverview
+    from corral.durable.run_list import RunOverview
 
 LISTED = 200
 """Runs and batches that are listed of each database."""
@@ -129,10 +129,10 @@ def _file_stamp(path: Path) -> tuple[float, float]:
 
 
 async def _read_database(db: str | None) -> StoredRuns:
-    from corral.durable import open_questions, query
+    from corral.durable import open_questions, run_list
     from corral.durable.batch import query as batches
 
-    runs = await query.list_runs(db=db, limit=LISTED)
+    runs = await run_list.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])
     for run in runs:
         found.summaries.append(pipeline_summary(_facts(run), db))

@@ -28,11 +28,11 @@ def find_run(name: str) -> tuple[Kind, str]:
 
 
 async def _find_stored(name: str) -> tuple[Kind, str] | None:
-    from corral.durable import query
+    from corral.durable import query, run_list
     from corral.durable.batch import query as batches
 
     run = await query.find_run(name)
-    if run in {each.id for each in await query.list_runs(limit=None)}:
+    if run in {each.id for each in await run_list.list_runs(limit=None)}:
         return "pipeline", run
     batch = await batches.find_batch(name)
     if batch in {each.name for each in await batches.list_batches(limit=None)}:

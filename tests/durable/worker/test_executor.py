@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.descriptors import free_descriptors
 
-from corral.durable import query, service
+from corral.durable import query, run_list, service
 from corral.durable.dbos import adapter, database, leases
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor, run_workflow
@@ -157,7 +157,7 @@ def test_listing_runs_decodes_no_pickle(tmp_path: Path) -> None:
             (pickled, pickled),
         )
     opened.close()
-    found = asyncio.run(query.list_runs(db=str(tmp_path / "x.db")))
+    found = asyncio.run(run_list.list_runs(db=str(tmp_path / "x.db")))
     assert [each.id for each in found] == ["r"]
     assert not executed.exists()
     with pytest.raises(ConfigError, match="not written by corral"):

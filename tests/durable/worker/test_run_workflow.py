@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
-from corral.durable import query
+from corral.durable import run_list
 
 
 def test_a_deleted_run_directory_is_written_again(file_processes: DurableProcesses) -> None:
@@ -56,7 +56,7 @@ def test_a_nested_pipeline_is_a_separate_run(processes: DurableProcesses) -> Non
     assert closed.completed == ["start", "in", "y", "exit"]
     assert closed.context["done.x"] == "x.1"
     assert processes.attempt_counts() == {"x.1#1": 1, "y.1#1": 1}
-    assert [each.id for each in asyncio.run(query.list_runs(db=processes.db))] == ["r"]
+    assert [each.id for each in asyncio.run(run_list.list_runs(db=processes.db))] == ["r"]
     assert Path(processes.folder / "r/in/child/checkpoint.json").exists()
 
 

@@ -10,7 +10,7 @@ import signal
 import pytest
 from support.durable_processes import DurableProcesses, is_alive, parallel_graph, submit, wait_until
 
-from corral.durable import query, service
+from corral.durable import query, run_list, service
 from corral.pipelines.scheduler.commands import Ended
 
 
@@ -98,7 +98,7 @@ def test_other_processes_do_not_start_a_running_node_again(processes: DurablePro
     other = re.sub("digraph d", "digraph e", graph).replace(f"{processes.folder}/go", "/")
     assert processes.wait(processes.run(other, "other")) == 0, processes.output()
     resumed = processes.run(graph, "r")
-    assert [each.id for each in asyncio.run(query.list_runs(db=processes.db))] == ["other", "r"]
+    assert [each.id for each in asyncio.run(run_list.list_runs(db=processes.db))] == ["other", "r"]
     assert asyncio.run(query.show("r", db=processes.db)).status == "running"
     (processes.folder / "go").touch()
     assert processes.wait(resumed) == 0, processes.output()

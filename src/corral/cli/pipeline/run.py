@@ -18,6 +18,7 @@ from corral.cli.options import (
     import_modules,
     policy_options,
 )
+from corral.cli.pipeline.run_ids import run_id
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
@@ -301,28 +302,6 @@ def _run_async(coroutine: Coroutine[None, None, T]) -> T:
     from corral.system import threads  # late: asyncio loads ssl, which --help does not need
 
     return threads.run_event_loop(coroutine)
-
-
-def run_id(name: str, db: str | None) -> str:
-    """The id of a run that is named by its id, a unique beginning of it, ``last``, or its run
-    folder. Raises ``ConfigError``."""
-    from corral.pipelines.execution.run_dir import MANIFEST
-
-    folder = Path(name)
-    if not folder.is_dir():
-        from corral.durable import query
-
-        return _run_async(query.find_run(name, db=db))
-    try:
-        manifest: dict[str, Json] = msgspec.json.decode(
-            (folder / MANIFEST).read_bytes(), type=dict[str, Json]
-        )
-        return str(manifest["run_id"])
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
-        raise ConfigError(
-            f"{folder} is not a run folder: it has no {MANIFEST} with a run_id",
-            hint="Give the id of a run: corral pipeline runs.",
-        ) from error
 
 
 def _warn(file: str, graph: Graph) -> None:

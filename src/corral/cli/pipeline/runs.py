@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
-from corral.cli.pipeline.run import run_id
+from corral.cli.pipeline.run_ids import run_id
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.durable.dbos.database import require
@@ -33,9 +33,9 @@ RESUME = "corral pipeline resume {run}{db}"
 def runs(limit: int, db: str | None, as_json: bool) -> None:
     """List the runs of a database, the newest first."""
     require()
-    from corral.durable import api
+    from corral.durable import run_list
 
-    found = asyncio.run(api.runs(db=db, limit=limit))
+    found = asyncio.run(run_list.list_runs(db=db, limit=limit))
     if as_json:
         echo_json(msgspec.json.encode(found).decode())
         return

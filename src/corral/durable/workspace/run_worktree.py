@@ -133,12 +133,9 @@ def local_config(config: RunConfig) -> RunConfig:
     workspace = config.workspace
     if config.tree is not None:
         workspace = str(worktree_folder(config.tree) / "tree" / workspace)
-    return msgspec.structs.replace(config, folder=local_folder(config.folder), workspace=workspace)
-
-
-def local_folder(folder: str) -> str:
-    """The run directory on this machine: a relative path is below corral's home."""
-    return str(paths.home() / "runs" / folder) if folder else ""
+    return msgspec.structs.replace(
+        config, folder=paths.local_run_folder(config.folder), workspace=workspace
+    )
 
 
 @contextlib.asynccontextmanager

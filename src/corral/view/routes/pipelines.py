@@ -169,7 +169,7 @@ async def cancel(call: Call) -> Done:
 
 
 async def retry(call: Call) -> Done:
-    from corral.durable import query
+    from corral.durable import run_list
 
     run, body = call.path("id"), await call.body(NodeBody)
     found, db = await _read_durable(call)
@@ -177,7 +177,7 @@ async def retry(call: Call) -> Done:
         raise NotFound(f"the pipeline has no node {body.node!r}")
 
     async def ids() -> set[str]:
-        return {each.id for each in await query.list_runs(db=db, limit=50)}
+        return {each.id for each in await run_list.list_runs(db=db, limit=50)}
 
     before = await ids()
     words = ("pipeline", "fork", run, "--from", body.node, *_database_option(db))
