@@ -128,9 +128,11 @@ def langgraph(count: int) -> Callable[[], Awaitable[object]]:
     return run
 
 
-def main(way: str, count: int) -> None:
-    with tempfile.TemporaryDirectory() as parent:
-        print(json.dumps({"seconds": measure(way, count, Path(parent) / "run")}))
+def main(way: str, count: int, parent: str | None = None) -> None:
+    """``parent``: where a run folder is created and stays."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(parent or temporary) / f"run-{os.getpid()}"
+        print(json.dumps({"seconds": measure(way, count, folder)}))
 
 
 def measure(way: str, count: int, folder: Path) -> float:
@@ -154,4 +156,4 @@ def measure(way: str, count: int, folder: Path) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

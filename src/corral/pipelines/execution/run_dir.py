@@ -148,12 +148,13 @@ class RunDir:
     def _link(self, node: str, target: str, directory: str) -> None:
         """Point the node's link to this visit, unless it points to a later one."""
         link = f"{self.path}{os.sep}{file_name(node)}"
+        with suppress(FileExistsError):
+            os.symlink(target, link)
+            return
         with suppress(OSError):
             present = os.readlink(link)
             if present == target or _visit_number(present) > _visit_number(target):
                 return
-        # In the visit's own directory: some file systems are slow at adding a file to a directory
-        # with many others, and fast at moving it there.
         draft = f"{directory}{os.sep}.link.{os.getpid()}"
         with suppress(FileExistsError):
             os.symlink(target, draft)
