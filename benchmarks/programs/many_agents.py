@@ -84,7 +84,10 @@ def watch_without_threads() -> None:
         asyncio.set_child_watcher(watcher)
 
 
-async def agents(way: Way, count: int, file: str, cwd: str, gate: str) -> dict[str, float]:
+async def agents(
+    way: Way, count: int, file: str, cwd: str, gate: str, pause: float = 0.0
+) -> dict[str, float]:
+    """``pause``: seconds between the last start and the first end."""
     started, all_started = 0, asyncio.Event()
     env = {"FAKE_OUTPUT": file, "FAKE_GATE": gate}
 
@@ -106,6 +109,7 @@ async def agents(way: Way, count: int, file: str, cwd: str, gate: str) -> dict[s
             "memory": (status("VmRSS") - before) * 1024 / count,
             "threads": status("Threads"),
         }
+        await asyncio.sleep(pause)
         # All who wait have opened it by now, or will while it is open here.
         writer = os.open(gate, os.O_RDWR)
         os.write(writer, b"\n" * count)
@@ -119,7 +123,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         gate = str(Path(folder) / "gate")
         os.mkfifo(gate)
-        await agents(way, 1, file, cwd, gate)  # not part of a run: it is loaded once
+        # Not part of a run: what is loaded once, also for a turn that takes more than a second.
+        await agents(way, 1, file, cwd, gate, pause=1.5)
         print(json.dumps(await agents(way, count, file, cwd, gate)))
 
 
