@@ -23,15 +23,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from corral.models.metering import ModelRequest
 from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
 from corral.system.model_proxy.client_requests import AgentRequest
 from corral.system.model_proxy.gates import Ticket, ToolJudge
 from corral.system.model_proxy.open_calls import OpenCall, chunked_head
-from corral.system.model_proxy.proxy import ModelProxy
 from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
 from corral.values import as_object, decode_or_none
+
+if TYPE_CHECKING:
+    from corral.system.model_proxy.proxy import ModelProxy
 
 MOST_REFUSALS = 3
 """Refusals in a row, until the response is ended."""
