@@ -11,8 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from corral.agents import registry
-from corral.agents.shared.compiled_policy import RACES, compile_for
-from corral.agents.spec import AcpTransport, AgentSpec, InProcess, StreamTransport
+from corral.agents.spec import (
+    RACES,
+    AcpTransport,
+    AgentSpec,
+    InProcess,
+    StreamTransport,
+    compile_for,
+)
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
 from corral.options import KNOWN, RunOptions

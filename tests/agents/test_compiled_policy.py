@@ -18,8 +18,14 @@ from support.agent_launch import NOT_COMPILED
 import corral
 from corral import McpServer, agents
 from corral.agents import acp_command, registry
-from corral.agents.shared.compiled_policy import compile_for
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext, PolicyRow
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    Launch,
+    LaunchContext,
+    PolicyRow,
+    compile_for,
+)
 from corral.errors import PolicyError
 from corral.options import RunOptions
 from corral.policy import CAPABILITY_OF, Capability, Policy, Verdict

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.shared.compiled_policy import compile_for
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext
+from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext, compile_for
 from corral.options import RunOptions
 
 NOT_COMPILED = CompiledPolicy(())

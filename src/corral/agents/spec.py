@@ -10,8 +10,9 @@ the same from their own package through the entry point group
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -21,10 +22,12 @@ from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import (
     CAPABILITIES,
+    CAPABILITY_OF,
     Capability,
     Enforcement,
     Policy,
     Verdict,
+    parse_rule,
 )
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
@@ -105,11 +108,10 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
 class CompiledPolicy(msgspec.Struct, frozen=True):
     """A policy in the agent's own controls, and the report of what they enforce.
 
-    ``compile_for`` (``agents.shared.compiled_policy``) makes it once per run.
-    ``AgentSpec.compile`` gives the rules and the report; ``compile_for`` sets ``limited``, ``plan``
-    and ``writable``. Users see ``report``, and ``launch`` hands the other fields to the agent
-    (``LaunchContext.compiled``). A launch does not read the policy, so the report cannot describe
-    other rules than those in force.
+    ``compile_for`` makes it once per run. ``AgentSpec.compile`` gives the rules and the report;
+    ``compile_for`` sets ``limited``, ``plan`` and ``writable``. Users see ``report``, and
+    ``launch`` hands the other fields to the agent (``LaunchContext.compiled``). A launch does not
+    read the policy, so the report cannot describe other rules than those in force.
     """
 
     report: tuple[PolicyRow, ...]
@@ -216,11 +218,96 @@ class MeterRoute(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that let the agent wait for a response without a limit."""
 
 
+RACES = "not against another process that swaps a link between the check and the write"
+"""The note of a ``write`` row whose ``races`` are open."""
+
+
+def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
+    """The policy of a run in the agent's controls.
+
+    The report says where races are open: wherever a program opens a path itself, after the path
+    was checked. The file tools of the built-in agent follow no link. A free shell can write
+    anywhere, so there races do not matter."""
+    policy = _without_denied_names(run.policy, agent.tools)
+    if run.at_wire:
+        from corral.agents.shared.at_wire import compile_at_wire
+
+        compiled = compile_at_wire(agent, policy, run)
+    else:
+        compiled = agent.compile(policy, run)
+    free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
+    report = compiled.report
+    if agent.programs and not free:
+        report = tuple(map(_with_race, report))
+    if policy.network_hosts and _may_run_commands(policy, run, report):
+        report = tuple(map(_with_hosts, report))
+    return msgspec.structs.replace(
+        compiled,
+        report=_shared_report(report),
+        limited=not policy.is_unlimited and policy.mode != "native",
+        plan=policy.mode == "plan",
+        writable=policy.writable,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _shared_report(report: tuple[PolicyRow, ...]) -> tuple[PolicyRow, ...]:
+    """The same report, as one object for all runs that have it."""
+    return report
+
+
 def can_be_asked(agent: AgentSpec) -> bool:
     """Whether a person can decide about the calls of the agent: it asks, or its calls can be judged
     at the wire, with an API key."""
     transport = agent.transport
     return agent.asks or (isinstance(transport, StreamTransport) and transport.wire is not None)
+
+
+def asked_at_wire(wire: WireTools, run: RunOptions) -> tuple[Capability, ...]:
+    """The capabilities about which a person is asked if calls are judged at the wire."""
+    from corral.agents.shared.at_wire import asked
+
+    return asked(run.policy, run, wire)
+
+
+def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Policy:
+    """The same policy in a form that every agent compiles alike: ``allow_tools`` has no name that
+    is also in ``deny_tools``, and a capability whose tools are all in ``deny_tools`` is denied."""
+    denied = {*policy.deny_tools}
+    if not denied or policy.mode == "native":
+        return policy
+    by_capability: dict[Capability, set[str]] = {}
+    for name, kind in tools.items():
+        if (capability := CAPABILITY_OF[kind]) is not None:
+            by_capability.setdefault(capability, set()).add(name)
+    changes: dict[str, object] = {
+        capability: "deny" for capability, names in by_capability.items() if names <= denied
+    }
+    if policy.allow_tools is not None:
+        changes["allow_tools"] = tuple(name for name in policy.allow_tools if name not in denied)
+    return msgspec.structs.replace(policy, **changes)
+
+
+def _may_run_commands(policy: Policy, run: RunOptions, report: Iterable[PolicyRow]) -> bool:
+    verdicts = [row.verdict for row in report if row.capability == "shell"]
+    rules = any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
+    return rules or "allow" in verdicts or ("ask" in verdicts and run.interactive)
+
+
+def _with_hosts(row: PolicyRow) -> PolicyRow:
+    """No agent limits its commands to some hosts. A sandbox does."""
+    if row.capability != "network":
+        return row
+    note = "commands could reach every host, or none: only a sandbox limits them to some"
+    return msgspec.structs.replace(row, enforcement="advisory", note=note)
+
+
+def _with_race(row: PolicyRow) -> PolicyRow:
+    enforced = row.enforcement in ("native", "brokered") and row.reach == "workspace"
+    if row.capability != "write" or row.verdict == "deny" or not enforced:
+        return row
+    note = f"{row.note}; {RACES}" if row.note else RACES
+    return msgspec.structs.replace(row, note=note, races="open")
 
 
 def image_name(number: int, path: str) -> str:

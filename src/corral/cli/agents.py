@@ -12,8 +12,13 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.agents.shared.at_wire import asked_capabilities
-from corral.agents.spec import AgentSpec, CompiledPolicy, HookSupport, StreamTransport
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    HookSupport,
+    StreamTransport,
+    asked_at_wire,
+)
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, sandbox_table, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -177,8 +182,7 @@ def _asked_at_wire(agent: AgentSpec, run: RunOptions) -> tuple[Capability, ...]:
     """What a person is asked about if the agent's calls are judged in the model's responses."""
     if not isinstance(agent.transport, StreamTransport) or agent.transport.wire is None:
         return ()
-    interactive = msgspec.structs.replace(run, interactive=True)
-    return asked_capabilities(run.policy, interactive, agent.transport.wire)
+    return asked_at_wire(agent.transport.wire, msgspec.structs.replace(run, interactive=True))
 
 
 def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.Decision:

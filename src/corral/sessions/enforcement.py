@@ -29,9 +29,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.agents.shared.at_wire import asked_capabilities
-from corral.agents.shared.compiled_policy import compile_for
-from corral.agents.spec import AgentSpec, CompiledPolicy, InProcess, PolicyRow, StreamTransport
+from corral.agents.spec import (
+    AgentSpec,
+    CompiledPolicy,
+    InProcess,
+    PolicyRow,
+    StreamTransport,
+    asked_at_wire,
+    compile_for,
+)
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.policy import Policy
@@ -95,7 +101,7 @@ def gains_at_wire(agent: AgentSpec, decision: Decision) -> bool:
         return False
     if run.policy.shell_rules and any(row.capability == "shell" for row in decision.unenforced):
         return True
-    return run.interactive and bool(asked_capabilities(run.policy, run, transport.wire))
+    return run.interactive and bool(asked_at_wire(transport.wire, run))
 
 
 def at_wire(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:

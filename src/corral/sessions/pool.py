@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.agents.shared.compiled_policy import compile_for
+from corral.agents.spec import compile_for
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.options import check_prompt, fallback_agents

@@ -7,9 +7,7 @@ from msgspec.structs import replace
 
 from corral import McpServer, Policy
 from corral.agents import registry
-from corral.agents.shared.at_wire import asked_capabilities
-from corral.agents.shared.compiled_policy import compile_for
-from corral.agents.spec import AgentSpec, PolicyRow, StreamTransport
+from corral.agents.spec import AgentSpec, PolicyRow, StreamTransport, asked_at_wire, compile_for
 from corral.options import RunOptions
 from corral.policy import Capability
 
@@ -87,9 +85,9 @@ def test_only_what_the_policy_leaves_open_is_asked_about(
     agent = registry.find("gemini-cli")
     assert isinstance(agent.transport, StreamTransport)
     assert agent.transport.wire is not None
-    assert asked_capabilities(policy, options_of(agent, policy), agent.transport.wire) == expected
+    assert asked_at_wire(agent.transport.wire, options_of(agent, policy)) == expected
     alone = replace(options_of(agent, policy), interactive=False)
-    assert asked_capabilities(alone.policy, alone, agent.transport.wire) == ()
+    assert asked_at_wire(agent.transport.wire, alone) == ()
 
 
 def test_tool_servers_are_asked_about_if_there_are_any() -> None:
@@ -98,7 +96,7 @@ def test_tool_servers_are_asked_about_if_there_are_any() -> None:
     assert agent.transport.wire is not None
     servers = (McpServer("notes", command=("notes",)),)
     run = options_of(agent, Policy.edits(), mcp_servers=servers)
-    assert asked_capabilities(run.policy, run, agent.transport.wire) == ("mcp",)
+    assert asked_at_wire(agent.transport.wire, run) == ("mcp",)
 
 
 @pytest.mark.parametrize(

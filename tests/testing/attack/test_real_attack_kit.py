@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from support.installed_agents import ON_DEMAND, installed, mark_of
 
 from corral.agents import registry
-from corral.agents.shared.compiled_policy import RACES, compile_for
-from corral.agents.spec import PolicyRow, StreamTransport
+from corral.agents.spec import RACES, PolicyRow, StreamTransport, compile_for
 from corral.options import RunOptions
 from corral.policy import SANDBOX_CELLS
 from corral.run_kwargs import RunKwargs

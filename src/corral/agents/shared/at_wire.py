@@ -17,7 +17,7 @@ from corral.policy import Capability, Policy, Verdict, parse_rule
 AT_WIRE = "each call is judged in the model's response, before the agent sees it"
 
 
-def asked_capabilities(policy: Policy, run: RunOptions, wire: WireTools) -> tuple[Capability, ...]:
+def asked(policy: Policy, run: RunOptions, wire: WireTools) -> tuple[Capability, ...]:
     """The capabilities about which a person is asked at the wire."""
     if policy.allow_tools is not None or policy.mode == "native" or not run.interactive:
         return ()
@@ -40,7 +40,7 @@ def compile_at_wire(agent: AgentSpec, policy: Policy, run: RunOptions) -> Compil
     wire = stream_transport(agent).wire
     if wire is None:
         raise TypeError(f"{agent.name} cannot be judged at the wire")
-    capabilities = asked_capabilities(policy, run, wire)
+    capabilities = asked(policy, run, wire)
     given = agent.compile(_widened(policy, capabilities), run)
     report = agent.compile(policy, replace(run, at_wire=False)).report
     rows = [_row(row, policy, capabilities) for row in report]
