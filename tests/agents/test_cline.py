@@ -16,9 +16,10 @@ from support.stream_checks import check_stream
 import corral
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import LaunchContext
+from corral.agents.spec import AcpTransport, LaunchContext
 from corral.events import FileChange, ToolUse
 from corral.options import RunOptions
+from corral.protocol.acp.methods import TextBlock, prompt_params
 from corral.result import result_from_events
 
 AGENT = registry.find("cline")
@@ -114,3 +115,11 @@ def test_a_permitted_shell_reaches_the_network() -> None:
         row.capability: row for row in AGENT.compile(policy, RunOptions.build("cline", {})).report
     }
     assert rows["network"].enforcement == "impossible"
+
+
+def test_the_file_after_an_at_sign_is_not_added_to_the_prompt() -> None:
+    """Cline looks for ``@`` at the start of a word, as JavaScript understands words."""
+    assert isinstance(AGENT.transport, AcpTransport)
+    text = "@a.txt me@b.txt\n@/etc/passwd \ufeff@c"
+    sent = prompt_params(AGENT.transport.quirks, "s", [TextBlock(text)])
+    assert sent["prompt"] == [TextBlock("\u2060@a.txt me@b.txt\n\u2060@/etc/passwd \ufeff\u2060@c")]

@@ -155,6 +155,13 @@ def plant(repository: Path, files: Mapping[str, Json]) -> None:
     git(repository, "init", "-q")
 
 
+def remove_empty_folders(folder: Path, above: Path) -> None:
+    """The folder and those it is in, up to ``above``."""
+    while folder != above and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
 @for_agents(lambda record: record.name in PLANTED, every_day=("codex-cli",))
 async def test_nothing_in_a_repository_is_obeyed(
     agent: RealAgent, workspace: Path, loot: Path
@@ -168,7 +175,7 @@ async def test_nothing_in_a_repository_is_obeyed(
             await corral.run(agent.name, "/do it", **options)
         assert agent.requests == []
         (workspace / planted.refused).unlink()
-        (workspace / planted.refused).parent.rmdir()
+        remove_empty_folders((workspace / planted.refused).parent, workspace)
     result = await corral.run(agent.name, "/do it", **options)
     assert result.final_text == "done", result.error
     assert file_names(loot) == []

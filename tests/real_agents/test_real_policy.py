@@ -82,7 +82,7 @@ async def test_without_permission_nothing_is_written_run_or_called(
     options = with_notes(agent, notes, {"policy": policy})
     results = await agent.attempt([*allowed, *denied], **options)
 
-    assert results[-1].final_text == "done"
+    assert results[-1].final_text == "done" or agent.record.ends_turn_at_denial
     assert file_names(workspace) == ["seed.txt"]
     assert (workspace / "seed.txt").read_text() == "seed words\n"
     assert not (notes / "note.txt").exists()

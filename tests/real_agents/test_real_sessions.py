@@ -45,7 +45,7 @@ def answer_odd_prompts() -> list[Turn]:
     first = Turn(
         thoughts="weighing",
         text=("Hel", "lo."),
-        match=ODD_PROMPTS[0],
+        match=ODD_PROMPTS[0].partition("@")[0],
         usage=USAGE,
         repeat="forever",
     )
@@ -58,7 +58,10 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
 ) -> None:
     """Each prompt arrives as text, whatever it looks like; text, thoughts, usage and the session id
     are reported; a session can be resumed more than once."""
-    (workspace / "AGENTS.md").write_text("WORDS of the repository")
+    # An agent that always obeys the file is refused beside it.
+    documents = [] if "AGENTS.md" in agent.record.spec.project_files else ["AGENTS.md"]
+    for name in documents:
+        (workspace / name).write_text("WORDS of the repository")
     options = agent.options(answer_odd_prompts(), system_prompt="Be KIND.", meter=False)
     events = list[list[Event]]()
     listed: list[str] = []
@@ -86,7 +89,8 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
     init = [event for event in (*events[1], *events[2]) if isinstance(event, Init)]
     assert [event.resumed for event in init][-1]
 
-    prompts = [request.last_text.strip() for request in agent.turns]
+    # No model sees a word joiner: it keeps the agent from taking text for a command or a file.
+    prompts = [request.last_text.replace("\u2060", "").strip() for request in agent.turns]
     assert len(prompts) == 4
     assert all(sent.endswith(p.strip()) for sent, p in zip(prompts, ODD_PROMPTS, strict=True))
     response = [text for m in agent.turns[-1].history if m.role == "model" for text in m.texts]
@@ -95,7 +99,7 @@ async def test_a_conversation_continues_in_its_session_and_after_resuming(
     assert "Be KIND." in sent
     assert "seed words" not in sent
     assert ("WORDS" in sent) is agent.record.reads_documents
-    assert file_names(workspace) == ["AGENTS.md", "seed.txt"]
+    assert file_names(workspace) == [*documents, "seed.txt"]
     assert processes_matching(str(workspace.parent)) == []
     assert agent.failures == []
 

@@ -242,7 +242,13 @@ RECORDS: Mapping[str, AgentRecord] = {
             effort_field="reasoning_effort",
             has_rules=False,
         ),
-        AgentRecord(name="cline-acp", usage=None, thinks=False, ends_turn_at_denial=True),
+        AgentRecord(
+            name="cline-acp",
+            usage=None,
+            ends_turn_at_denial=True,
+            asks_always=True,
+            reports_hidden_calls=False,
+        ),
     )
 }
 EVERY_DAY = frozenset(name for name, record in RECORDS.items() if record.mark not in ON_DEMAND)

@@ -5,7 +5,8 @@ no sub-agents) and the hooks of a repository (so such a repository is refused). 
 when it asks: without that it reads and writes anywhere. What the policy denies is not offered
 (``disabledTools``). It reports no tokens, takes no MCP servers and drops images. OpenAI's models
 get ``apply_patch``, whose permission request names no paths: it counts as a command. It ends its
-turn after six denials in a row.
+turn after six denials in a row. It adds the file after an ``@`` to the prompt without asking; a
+word joiner before the sign, which no model sees, prevents that.
 """
 
 import json
@@ -53,7 +54,7 @@ KINDS: dict[str, ToolKind] = {
 }
 QUIRKS = AcpQuirks(name_before_text=": ", path_key="path", set_model="session/set_model",
                    model_list_complete=False, late_updates=0.1,
-                   repeats_finished_calls=True)  # fmt: skip
+                   repeats_finished_calls=True, mention_escape="\u2060")  # fmt: skip
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("run_commands", {"commands": ["{command}"]}),),
     "write": (("editor", {"path": "{abspath}", "new_text": "{text}"}),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -171,7 +172,16 @@ def prompt_params(quirks: AcpQuirks, session_id: str, blocks: Sequence[Block]) -
     first, *rest = blocks
     if isinstance(first, TextBlock) and first.text.startswith(quirks.command_prefixes):
         first = TextBlock(quirks.command_escape + first.text)
-    return {"sessionId": session_id, "prompt": [first, *rest]}
+    sent = [first, *rest]
+    if quirks.mention_escape:
+        sent = [_without_mentions(block, quirks.mention_escape) for block in sent]
+    return {"sessionId": session_id, "prompt": sent}
+
+
+def _without_mentions(block: Block, escape: str) -> Block:
+    if not isinstance(block, TextBlock) or "@" not in block.text:
+        return block
+    return TextBlock(re.sub(r"(?<![^\s\ufeff])@", lambda found: escape + found[0], block.text))
 
 
 def _pairs(values: dict[str, str]) -> list[Json]:

@@ -91,6 +91,9 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes by which the agent takes a prompt for one of its own commands."""
     command_escape: str = ""
     """Text put before such a prompt so that it is not taken for a command."""
+    mention_escape: str = ""
+    """Text put before each ``@`` at the start of a word: the agent would add the file of that name
+    to the prompt, without asking."""
 
     @property
     def note_fields(self) -> NoteFields | None:
