@@ -88,6 +88,7 @@ agents: .venv/ready
 		for agent in $(filter-out $(NO_BUILD_HERE),$(AGENTS_HERE)); do \
 			$(BIN)/corral agents install $$agent >/dev/null || exit 1; done && \
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
+		$(MAKE) -s tools/node/node_modules/.ready || echo "no Node 22: its tests are skipped"; \
 	else echo "npm not found: the real agents are left out"; fi
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
@@ -117,7 +118,7 @@ COMPILE := $(BIN)/uv pip compile -q pyproject.toml --universal --python-version 
 lock: .venv/ready
 	$(COMPILE) --upgrade --group dev -o requirements/dev.txt
 	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
-	for tool in pyright ripgrep; do (cd tools/$$tool && \
+	for tool in node pyright ripgrep; do (cd tools/$$tool && \
 		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 
 clean:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import (
     acp,
+    compile_cache,
     dot,
     durable,
     fleet,
@@ -32,6 +33,7 @@ AREAS: Mapping[str, Mapping[str, Benchmark]] = {
         "instant": runs.instant,
         "sandbox": runs.sandbox,
         "real": runs.real,
+        "compile-cache": compile_cache.compile_cache,
     },
     "streams": {
         "lines": stream.lines,

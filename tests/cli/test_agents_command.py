@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.installed_agents import installed
+from support.node22 import needs_node22, node22_folder
 
 CORRAL = Path(sys.executable).parent / "corral"
 KEYS = ("_API_KEY", "_TOKEN", "_BASE_URL", "_proxy", "_PROXY")
@@ -34,7 +37,7 @@ def listening() -> Iterator[int]:
 def corral(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(CORRAL), "agents", *words]
     return subprocess.run(
-        command, env=env, cwd=env["HOME"], capture_output=True, text=True, timeout=120, check=False
+        command, env=env, cwd=env["HOME"], capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -117,3 +120,29 @@ def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]
     assert done.returncode == 1
     assert f"127.0.0.1:{port}: Connection refused" in done.stdout
     assert "cannot be used yet" in done.stdout
+
+
+@needs_node22
+@pytest.mark.gemini_cli
+@pytest.mark.timeout(600)
+def test_install_fills_the_compile_cache_and_doctor_reports_it(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """Of a copy of the installed agent: hard links take no time."""
+    program = Path(installed("gemini-cli"))
+    version = program.parents[2]
+    copy = tmp_path / "corral" / "agents" / "gemini" / version.name
+    shutil.copytree(version, copy, symlinks=True, copy_function=os.link)
+    shutil.rmtree(copy / "compile-cache", ignore_errors=True)
+    path = f"{node22_folder()}{os.pathsep}{os.environ['PATH']}"
+    home = str(tmp_path / "corral")
+    env |= {"CORRAL_HOME": home, "PATH": path, "GEMINI_API_KEY": "none"}
+    done = corral(env, "install", "gemini")
+    assert done.returncode == 0, done.stderr
+    assert "compile cache" in done.stderr
+    assert "not used" not in done.stderr
+    assert len([*copy.glob("compile-cache/*/entries/*/*")]) > 10
+    report = corral(env, "doctor", "gemini-cli", "--json").stdout
+    assert json.loads(report)["compile_cache"].startswith("on (Node 22.")
+    assert json.loads(report)["works"]
+    assert "compile cache" not in corral(env, "install", "gemini").stderr

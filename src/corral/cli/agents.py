@@ -26,7 +26,7 @@ from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
 from corral.policy import PRESETS, Capability, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
-from corral.system import config, install, programs
+from corral.system import compile_cache, config, install, programs
 from corral.values import Json, JsonObject, as_texts
 
 if TYPE_CHECKING:
@@ -106,14 +106,29 @@ def show(name: str, as_json: bool) -> None:
 def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent from npm.
 
-    It is installed into corral's own folder."""
+    It is installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
+    agent is filled: the agent is run once with a scripted model."""
     agent = config.find_agent(name)
     if not agent.programs:
         raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
     if not quiet and not programs.managed_program(agent).exists():
         echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
+    cache = compile_cache.find(found)
+    if cache is not None and cache.state == "not filled":
+        _fill_cache(agent, found, quiet=quiet)
     echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
+
+
+def _fill_cache(agent: AgentSpec, found: programs.FoundProgram, *, quiet: bool) -> None:
+    from corral.cli.compile_cache import fill
+
+    if not quiet:
+        echo("filling Node's compile cache: a run with a scripted model …", err=True)
+    try:
+        asyncio.run(fill(agent, found))
+    except CorralError as error:
+        echo(f"the agent is installed; its compile cache is not used: {error.message}", err=True)
 
 
 @command.command("policy")

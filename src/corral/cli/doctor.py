@@ -22,7 +22,7 @@ from corral.sessions.api import run
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.readiness import Readiness, readiness
-from corral.system import config, paths
+from corral.system import compile_cache, config, paths
 from corral.system.environment import gather
 from corral.system.process.tree import ProcessRegistry
 from corral.system.sandbox.sandbox import describe, find_support
@@ -45,6 +45,7 @@ class DoctorReport(TypedDict):
     tested_version: NotRequired[str]
     program: NotRequired[str]
     found_by: NotRequired[str]
+    compile_cache: NotRequired[str | None]
     credential: NotRequired[str | None]
     accepts: NotRequired[tuple[str, ...]]
     usable: NotRequired[bool]
@@ -85,6 +86,8 @@ def _add_facts(report: DoctorReport, prepared: PreparedRun, ready: Readiness) ->
     report["tested_version"] = prepared.agent.package.tested
     report["program"] = prepared.program.path
     report["found_by"] = prepared.program.source
+    cache = compile_cache.find(prepared.program)
+    report["compile_cache"] = None if cache is None else cache.describe()
     report["credential"] = ready.credential
     report["accepts"] = ready.accepts
     report["environment"] = sorted(gather(prepared.agent, prepared.run).values)
@@ -152,7 +155,7 @@ def format_report(report: DoctorReport) -> str:
     """The report for a person."""
     lines = [
         f"{key.replace('_', ' '):16}{report.get(key)}"
-        for key in ("agent", "version", "tested_version", "program", "found_by")
+        for key in ("agent", "version", "tested_version", "program", "found_by", "compile_cache")
         if report.get(key)
     ]
     if "accepts" in report and "environment" in report and "policy" in report:

@@ -2,7 +2,8 @@
 
 Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. A program that is a Node script
 is started as ``node script``: so a missing Node is known before anything runs, and npm's ``.cmd``
-shims on Windows are not needed.
+shims on Windows are not needed. The script of a managed agent gets Node's compile cache, if it was
+filled for this Node (``corral.system.compile_cache``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _SHIM = rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"'
 _MACHINE = r"-(linux|darwin|win32)-\w+$"
 """Suffix of the version in npm packages for one platform."""
 _NUMBERS = r"\d+(?:\.\d+)+"
+
+ENABLE_CACHE = "enable.cjs"
+"""The file of a compile cache that Node loads before the agent's script."""
 
 Source = Literal["option", "PATH", "managed", "built in"]
 
@@ -158,7 +162,23 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
             f"{agent.title} needs Node.js 20 or newer, and no node is on PATH",
             hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
         )
-    return (node, real)
+    return (node, *_cache_arguments(real, node), real)
+
+
+def compile_cache(script: str, node: str) -> str | None:
+    """The folder of Node's compile cache for a script that corral installed: one for each agent,
+    version and Node. It may not exist. None for the script of another program."""
+    folder, found, _ = script.partition("/node_modules/")
+    if not found or not folder.startswith(os.path.realpath(paths.managed()) + os.sep):
+        return None
+    info = os.stat(node)
+    return os.path.join(folder, "compile-cache", f"{info.st_size}-{info.st_mtime_ns}")
+
+
+def _cache_arguments(script: str, node: str) -> tuple[str, ...]:
+    folder = compile_cache(script, node)
+    enable = os.path.join(folder or "", ENABLE_CACHE)
+    return ("--require", enable) if folder and os.path.exists(enable) else ()
 
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:

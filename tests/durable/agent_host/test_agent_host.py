@@ -411,7 +411,7 @@ def test_the_files_of_a_host_that_failed_are_removed_at_the_end_of_its_run(
     files = start_failing_host(tmp_path, monkeypatch)
     (tmp_path / "fail").touch()
     wait_until(lambda: not files.lock.exists(), "the lock to be removed")
-    assert "can't start new thread" in files.log.read_text()
+    wait_until(lambda: "can't start new thread" in files.log.read_text(), "the error in the log")
     assert files.run.exists()
     client.close("r", cancel=True)
     assert not files.folder.exists()
