@@ -125,8 +125,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each core: many tests wait for a process, a timer or a server."""
-    return 2 * len(os.sched_getaffinity(0))
+    """Five for two cores: many tests wait for a process, a timer or a server."""
+    return 5 * len(os.sched_getaffinity(0)) // 2
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,7 +2,7 @@
 
     python tests/support/run_suite.py [PYTEST ARGUMENT ...]
 
-Many tests start real processes, and each core has two workers: a test can fail because the
+Many tests start real processes, and two cores have five workers: a test can fail because the
 machine was busy. So up to ``MOST_RETRIED`` failed tests run again, one after another, on a machine
 that does nothing else. A test that fails again fails the suite. A test that passes then is listed
 as unstable and should be fixed. More failures, a collection error or an interruption fail at once.
