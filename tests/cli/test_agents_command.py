@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.installed_agents import installed
+from support.installed_agents import MANAGED, installed
 from support.node22 import needs_node22, node22_folder
 
 CORRAL = Path(sys.executable).parent / "corral"
@@ -106,6 +106,23 @@ def test_the_doctor_is_content_with_a_key_and_a_network(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith("corral works here")
     assert "GEMINI_API_KEY" in done.stdout
+
+
+@pytest.mark.gemini_cli
+@pytest.mark.parametrize("name", ["gemini-acp", "gemini-cli"])
+def test_the_doctor_is_content_with_the_real_gemini(
+    env: dict[str, str], listening: int, name: str
+) -> None:
+    installed(name)
+    env |= {
+        "CORRAL_HOME": MANAGED,
+        "PATH": os.environ["PATH"],
+        "GEMINI_API_KEY": "no-real-key",
+        "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{listening}",
+    }
+    done = corral(env, "doctor", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith(f"{name} works here")
 
 
 def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]) -> None:

@@ -134,13 +134,16 @@ async def _probe(agent: AgentSpec) -> list[Check]:
         wrote = (Path(folder) / "probe.txt").exists()
         ran = (Path(folder) / "shell.txt").exists()
     ended = result.error.message if result.error else result.status
-    return [
+    checks: list[Check] = [
         {"check": "starts and reaches the model", "ok": answered > 0, "seen": f"{answered} calls"},
         {"check": "a permitted tool call works", "ok": wrote, "seen": _seen(wrote, "probe.txt")},
         {"check": "a denied command does not run", "ok": not ran, "seen": _seen(ran, "shell.txt")},
-        {"check": "the refusal is reported", "ok": bool(result.denied), "seen": _names(result)},
-        {"check": "ends as a success", "ok": result.ok, "seen": ended},
     ]
+    if probe.reports_denials:
+        checks.append(
+            {"check": "the refusal is reported", "ok": bool(result.denied), "seen": _names(result)}
+        )
+    return [*checks, {"check": "ends as a success", "ok": result.ok, "seen": ended}]
 
 
 def _seen(there: bool, name: str) -> str:
