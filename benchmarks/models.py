@@ -20,8 +20,8 @@ from benchmarks.measure import (
     run_json,
 )
 
-ROUNDS = 7
-PEER_ROUNDS = 3
+ROUNDS = 5
+PEER_ROUNDS = 1
 """Rounds in which a peer takes part: most of its time is its import."""
 EVENTS = 50_000
 SINGLE_EVENTS = 500
@@ -29,7 +29,7 @@ PEER_EVENTS = 500
 """Events of a stream that a peer reads: each costs it a hundred times as much."""
 COMPLETIONS = 1_000
 PEER_COMPLETIONS = 200
-IMPORT_ROUNDS = 11
+IMPORT_ROUNDS = 6
 
 
 OWN = ("corral", "limit", "loop-limit")
@@ -198,7 +198,7 @@ def _imports(bench: BenchEnvironment) -> list[Row]:
     modules = {GENAI: "google.genai", ANTHROPIC: "anthropic", OPENAI: "openai", LITELLM: "litellm"}
     for peer, module in modules.items():
         if folder := bench.peer(peer):
-            names[peer] = candidate(f"import {module}", str(folder / "python"), 4)
+            names[peer] = candidate(f"import {module}", str(folder / "python"), PEER_ROUNDS)
     if folder := bench.peer(LITELLM):  # which brings it along
         names["aiohttp"] = candidate("import aiohttp", str(folder / "python"))
     costs = measure_rounds(names)

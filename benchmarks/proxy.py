@@ -25,7 +25,7 @@ from benchmarks.measure import (
 )
 from benchmarks.models import model_server
 
-PROMPT_ROUNDS = 11
+PROMPT_ROUNDS = 7
 MOST_CPU = 1.05
 CALLS = 300
 """Calls of which the first byte is measured, over each way."""

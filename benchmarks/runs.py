@@ -20,8 +20,8 @@ from benchmarks.measure import (
     progress,
 )
 
-ROUNDS = 25
-PEER_ROUNDS = 8
+ROUNDS = 15
+PEER_ROUNDS = 4
 REAL_ROUNDS = 6
 
 

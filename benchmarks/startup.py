@@ -7,8 +7,8 @@ from typing import NamedTuple
 from benchmarks.environment import ACPX, CLAUDE_SDK, LITELLM, PROGRAMS, BenchEnvironment
 from benchmarks.measure import Candidate, Costs, Row, at_most, measure_rounds, ms, program_cpu
 
-ROUNDS = 25
-PEER_ROUNDS = 5
+ROUNDS = 15
+PEER_ROUNDS = 3
 
 
 class Baseline(NamedTuple):
