@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from corral.durable import query, service
+from corral.durable import run_list, service
 from corral.pipelines.dot import parser
 
 PIPELINE = """digraph gate {
@@ -27,7 +27,7 @@ async def main() -> None:
         waiting = 0
         while waiting < count:
             await asyncio.sleep(0.2)
-            runs = await query.list_runs(db=db, limit=None)
+            runs = await run_list.list_runs(db=db, limit=None)
             waiting = sum(run.asks for run in runs)
         await asyncio.to_thread(service.close)
     print(json.dumps({"waiting": waiting}))
