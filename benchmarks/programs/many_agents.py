@@ -81,7 +81,7 @@ def watch_without_threads() -> None:
     if sys.version_info < (3, 12):
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(asyncio.get_running_loop())
-        asyncio.set_child_watcher(watcher)
+        asyncio.set_child_watcher(watcher)  # pyright: ignore[reportDeprecated]
 
 
 async def agents(

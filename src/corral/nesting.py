@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from corral.values import Json, JsonObject, decode_as
+from corral.values import Json, JsonObject, decode_as, is_object
 
 MAX_DEPTH = 200
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
@@ -59,10 +59,8 @@ def decode_toml(text: str) -> JsonObject:
 
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
-    if isinstance(value, dict):
-        values: Iterable[object] = value.values()
-        if _SCALARS.issuperset(map(type, values)):
-            return False  # the arguments of most tool calls
+    if is_object(value) and _SCALARS.issuperset(map(type, value.values())):
+        return False  # the arguments of most tool calls
     level = _containers_in((value,))
     if not level:
         return False

@@ -83,7 +83,7 @@ class _FolderUse(msgspec.Struct, gc=False):
     last_within: int = 0
 
 
-_folders: dict[str, _FolderUse] = {}
+claimed_folders: dict[str, _FolderUse] = {}
 _folders_lock = threading.RLock()
 """Turns may run in several threads, each with its event loop. Re-entrant: a claim that is dropped
 is released in the middle of anything."""
@@ -101,16 +101,16 @@ class FolderClaim:
         with _folders_lock:
             self._number = number = next(_claim_numbers)
             first, *above = _with_parents(folder)
-            use = _folders.get(first) or _FolderUse()
+            use = claimed_folders.get(first) or _FolderUse()
             self._is_shared = use.within > 0
             use.here, use.last_here = use.here + 1, number
             use.within, use.last_within = use.within + 1, number
-            _folders[first] = use
+            claimed_folders[first] = use
             for parent in above:
-                use = _folders.get(parent) or _FolderUse()
+                use = claimed_folders.get(parent) or _FolderUse()
                 self._is_shared |= use.here > 0
                 use.within, use.last_within = use.within + 1, number
-                _folders[parent] = use
+                claimed_folders[parent] = use
 
     def release(self) -> bool:
         """The turn has ended. Returns whether it shared the folder with another one."""
@@ -119,13 +119,13 @@ class FolderClaim:
             if folder is None:
                 return self._is_shared
             first, *above = _with_parents(folder)
-            self._is_shared |= _folders[first].last_within > self._number
-            self._is_shared |= any(_folders[each].last_here > self._number for each in above)
-            _folders[first].here -= 1
+            self._is_shared |= claimed_folders[first].last_within > self._number
+            self._is_shared |= any(claimed_folders[each].last_here > self._number for each in above)
+            claimed_folders[first].here -= 1
             for each in (first, *above):
-                _folders[each].within -= 1
-                if not _folders[each].within:
-                    del _folders[each]
+                claimed_folders[each].within -= 1
+                if not claimed_folders[each].within:
+                    del claimed_folders[each]
             return self._is_shared
 
     def __del__(self) -> None:

@@ -28,7 +28,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -99,7 +99,7 @@ def _node_version(node: str) -> str:
 
 
 @contextlib.contextmanager
-def filling(agent: AgentSpec, found: programs.FoundProgram) -> Iterator[str]:
+def filling(agent: AgentSpec, found: programs.FoundProgram) -> Generator[str]:
     """A program that starts the agent and fills its cache. The cache is used from the end of the
     block on; if the block raises, nothing stays. Raises ``BrokenInstall`` if Node wrote nothing."""
     node, script = found.argv

@@ -108,7 +108,7 @@ def _use_one_loop() -> None:
 def _leave_out_unused_loops() -> None:
     """The library looks every second for schedules, and for workflows whose time is over; the
     latter locks a database file for other writers. corral has neither."""
-    from dbos import _dbos
+    from dbos import _dbos  # pyright: ignore[reportPrivateUsage]
 
     def end(*_given: object) -> None:
         """In place of the loop of a thread."""
