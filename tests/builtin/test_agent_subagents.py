@@ -29,7 +29,7 @@ pytest_plugins = ("support.builtin_agent_fixture",)
 
 
 class Cast:
-    """A script for each agent, told by its first words."""
+    """A script for each agent, which is known by the first words of its prompt."""
 
     def __init__(self, **parts: list[Turn]) -> None:
         self._parts = parts
