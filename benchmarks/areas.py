@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from benchmarks import (
     acp,
     compile_cache,
@@ -21,12 +19,9 @@ from benchmarks import (
     stream,
     view,
 )
-from benchmarks.environment import BenchEnvironment
-from benchmarks.measure import Row
+from benchmarks.runner import Areas
 
-Benchmark = Callable[[BenchEnvironment], list[Row]]
-
-AREAS: Mapping[str, Mapping[str, Benchmark]] = {
+AREAS: Areas = {
     "start": {
         "import": startup.imports,
         "help": startup.helps,

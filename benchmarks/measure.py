@@ -32,7 +32,12 @@ def program_cpu(
         process = subprocess.Popen(
             argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=stderr
         )
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             stderr.seek(0)
@@ -164,8 +169,12 @@ _MET = {True: "yes", False: "MISSED"}
 
 
 def table(rows: Sequence[Row]) -> str:
-    cells = [HEAD, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
+    return markdown([HEAD, *(row.cells() for row in rows)])
+
+
+def markdown(cells: Sequence[tuple[str, ...]]) -> str:
+    """A table, of which the first line is the head."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "| " + " | ".join(map(str.ljust, line, widths)) + " |"
         for line in [cells[0], tuple("-" * width for width in widths), *cells[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import sqlite3
 import subprocess
@@ -19,10 +20,10 @@ ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "benchmarks" / "programs"
 sys.path.append(str(ROOT))
 
-from benchmarks import environment, page  # noqa: E402
+from benchmarks import environment, page, runner  # noqa: E402
 from benchmarks.areas import AREAS  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
-from benchmarks.measure import Point, Row, at_most  # noqa: E402
+from benchmarks.measure import Point, Row, at_most, program_cpu  # noqa: E402
 from benchmarks.plots import write_plots  # noqa: E402
 
 pytestmark = pytest.mark.whole_program
@@ -228,24 +229,93 @@ def test_a_chart_of_growth_has_every_point(tmp_path: Path) -> None:
 
 def test_the_page_has_a_place_for_each_area_and_a_chart_that_exists() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"<!-- bench (.*) -->", text) == ["machine", *AREAS]
+    assert re.findall(r"<!-- bench (.*) -->", text) == [*AREAS]
     for chart in re.findall(r"\]\((.*\.svg)\)", text):
         assert (page.PAGE.parent / chart).exists(), chart
 
 
-def test_the_tables_of_the_page_are_replaced(tmp_path: Path) -> None:
-    copy = tmp_path / "performance.md"
+ROWS = [Row("start, CPU", "10 ms", "bare 5 ms", 2.0, at_most(1.5, 2.0))]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A page with places for two areas."""
+    file = tmp_path / "performance.md"
     places = "<!-- bench {0} -->\nold {0}\n<!-- end -->\n"
-    copy.write_text("".join(places.format(name) for name in ("machine", "start", "models")))
-    rows = [Row("start, CPU", "10 ms", "bare 5 ms", 2.0, at_most(1.5, 2.0))]
-    page.update(copy, {"start": rows})
+    file.write_text("".join(places.format(name) for name in ("start", "models")))
+    return file
+
+
+def test_the_tables_of_the_page_are_replaced(copy: Path) -> None:
+    page.update(copy, "start", ROWS, page.footer([], 0.0))
     text = copy.read_text()
     assert "old start" not in text
     assert "old models" in text
     assert "| start, CPU | 10 ms" in text
-    assert (tmp_path / "images/benchmarks/start.svg").exists()
-    page.update(copy, {"start": rows})
+    assert (copy.parent / "images/benchmarks/start.svg").exists()
+    page.update(copy, "start", ROWS, page.footer([], 0.0))
     assert copy.read_text() == text
     with pytest.raises(ValueError, match="no place for view"):
-        page.update(copy, {"view": rows})
+        page.update(copy, "view", ROWS, "")
     assert copy.read_text() == text
+
+
+def test_the_page_says_where_and_under_what_load_a_table_was_measured() -> None:
+    quiet = page.footer([], 0.02)
+    assert platform.machine() in quiet
+    assert quiet.endswith(".")
+    assert "load" not in quiet
+    assert page.footer([], 0.5).endswith("**under load**: other programs used 50% of the cores.")
+    assert page.footer(["a", "b"], 0.5).endswith("cores. Failed, and not in the table: a, b.")
+    assert page.footer(["a"], 0.0) == f"{quiet} Failed, and not in the table: a."
+
+
+@pytest.mark.seconds
+def test_a_benchmark_that_fails_costs_no_figures_of_others(
+    bench: BenchEnvironment, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts: list[str] = []
+
+    def works(_bench: BenchEnvironment) -> list[Row]:
+        return ROWS
+
+    def fails(_bench: BenchEnvironment) -> list[Row]:
+        texts.append(copy.read_text() + capsys.readouterr().out)
+        raise RuntimeError("no such program")
+
+    areas: runner.Areas = {"start": {"help": works}, "models": {"bad": fails, "good": works}}
+    assert runner.main(["--page"], areas, copy) == 1
+    [before] = texts
+    assert "old start" not in before
+    assert before.count("| start, CPU | 10 ms") == 2, "in the page and printed"
+    printed = capsys.readouterr()
+    assert "old models" not in copy.read_text()
+    assert "Failed, and not in the table: bad." in copy.read_text()
+    assert "| bad failed, good 0" in printed.out
+    assert "Failed: bad." in printed.out
+    assert "no such program" in printed.err
+    assert runner.main(["start"], areas, copy) == 0
+
+
+def test_an_area_without_figures_keeps_those_of_the_page(
+    bench: BenchEnvironment, copy: Path
+) -> None:
+    text = copy.read_text()
+
+    def fails(_bench: BenchEnvironment) -> list[Row]:
+        raise RuntimeError("no such program")
+
+    assert runner.main(["--page", "start"], {"start": {"help": fails}}, copy) == 1
+    assert copy.read_text() == text
+    with pytest.raises(ValueError, match="no place for view"):
+        runner.main(["--page"], {"view": {"view": lambda _: ROWS}}, copy)
+
+
+def test_a_benchmark_that_hangs_is_stopped(bench: BenchEnvironment) -> None:
+    def hangs(bench: BenchEnvironment) -> list[Row]:
+        program_cpu(["sleep", "60"], bench.env, bench.project)
+        return ROWS
+
+    result = runner.run_area("start", {"help": hangs, "import": lambda _: ROWS}, bench, 0.1)
+    assert result.failed == ["help"]
+    assert result.rows == ROWS
