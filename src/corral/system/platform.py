@@ -416,12 +416,14 @@ class _ExitWatch:
             os.close(pidfd)
 
 
-def exit_status(child: subprocess.Popen[bytes]) -> tuple[int | None, int | None] | None:
+def exit_status(
+    child: subprocess.Popen[bytes] | int,
+) -> tuple[int | None, int | None] | None:
     """The exit code or the signal that ended a child. None while it runs; both None if other
-    code reaped it. On Linux the child is not reaped by this."""
-    if sys.platform == "linux":
+    code reaped it. On Linux the pid is enough, and the child is not reaped by this."""
+    if isinstance(child, int):
         try:
-            how = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            how = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
             return None, None
         if how is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+import tracemalloc
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -388,3 +390,24 @@ def test_the_program_gets_this_environment_and_no_other(folder: Path) -> None:
         return output
 
     assert re.fullmatch(rb"ONLY=this\nCORRAL_RUN_MARK=[0-9a-f.]+\n", run(main()))
+
+
+def test_a_program_that_ended_leaves_no_memory_behind(folder: Path) -> None:
+    """Of thousands of runs in one process, each would stay in a cache, for example."""
+    runs = 20
+
+    async def main() -> int:
+        for _ in range(runs):  # what is made once, or grows now and then
+            await outcome(sh("true"), folder)
+        tracemalloc.start()
+        before = tracemalloc.take_snapshot()
+        for _ in range(runs):
+            await outcome(sh("true"), folder)
+        gc.collect()
+        after = tracemalloc.take_snapshot()
+        tracemalloc.stop()
+        places = [tracemalloc.Filter(True, "*/corral/system/*")]
+        changes = after.filter_traces(places).compare_to(before.filter_traces(places), "filename")
+        return sum(change.count_diff for change in changes)
+
+    assert run(main()) < runs

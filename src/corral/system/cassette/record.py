@@ -27,7 +27,8 @@ from corral.system import platform
 from corral.system.cassette import format
 from corral.system.cassette.format import Head, Writer
 from corral.system.environment import SecretRedactor, named_secrets
-from corral.system.process.process import find_program, spawn_error
+from corral.system.process.process import find_program
+from corral.system.process.start_errors import spawn_error
 
 CHUNK = 256 * 1024
 PIPE_SIZE = 1024 * 1024

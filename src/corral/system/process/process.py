@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 ``Process`` is the public handle. It has no thread and no task. The event loop in which it was
 started holds a ``Child`` (callbacks for the exit, stdout, stderr and stdin), and the ``Child``
-holds a ``ProcessTree``. The loop never holds the ``Process``: if the caller drops it, a finalizer
-kills the run.
+holds a ``ProcessTree``. The loop never holds the ``Process``: if the caller drops it, the run is
+killed, also at the end of the interpreter. Thousands of them run at the same time: what is not
+needed while a program runs is not held, and what few need is made when they need it.
 
 States:
 
@@ -41,8 +42,8 @@ before the program starts, so there is no moment at which a started program is n
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
-import errno
 import functools
 import logging
 import os
@@ -50,15 +51,14 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from corral import errors
 from corral.system import fs, platform, version_cache
+from corral.system.process.start_errors import spawn_error, write_error
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
 from corral.system.process.tree import ProcessRegistry, ProcessTree, reap_leftovers
 
@@ -68,13 +68,6 @@ if TYPE_CHECKING:
     from corral.system.sandbox.sandbox import Sandbox
 
 _log = logging.getLogger("corral.process")
-
-_EXHAUSTED = {
-    errno.EAGAIN: "too many processes: raise `ulimit -u` or run fewer at a time",
-    errno.EMFILE: "too many open files: raise `ulimit -n` or run fewer at a time",
-    errno.ENFILE: "the machine is out of file handles: run fewer at a time",
-    errno.ENOMEM: "out of memory: run fewer at a time",
-}
 
 _LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 """Options of setpriv. Without this capability no process, not even one of root, can raise a hard
@@ -129,11 +122,19 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 class Process:
     """A program and everything it starts. It belongs to the loop in which it was started."""
 
+    __slots__ = ("_child",)
+
     def __init__(self, child: Child) -> None:
         self._child = child
-        self.pid = child.tree.root
+        _running.add(child)
+
+    def __del__(self) -> None:
         # The loop holds the child, never this object: so dropping it is noticed.
-        weakref.finalize(self, child.kill_now)
+        self._child.kill_now()
+
+    @property
+    def pid(self) -> int:
+        return self._child.tree.root
 
     @classmethod
     async def start(cls, spec: ProcessSpec) -> Process:
@@ -273,7 +274,7 @@ def _writing(folder: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(error, folder) from error
+        raise write_error(error, folder) from error
 
 
 def _open_sandbox(
@@ -325,6 +326,28 @@ def _open_stdin(
 class Child:
     """What the event loop holds of a process, and what must be released when it is dropped."""
 
+    __slots__ = (
+        "_closed",
+        "_ended",
+        "_exit_time",
+        "_exited",
+        "_home",
+        "_interrupted",
+        "_last_output",
+        "_over",
+        "_popen",
+        "_unwatch",
+        "_waiter",
+        "_yielded",
+        "err",
+        "exit",
+        "feed",
+        "gateway",
+        "loop",
+        "out",
+        "tree",
+    )
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -343,11 +366,11 @@ class Child:
         self.gateway: Gateway | None = None
         """The connections of a sandboxed program."""
         self.exit: Exit | None = None
-        self.exited: asyncio.Future[Exit] = loop.create_future()
-        self._popen = popen
-        self._home = os.getpid(), threading.get_ident()
-        self._ended: asyncio.Future[None] = loop.create_future()
-        self._ending = False
+        self._exited: asyncio.Future[Exit] | None = None
+        # Linux needs only its pid, which is the tree's.
+        self._popen = None if platform.LINUX else popen
+        self._home = _homes.setdefault(home := (os.getpid(), threading.get_ident()), home)
+        self._ended: asyncio.Future[None] | None = None
         self._closed = False
         self._over = False
         self._interrupted = False
@@ -357,18 +380,31 @@ class Child:
         self._yielded = 0.0
         self._unwatch = platform.on_exit(loop, popen, self._note_exit)
 
+    @property
+    def exited(self) -> asyncio.Future[Exit]:
+        """Done when the program has exited, or nothing of it is left."""
+        if self._exited is None:
+            self._exited = self.loop.create_future()
+            if self.exit is not None or self._closed:
+                self._exited.set_result(self.exit or Exit(None, None))
+        return self._exited
+
     def _note_exit(self) -> None:
-        status = platform.exit_status(self._popen) if self.exit is None else None
+        child = self._popen or self.tree.root
+        status = platform.exit_status(child) if self.exit is None else None
         if status is not None:
             self.exit = Exit(*status)
-            _log.info("process %s exited: code %s, signal %s", self._popen.pid, *status)
+            _log.info("process %s exited: code %s, signal %s", self.tree.root, *status)
             self._exit_time = self.tree.root_exit_time = time.monotonic()
             self.err.drain()
             if self.feed is not None:
                 self.feed.close()
-            if not self.exited.done() and not self.loop.is_closed():
-                self.exited.set_result(self.exit)
+            self._set_exited(self.exit)
             self._wake()
+
+    def _set_exited(self, exit: Exit) -> None:
+        if self._exited is not None and not self._exited.done() and not self.loop.is_closed():
+            self._exited.set_result(exit)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done() and not self.loop.is_closed():
@@ -400,35 +436,37 @@ class Child:
             if self._interrupted:
                 self._interrupted = False
                 return None
-            if not self._over:
-                await self._wait_woken(pause, listen=data is None)
+            if self._over:
+                break
+            self._waiter = self.loop.create_future()
+            timer = self.loop.call_later(pause, self._wake) if pause is not None else None
+            if data is None:
+                self.out.arm(self._wake)
+            try:
+                # Here and not in a function: its frame would be held as long as the agent works.
+                await self._waiter
+            finally:
+                self._stop_waiting(timer)
         return b""
+
+    def _stop_waiting(self, timer: asyncio.TimerHandle | None) -> None:
+        self._waiter = None
+        self._yielded = time.monotonic()
+        self.out.disarm()
+        if timer is not None:
+            timer.cancel()
 
     def _seconds_left(self) -> float:
         quiet = max(self._last_output, self._exit_time) + QUIET
         return min(quiet, self._exit_time + LINGER) - time.monotonic()
 
-    async def _wait_woken(self, seconds: float | None, *, listen: bool) -> None:
-        self._waiter = self.loop.create_future()
-        timer = self.loop.call_later(seconds, self._wake) if seconds is not None else None
-        if listen:
-            self.out.arm(self._wake)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            self._yielded = time.monotonic()
-            self.out.disarm()
-            if timer is not None:
-                timer.cancel()
-
     async def end(self, grace: float) -> Exit:
         self.tree.set_deadline(grace)
         cancelled = False
-        if self._ending:
+        if self._ended is not None:
             cancelled = await _wait_uncancelled(self._ended)
         elif not self._closed:
-            self._ending = True
+            self._ended = self.loop.create_future()
             try:
                 for pause in self.tree.end_steps():
                     cancelled |= await self._pause(pause)
@@ -451,13 +489,15 @@ class Child:
                 over.set_result(None)
 
         timer = self.loop.call_later(seconds, wake)
-        if not self.exited.done():
-            self.exited.add_done_callback(wake)
+        exited = self.exited if self.exit is None else None
+        if exited is not None:
+            exited.add_done_callback(wake)
         try:
             return await _wait_uncancelled(over)
         finally:
             timer.cancel()
-            self.exited.remove_done_callback(wake)
+            if exited is not None:
+                exited.remove_done_callback(wake)
 
     def kill_now(self) -> None:
         pid, thread = self._home
@@ -476,6 +516,7 @@ class Child:
         if self._closed:
             return
         self._closed = self._over = True
+        _running.discard(self)
         self._unwatch()
         self._note_exit()
         self.err.drain()
@@ -486,16 +527,29 @@ class Child:
             # The descriptors that were just closed are enough to find what is left.
             self.tree.kill()
         self.tree.reap()
-        self._popen.returncode = 0
+        if self._popen is not None:
+            self._popen.returncode = 0
         platform.release_orphans(self.tree.mark)
         if not self.loop.is_closed():
-            if not self.exited.done():
-                self.exited.set_result(self.exit or Exit(None, None))
-            if not self._ended.done():
+            self._set_exited(self.exit or Exit(None, None))
+            if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
             self._wake()
             if not self.tree.reaped:
                 _reap_later(self.loop, REAP_PAUSES[0])
+
+
+_running: set[Child] = set()
+"""Those that were started and have not ended."""
+_homes: dict[tuple[int, int], tuple[int, int]] = {}
+"""The processes and threads in which programs were started: one object for each."""
+
+
+@atexit.register
+def _kill_all() -> None:
+    """What the caller still holds when the interpreter ends."""
+    for child in list(_running):
+        child.kill_now()
 
 
 def _reap_later(loop: asyncio.AbstractEventLoop, pause: float) -> None:
@@ -565,10 +619,10 @@ def _launcher(number: int | None, *, contained: bool) -> list[str]:
     and ends with us."""
     parts: list[str] = []
     if number is not None and _works("prlimit", f"--rttime={1 << 60}"):
-        parts += ["prlimit", f"--rttime={number}:{number}", "--"]
+        parts += [_tool("prlimit") or "", f"--rttime={number}:{number}", "--"]
     options: list[str] = []
     if contained:
-        return [_tool(part) or part for part in parts]
+        return parts
     if parts and platform.can_drop_limits_right() and _works("setpriv", *_LOSE_LIMITS_RIGHT):
         options += _LOSE_LIMITS_RIGHT
     # The kernel binds the child to the thread that started it, and only the first
@@ -577,13 +631,13 @@ def _launcher(number: int | None, *, contained: bool) -> list[str]:
     if of_first_thread and _works("setpriv", "--pdeathsig", "KILL"):
         options += ["--pdeathsig", "KILL"]
     if options:
-        parts += ["setpriv", *options, "--"]
-    return [_tool(part) or part for part in parts]
+        parts += [_tool("setpriv") or "", *options, "--"]
+    return parts
 
 
 @functools.cache
 def _tool(name: str) -> str | None:
-    return fs.find_program(name) if platform.LINUX and not name.startswith("-") else None
+    return fs.find_program(name) if platform.LINUX else None
 
 
 @functools.cache
@@ -629,50 +683,3 @@ def _has_runnable_head(program: str, *_stat: int) -> bool:
 def _head(file: str) -> bytes:
     with open(file, "rb") as opened:
         return opened.read(256)
-
-
-def spawn_error(
-    error: OSError | ValueError, name: str, cwd: Path, program: str | None = None
-) -> errors.CorralError:
-    """Convert a failure to start into one of corral's errors."""
-    if not isinstance(error, OSError):
-        return errors.PromptError(f"cannot be passed to {name}: {error}", phase="spawn")
-    number, reason = error.errno, error.strerror or str(error)
-    if number in _EXHAUSTED:
-        return errors.ProcessFailed(
-            f"cannot start {name}: {reason}", hint=_EXHAUSTED[number], phase="spawn", retryable=True
-        )
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return errors.StorageFailed(
-            f"cannot start {name} in {cwd}: {reason}",
-            hint="Free some disk space there and in CORRAL_HOME.",
-            phase="spawn",
-        )
-    if number == errno.E2BIG:
-        return errors.PromptError(
-            f"the arguments to {name} are too long", hint="pass the text on stdin", phase="spawn"
-        )
-    if not cwd.is_dir() or not os.access(cwd, os.X_OK):
-        return errors.ConfigError(
-            f"the working directory {cwd} does not exist or cannot be entered", phase="spawn"
-        )
-    if program is None and number in (errno.ENOENT, errno.ENOTDIR):
-        return errors.NotInstalled(
-            f"{name} was not found", hint=f"install {name} or put it on PATH", phase="spawn"
-        )
-    return errors.BrokenInstall(
-        f"{program or name} cannot be run: {reason}",
-        hint="reinstall it; a script also needs the interpreter named in its first line",
-        phase="spawn",
-    )
-
-
-def _write_error(error: OSError, folder: Path) -> errors.CorralError:
-    """Convert a failure to write a file before the start into one of corral's errors."""
-    if error.errno in _EXHAUSTED:
-        return spawn_error(error, "the program", folder)
-    return errors.StorageFailed(
-        f"cannot write in {folder}: {error.strerror or error}",
-        hint="choose a folder that exists, is writable and has free space",
-        phase="spawn",
-    )

@@ -142,7 +142,8 @@ class Source(Protocol):
 class Pipe:
     """The reading end of a pipe."""
 
-    _big = 0
+    __slots__ = ("_fd", "_grown", "_listening", "_loop", "_wake", "child_fd")
+    _big: ClassVar[int] = 0
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, big: bool = True) -> None:
         self._loop = loop
@@ -195,7 +196,19 @@ class FollowedFile:
     """A file that the child appends to. ``take`` never returns ``b""``: the caller must know by
     other means when the writers have ended."""
 
-    POLL = (0.002, 0.05)
+    __slots__ = (
+        "_fd",
+        "_loop",
+        "_notes",
+        "_offset",
+        "_path",
+        "_pause",
+        "_punched",
+        "_timer",
+        "_watch",
+        "child_fd",
+    )
+    POLL: ClassVar[tuple[float, float]] = (0.002, 0.05)
     """Seconds between two reads if the kernel cannot report writes; the pause grows while nothing
     is written."""
 
@@ -310,6 +323,8 @@ class _WriteEvents:
 class Stderr:
     """Reads stderr continuously, whether or not stdout is read. Keeps the last bytes."""
 
+    __slots__ = ("_callback", "_cut", "_keep", "_loop", "_source", "_tail")
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -321,7 +336,7 @@ class Stderr:
         self._source = source
         self._keep = keep
         self._callback = callback
-        self._tail = bytearray()
+        self._tail = b""
         self._cut = False
         source.arm(self._on_readable)
 
@@ -348,7 +363,7 @@ class Stderr:
             return False
         self._tail += data
         if len(self._tail) > 2 * self._keep:
-            del self._tail[: -self._keep]
+            self._tail = self._tail[-self._keep :]
             self._cut = True
         if self._callback is not None:
             try:
@@ -372,6 +387,8 @@ class Stderr:
 class StderrLines:
     """Splits stderr into lines. Its callback is held weakly, because the event loop holds this
     object."""
+
+    __slots__ = ("_on_line", "_partial_line")
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         """``on_line`` is a bound method."""

@@ -62,8 +62,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -95,8 +96,26 @@ _dying: dict[ProcessTree, int] = {}
 started them: a fork has a copy of this."""
 
 
+_NOTHING_KNOWN: Mapping[int, str] = MappingProxyType({})
+
+
 class ProcessTree:
     """The processes of one run, found again at each look."""
+
+    __slots__ = (
+        "_known",
+        "_ours",
+        "_patience",
+        "gone",
+        "is_blind",
+        "is_sandboxed",
+        "mark",
+        "number",
+        "reaped",
+        "registry",
+        "root",
+        "root_exit_time",
+    )
 
     def __init__(self, root: int, mark: str, number: int | None) -> None:
         """``root`` is our child, just started with this mark and stamp."""
@@ -120,7 +139,7 @@ class ProcessTree:
         self.reaped = False
         self._ours = True
         self._patience = math.inf
-        self._known: dict[int, str] = {}
+        self._known = _NOTHING_KNOWN
 
     @classmethod
     def left_behind(cls, root: int, start_time: str, mark: str, number: int | None) -> ProcessTree:
