@@ -26,6 +26,32 @@ def test_a_file_is_created_and_replaced_without_leftovers(tmp_path: Path, sync: 
     assert names(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("has_nameless_files", [True, False])
+def test_a_complete_file_is_created_once(
+    tmp_path: Path, has_nameless_files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_nameless_files:
+        monkeypatch.setattr(fs, "_NAMELESS", os.O_WRONLY)
+    path = tmp_path / "file"
+    fs.create_complete(path, b"one", mode=0o640)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    with pytest.raises(FileExistsError):
+        fs.create_complete(path, b"two")
+    with pytest.raises(FileNotFoundError):
+        fs.create_complete(tmp_path / "missing" / "file", b"two")
+    assert path.read_bytes() == b"one"
+    assert names(tmp_path) == ["file"]
+
+
+def test_the_start_of_a_file_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(FileNotFoundError):
+        fs.overwrite_start(path, b"one")
+    path.write_bytes(b"old and long")
+    fs.overwrite_start(path, b"new")
+    assert path.read_bytes() == b"new and long"
+
+
 def test_a_reader_of_the_old_file_keeps_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")

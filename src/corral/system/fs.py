@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Generator
@@ -44,9 +45,14 @@ _DRAFT = (
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_NAMELESS = os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_NAMELESS = (errno.EISDIR, errno.EOPNOTSUPP, errno.EACCES)
+"""How systems, and file systems, without such files refuse to create one."""
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _DRAFT_NAME = 40
 """Characters of a file's name that its draft's name repeats: a name has at most 255 bytes."""
+
+_DRAFT_FORM = re.compile(r"\..*\.[0-9a-f]{12}\Z", re.DOTALL).match
 
 
 def real_path(path: str) -> str:
@@ -132,6 +138,49 @@ def write_atomically(
         raise
 
 
+def create_complete(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600) -> None:
+    """Create a file that has its content from the first moment. Raises ``OSError``, which is
+    ``FileExistsError`` if there is one.
+
+    A process that is killed here leaves nothing behind, except where the system has no files
+    without a name: there it can leave a draft, like ``write_atomically``."""
+    path = os.fspath(path)
+    try:
+        fd = os.open(os.path.dirname(path) or ".", _NAMELESS, mode)
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            raise
+        _create_from_draft(path, data, mode)
+        return
+    try:
+        write_all(fd, data)
+        try:
+            # Only with a descriptor the link in /proc is followed.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)
+        except FileExistsError:
+            raise
+        except OSError:  # without /proc
+            _create_from_draft(path, data, mode)
+    finally:
+        os.close(fd)
+
+
+def _create_from_draft(path: str, data: bytes, mode: int) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    write_atomically(path, data, mode=mode)
+
+
+def overwrite_start(path: AnyPath, data: bytes) -> None:
+    """Write over the first bytes of a file that exists, with one ``write``. Of up to a page, a
+    process that is killed writes all or nothing. Raises ``OSError``."""
+    fd = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
 def append(path: AnyPath, data: bytes) -> None:
     """Append to a file, which is created for this user alone, with one ``write``: so the data of
     several processes are not mixed. Raises ``OSError``."""
@@ -156,6 +205,11 @@ def draft_path(path: str | os.PathLike[str]) -> str:
     text: str = os.fspath(path)
     start = max(text.rfind("/"), text.rfind(os.sep)) + 1
     return f"{text[:start]}.{text[start : start + _DRAFT_NAME]}.{os.urandom(6).hex()}"
+
+
+def is_draft(name: str) -> bool:
+    """Whether this is the name of a draft."""
+    return _DRAFT_FORM(name) is not None
 
 
 def move_into_place(

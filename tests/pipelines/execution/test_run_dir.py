@@ -26,10 +26,12 @@ from corral.pipelines.execution.run_dir import (
     WRITE_AFTER,
     CheckpointWriter,
     RunDir,
+    clear_node_dir,
     file_name,
 )
 from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.system import fs
 
 NOBODY = 65534
 
@@ -289,3 +291,13 @@ def test_a_full_disk_prevents_the_checkpoint_and_not_the_run(tmp_path: Path) -> 
     assert (blocked / "checkpoint.json").exists()
     assert (blocked / "a" / "status.json").exists()
     assert (blocked / "events.ndjson").read_bytes().count(b"\n") == 1
+
+
+def test_an_attempt_removes_the_files_of_the_last_one_and_its_drafts(tmp_path: Path) -> None:
+    visit = tmp_path / "visit"
+    visit.mkdir()
+    for name in ("prompt.md", "notes.txt", "events.ndjson"):
+        (visit / name).write_text("")
+    os.close(fs.create_draft(visit / "prompt.md")[0])  # its writer was killed
+    clear_node_dir(visit)
+    assert sorted(file.name for file in visit.iterdir()) == ["events.ndjson", "notes.txt"]

@@ -95,6 +95,22 @@ def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.seconds
+def test_a_kill_at_any_call_of_a_registration_leaves_nothing(folder: Path) -> None:
+    program = [sys.executable, str(PROGRAMS / "killed_registration.py"), str(folder)]
+    for count in range(1, 20):
+        done = subprocess.run([*program, str(count)], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
+        child = Path("/proc", done.stdout.decode().strip() or "none", "exe")
+        assert child.exists() == bool(done.stdout)
+        ProcessRegistry(folder).reap()
+        assert list(folder.iterdir()) == []
+        assert not child.exists()
+        if done.stdout:
+            break
+    assert count == 4  # two calls for the new entry, one for the complete one
+
+
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["soft-limit", "hard-limit"])
 def test_a_run_that_ends_without_free_descriptors_leaves_nothing(how: str, folder: Path) -> None:
     token = secrets.token_hex()

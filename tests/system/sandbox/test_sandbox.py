@@ -17,6 +17,7 @@ from support.sandbox import needs_sandbox
 
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
+from corral.system.process.tree import ProcessRegistry
 from corral.system.sandbox import bubblewrap, diagnosis, landlock, seatbelt
 from corral.system.sandbox.box import (
     Box,
@@ -367,6 +368,24 @@ def test_an_ordinary_user_has_the_sandbox_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ORDINARY_USER]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.stdout == "bubblewrap\n", done.stderr
+
+
+def test_the_trial_of_a_killed_corral_is_ended_from_the_process_registry(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 300\n')
+    program.chmod(0o700)
+    code = f"from corral.system.sandbox import diagnosis; diagnosis.try_sandbox({str(program)!r})"
+    env = {**os.environ, "CORRAL_HOME": str(tmp_path / "corral")}
+    pid = tmp_path / "bwrap.pid"
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as owner:
+        wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"), "the trial")
+        owner.kill()
+    trial = Path("/proc", pid.read_text().strip(), "exe")
+    assert trial.exists()
+    registry = ProcessRegistry(tmp_path / "corral" / "processes")
+    assert [entry.agent for entry in registry.reap()] == ["sandbox"]
+    assert not trial.exists()
+    assert list(registry.folder.iterdir()) == []
 
 
 def test_a_trial_that_does_not_end_leaves_no_process(

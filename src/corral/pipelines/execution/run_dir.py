@@ -446,9 +446,12 @@ def clear_node_dir(folder: Path) -> None:
     except FileNotFoundError:
         folder.mkdir(parents=True)
         return
-    for name in ATTEMPT_FILES:
-        if name in existing:
+    for name in existing:
+        if name in ATTEMPT_FILES:
             os.unlink(f"{folder}{os.sep}{name}")
+        elif fs.is_draft(name):  # its writer was killed
+            with suppress(OSError):
+                os.unlink(f"{folder}{os.sep}{name}")
 
 
 def status_json(outcome: Outcome) -> dict[str, Json]:

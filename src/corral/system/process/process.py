@@ -60,7 +60,12 @@ import msgspec
 from corral.system import fs, platform, version_cache
 from corral.system.process.start_errors import spawn_error, write_error
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
-from corral.system.process.tree import ProcessRegistry, ProcessTree, reap_leftovers
+from corral.system.process.tree import (
+    ProcessRegistry,
+    ProcessTree,
+    environment_with,
+    reap_leftovers,
+)
 
 if TYPE_CHECKING:
     from corral.system.sandbox.box import Wrapped
@@ -72,8 +77,6 @@ _log = logging.getLogger("corral.process")
 _LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 """Options of setpriv. Without this capability no process, not even one of root, can raise a hard
 limit again. So no descendant can remove the stamp, which is a hard limit."""
-MARK = "CORRAL_RUN_MARK"
-"""In the environment of everything a run starts. A run inside a run appends its own."""
 QUIET = 0.25
 LINGER = 2.0
 """After the program has exited, others may still have its stdout open. What they write is read
@@ -147,9 +150,8 @@ class Process:
         argv, registry = spec.argv, spec.registry
         files = spec.scratch or _temporary()
         mark = os.urandom(16).hex()
-        outer = os.environ.get(MARK)
         given = spec.env if spec.sandbox is None else spec.sandbox.environment(spec.env)
-        env = {**given, MARK: f"{outer}.{mark}" if outer else mark}
+        env = environment_with(mark, given)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
             with _writing(files):
                 feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)

@@ -71,6 +71,8 @@ import msgspec
 from corral.system import fs, paths, platform
 from corral.values import decode_as
 
+MARK = "CORRAL_RUN_MARK"
+"""In the environment of everything a run starts. A run inside a run appends its own."""
 FINAL = 3.0
 """Seconds of pauses after KILL. Only a process that is stuck in the kernel takes longer. Only the
 pauses count, not the clock: on a busy machine the processes need more time too."""
@@ -94,9 +96,13 @@ exited by then has no process left, and needs no look of its own: each costs tim
 _dying: dict[ProcessTree, int] = {}
 """Runs that were killed and had not died when the wait ended, with the pid of the process that
 started them: a fork has a copy of this."""
-
-
 _NOTHING_KNOWN: Mapping[int, str] = MappingProxyType({})
+
+
+def environment_with(mark: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process of this run."""
+    outer = os.environ.get(MARK)
+    return {**env, MARK: f"{outer}.{mark}" if outer else mark}
 
 
 class ProcessTree:
@@ -367,16 +373,31 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
     def announce(self, mark: str, number: int | None, program: str) -> None:
         """Register a process before it starts: if we die before its pid is known, the mark is
         enough to find it. Raises ``OSError``."""
-        self._write(0, "", mark, number, program)
+        self._create(mark, self._entry(0, "", mark, number, program))
 
     def add(self, tree: ProcessTree, program: str) -> None:
-        """Register a process that has just started. Raises ``OSError``."""
+        """Complete the entry of an announced process, which has just started. Raises
+        ``OSError``."""
         root = platform.get_process(tree.root)
-        self._write(tree.root, root.start_time if root else "", tree.mark, tree.number, program)
+        start_time = root.start_time if root else ""
+        data = self._entry(tree.root, start_time, tree.mark, tree.number, program)
+        # It is longer than the entry without a pid, so it replaces that completely.
+        try:
+            fs.overwrite_start(self._file(tree.mark), data)
+        except FileNotFoundError:  # somebody removed it
+            self._create(tree.mark, data)
 
-    def _write(
+    def _create(self, mark: str, data: bytes) -> None:
+        # Not synced: a crash of the machine ends the process too.
+        try:
+            fs.create_complete(self._file(mark), data)
+        except FileNotFoundError:
+            paths.make_dir(self.folder)
+            fs.create_complete(self._file(mark), data)
+
+    def _entry(
         self, pid: int, start_time: str, mark: str, number: int | None, program: str
-    ) -> None:
+    ) -> bytes:
         us = platform.get_process(os.getpid())
         entry = Entry(
             pid=pid,
@@ -391,12 +412,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
             agent=self.agent,
             program=program,
         )
-        # Not synced: a crash of the machine ends the process too.
-        data = msgspec.json.encode(entry)
-        try:
-            fs.write_atomically(self._file(mark), data)
-        except FileNotFoundError:
-            paths.write_private(self._file(mark), data)
+        return msgspec.json.encode(entry)
 
     def remove(self, mark: str) -> None:
         """Remove the entry of a process that is gone."""

@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -15,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import SandboxFailed
-from corral.system import platform, version_cache
+from corral.system import paths, platform, version_cache
+from corral.system.process.tree import ProcessRegistry, environment_with
 from corral.system.sandbox import bubblewrap, listeners
 from corral.system.sandbox.box import Box, Endpoint, Wrapped, interpreter_folders
 
@@ -83,9 +85,22 @@ def try_sandbox(program: str, *, can_enter: bool = False) -> str | None:
 
 
 def _run(wrapped: Wrapped) -> str | None:
+    """Run it in the process registry: killed at the wrong moment, bubblewrap leaves a child that
+    waits for ever."""
+    registry, mark = ProcessRegistry(paths.process_registry(), "sandbox"), os.urandom(16).hex()
+    try:
+        with contextlib.suppress(OSError):
+            registry.announce(mark, None, wrapped.argv[0])
+        return _run_marked(wrapped, mark)
+    finally:
+        registry.remove(mark)
+
+
+def _run_marked(wrapped: Wrapped, mark: str) -> str | None:
     try:
         process = subprocess.Popen(
             [*wrapped.argv, "/bin/sh", "-c", "exit 0"],
+            env=environment_with(mark, os.environ),
             pass_fds=wrapped.passed,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -102,7 +117,7 @@ def _run(wrapped: Wrapped) -> str | None:
                     each.close()
             _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
         except BaseException:
-            # Its child too: killed at the wrong moment, bubblewrap leaves one that waits for ever.
+            # With the child that bubblewrap may leave.
             platform.signal_group(process.pid, platform.KILL)
             raise
     if process.returncode == 0:
