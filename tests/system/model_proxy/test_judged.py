@@ -238,7 +238,10 @@ async def test_a_refusal_that_cannot_be_replayed_fails_the_run() -> None:
         assert b"the run ends" in body
 
 
-async def test_the_decision_is_cancelled_when_the_agent_goes_away() -> None:
+async def test_the_decision_is_cancelled_when_the_agent_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(judged, "KEEP_ALIVE_SECONDS", 600)  # it is not these that find it out
     stream, judge = recorded_streams("gemini")[1], Judge(seconds=600)
     async with proxy_before(respond_with(event_stream(stream)), judge) as line:
         key = line.proxy.dummy_keys["KEY"]

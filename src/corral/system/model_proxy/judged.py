@@ -5,7 +5,9 @@ Theory of operation
 ``ToolGate`` (``corral.models.tool_gate``) reads the response: text is passed on to the agent, tool
 calls are held. At the end of the response a ``ToolJudge`` decides about its calls, which may take
 as long as a person needs. Meanwhile the agent gets an empty line now and then, which means nothing
-in a stream of events or before a JSON text: so its connection does not time out.
+in a stream of events or before a JSON text: so its connection does not time out. If the agent has
+closed its side, it gets them at once and often: if it is gone, the system answers the first with a
+reset, the next one fails, and the decision is cancelled.
 
 If all calls are allowed, the agent gets the held bytes unchanged. If one is refused, the proxy
 sends the next request itself: the same conversation with the calls and their refusals. The agent
@@ -23,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.models.metering import ModelRequest
 from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
@@ -40,6 +42,8 @@ MOST_REFUSALS = 3
 """Refusals in a row, until the response is ended."""
 KEEP_ALIVE_SECONDS = 10.0
 """Seconds after which the agent gets an empty line while a decision is awaited."""
+CLOSED_SECONDS = 0.5
+"""The same after the agent has closed its side of the connection."""
 CANCEL_SECONDS = 5.0
 """Seconds that a decision gets to end once it is cancelled."""
 ENDED = "corral: the response ends here, because the policy refused {count} tool calls in a row: "
@@ -195,11 +199,13 @@ class JudgedExchange:
         if not calls:
             return None
         decision = asyncio.ensure_future(self._judge.decide(calls))
+        closed = asyncio.ensure_future(self._proxy.agent_side_closed().wait())
         try:
-            while not (await asyncio.wait([decision], timeout=KEEP_ALIVE_SECONDS))[0]:
+            while not await _is_done(decision, closed):
                 self._write(response, b"\n")
                 await self._writer.drain()
         finally:
+            closed.cancel()
             if not decision.done():
                 decision.cancel()
                 await asyncio.wait([decision], timeout=CANCEL_SECONDS)
@@ -219,6 +225,16 @@ class JudgedExchange:
         self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
         return True
+
+
+async def _is_done(decision: asyncio.Future[Any], closed: asyncio.Future[Any]) -> bool:
+    """Wait until the agent is due for an empty line. Returns whether the decision was made."""
+    if closed.done():
+        await asyncio.wait([decision], timeout=CLOSED_SECONDS)
+    else:
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait([decision, closed], timeout=KEEP_ALIVE_SECONDS, return_when=first)
+    return decision.done()
 
 
 def _calls(gate: ToolGate) -> tuple[WireCall, ...]:

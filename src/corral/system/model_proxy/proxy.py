@@ -241,8 +241,7 @@ class ModelProxy:
     async def _held(self, wait: Awaitable[T]) -> T:
         """The same wait; it is cancelled if the agent closes its connection meanwhile. Otherwise
         its request would be sent after the limit, beside the one that it sends again."""
-        task = asyncio.current_task()
-        connection = next((each for each in self._connections if each.task is task), None)
+        connection = self._connection()
         if connection is None:
             return await wait
         connection.set_held(is_held=True)
@@ -250,6 +249,16 @@ class ModelProxy:
             return await wait
         finally:
             connection.set_held(is_held=False)
+
+    def _connection(self) -> _Connection | None:
+        """The connection that this task serves."""
+        task = asyncio.current_task()
+        return next((each for each in self._connections if each.task is task), None)
+
+    def agent_side_closed(self) -> asyncio.Event:
+        """Is set when the agent has closed its side of the connection that this task serves."""
+        connection = self._connection()
+        return asyncio.Event() if connection is None else connection.is_half_closed
 
     def waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
         """The waits of a model call, if the run waits for rate limits."""
@@ -389,16 +398,16 @@ class _Connection(asyncio.StreamReaderProtocol):
         self._transport_open: asyncio.BaseTransport | None = None
         self.task: asyncio.Task[None] | None = None
         self._is_held = False
-        self._is_half_closed = False
+        self.is_half_closed = asyncio.Event()
 
     def set_held(self, *, is_held: bool) -> None:
         """Its request waits for a rate limit."""
         self._is_held = is_held
-        if is_held and self._is_half_closed:
+        if is_held and self.is_half_closed.is_set():
             self.end()
 
     def eof_received(self) -> bool | None:
-        self._is_half_closed = True
+        self.is_half_closed.set()
         if self._is_held:
             self.end()
         return super().eof_received()
