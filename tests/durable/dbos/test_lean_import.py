@@ -66,6 +66,37 @@ assert "sqlalchemy.dialects.postgresql" not in sys.modules
 print("ok")
 """
 
+EXPRESSIONS = """
+import sys
+if sys.argv[1] == "lean":
+    from corral.durable.dbos import lean_import
+    lean_import.load()
+    from sqlalchemy.sql.annotation import annotated_classes
+    assert len(annotated_classes) < 20  # there are more than 100 when all are prepared
+import dbos, importlib, inspect, sqlalchemy, warnings
+from dbos._schemas.system_database import SystemSchema
+from importlib.metadata import version
+from sqlalchemy.util import compat, langhelpers
+
+assert version("sqlalchemy") == importlib.metadata.version("sqlalchemy") == sqlalchemy.__version__
+assert compat.importlib_metadata_get("console_scripts")
+table = SystemSchema.workflow_status
+status = table.c.status
+for element in (status, table, status == "x", sqlalchemy.func.count(), table.alias("t")):
+    annotated = element._annotate({"a": 1})
+    print(type(annotated).__name__, annotated, annotated._annotations["a"])
+query = sqlalchemy.select(table.c.status).where(table.c.name.in_(["a", "b"])).order_by(table.c.name)
+query = query.limit(2).distinct().with_for_update()
+print(query, query._generate_cache_key().key == query.limit(2)._generate_cache_key().key)
+print(inspect.signature(sqlalchemy.Select.limit), sqlalchemy.Select.limit.__doc__)
+print([name for name in dir(sqlalchemy.Select) if not name.startswith("__")])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    query.froms
+print([str(each.message) for each in caught])
+print(langhelpers.walk_subclasses(sqlalchemy.ColumnElement).__class__.__name__)
+"""
+
 STATEMENTS = """
 import sys
 if sys.argv[1] == "lean":
@@ -105,3 +136,8 @@ def test_the_statements_for_a_server_are_the_same() -> None:
     expected = _output(STATEMENTS, "complete")
     assert "JSONB" in expected
     assert _output(STATEMENTS, "lean") == expected
+
+
+@pytest.mark.seconds
+def test_expressions_are_the_same() -> None:
+    assert _output(EXPRESSIONS, "lean") == _output(EXPRESSIONS, "complete")

@@ -8,15 +8,22 @@ module when they are used: a module when one of its attributes is read, a class 
 when one of its attributes is read. Afterwards the placeholders are removed, so that any other
 ``import`` gets the real module.
 
+SQLAlchemy itself compiles a function for each use of its decorators and creates a subclass of each
+class of expressions, of which a program needs few. Here each is made when it is first used.
+
 Only for a program that does nothing else at that time (the command line): another thread that
 imports one of these modules meanwhile would get the placeholder.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
+import importlib.util
+import inspect
 import sys
+from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +46,10 @@ _CLASSES = {
 }
 """Modules of which the library imports classes by name: for annotations and type checks."""
 _SUBMODULES = ("psycopg.errors",)
+_METADATA = "importlib.metadata"
+"""Reads the versions of packages, with the parser of e-mail."""
+_ANNOTATED = ("ColumnElement", "FromClause", "ClauseList")
+"""SQLAlchemy's classes whose subclasses get a further subclass each, for annotations."""
 _POSTGRES = "sqlalchemy.dialects.postgresql"
 _SQLITE = "sqlalchemy.dialects.sqlite"
 
@@ -126,6 +137,90 @@ def _placeholders() -> dict[str, ModuleType]:
     return {name: module for name, module in made.items() if name not in sys.modules}
 
 
+def _defer_metadata() -> None:
+    """Both libraries import it, and read a version for messages that corral does not print. An
+    import of the real module replaces the attribute of the package."""
+    placeholder = _DeferredModule(_METADATA)
+    placeholder.__dict__["version"] = lambda _name: "unknown"
+    sys.modules[_METADATA] = placeholder
+    setattr(importlib, "metadata", placeholder)  # noqa: B010 (a checker would complain)
+
+
+def _end_metadata() -> None:
+    placeholder = sys.modules.get(_METADATA)
+    if isinstance(placeholder, _DeferredModule):
+        del placeholder.__dict__["version"], sys.modules[_METADATA]
+
+
+def _import_sqlalchemy() -> None:
+    """Import the package, without what it generates for functions and classes that are not used.
+    Its ``util`` is imported first, to replace what generates them until the import is complete."""
+    name = "sqlalchemy"
+    spec = importlib.util.find_spec(name)
+    if name in sys.modules or spec is None or spec.loader is None:
+        return
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    given: list[tuple[ModuleType, str, object]] = []
+    try:
+        util = importlib.import_module(f"{name}.util")
+        deprecations = importlib.import_module(f"{name}.util.deprecations")
+        for module, attribute, replacement in (
+            (util, "decorator", _deferred_decorator),
+            (deprecations, "decorator", _deferred_decorator),
+            (util, "walk_subclasses", _without_annotated),
+        ):
+            found = getattr(module, attribute)
+            given.append((module, attribute, found))
+            setattr(module, attribute, replacement(found))
+        spec.loader.exec_module(package)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        for module, attribute, found in given:
+            setattr(module, attribute, found)
+
+
+_Function = Callable[..., Any]
+
+
+def _deferred_decorator(
+    decorator: Callable[[_Function], Callable[[_Function], _Function]],
+) -> Callable[[_Function], Callable[[_Function], _Function]]:
+    """SQLAlchemy's decorator, which compiles each function when that is called first."""
+
+    def deferred(target: _Function) -> Callable[[_Function], _Function]:
+        def decorate(function: _Function) -> _Function:
+            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+                return decorator(target)(function)
+            made: _Function | None = None
+
+            @functools.wraps(function)
+            def call(*args: object, **kwargs: object) -> object:
+                nonlocal made
+                if made is None:
+                    made = decorator(target)(function)
+                return made(*args, **kwargs)
+
+            return call
+
+        return decorate
+
+    return deferred
+
+
+def _without_annotated(
+    walk_subclasses: Callable[[type], Iterable[type]],
+) -> Callable[[type], Iterable[type]]:
+    """SQLAlchemy's walk over all subclasses of a class, which ends at once where it is used to
+    prepare annotations. It makes what is missing when it annotates an expression."""
+
+    def walk(cls: type) -> Iterable[type]:
+        return [cls] if cls.__name__ in _ANNOTATED else walk_subclasses(cls)
+
+    return walk
+
+
 def _import_one_dialect() -> None:
     """The constructor of the library's class for any database imports two dialects and uses one. A
     database file gets a constructor that imports its own dialect twice."""
@@ -149,7 +244,9 @@ def load() -> None:
     collects = gc.isenabled()
     gc.disable()  # an import creates many objects and no garbage
     try:
-        importlib.import_module("sqlalchemy")
+        if _METADATA not in sys.modules:
+            _defer_metadata()
+        _import_sqlalchemy()
         placeholders = _placeholders()
         sys.modules.update(placeholders)
         importlib.import_module("dbos")
@@ -157,6 +254,7 @@ def load() -> None:
     finally:
         if collects:
             gc.enable()
+        _end_metadata()
         for name, module in placeholders.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
