@@ -170,7 +170,11 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/worker/run_workflow.py": ("clock file", "writes the run's folder from its events"),
     "durable/worker/worker.py": ("clock process", "the main loop of a process: signals"),
     "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
-    "durable/workspace/run_worktree.py": ("clock file", "worktrees that several processes share"),
+    "durable/workspace/branch_worktree.py": (
+        "clock file",
+        "worktrees that several processes share",
+    ),
+    "durable/workspace/run_worktree.py": ("file", "closes what marks a worktree as used"),
     "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
     "export/bundle.py": ("file", "copies the files of a run into a zip file"),
     "export/html.py": ("file", "a redacted copy of a log, in a temporary folder"),

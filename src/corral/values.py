@@ -339,6 +339,11 @@ def slug(text: str, *, limit: int, allowed: str = "", fill: str = "-", default: 
     return name.strip(f"{fill}.")[:limit].rstrip(f"{fill}.") or default
 
 
+PUBLISH_AFTER = 1.0
+"""Seconds after which a turn or a run becomes visible to other processes: a short one costs
+nothing."""
+
+
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of a budget, and what is spent: US dollars, tokens and model calls."""
 

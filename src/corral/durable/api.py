@@ -11,12 +11,12 @@ import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.display import Card, Displayed, count, spent
@@ -31,7 +31,7 @@ from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
 from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
-from corral.pipelines.execution import memory_runner, preflight
+from corral.pipelines.execution import memory_runner
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.memory_runner import RunResult
@@ -126,6 +126,8 @@ async def run(  # noqa: PLR0913
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
     if queue is None and repository is None and not simulate:
+        from corral.pipelines.execution import preflight
+
         preflight.check(graph, resources, place, given)
     name = new_id(graph.name)
     request = service.RunRequest(
@@ -144,7 +146,9 @@ async def run(  # noqa: PLR0913
     if durable:
         database.require()
         if repository is not None:
-            tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
+            from corral.durable.workspace import branch_worktree
+
+            tree = await asyncio.to_thread(branch_worktree.choose, name, repository, commit)
             request = replace(request, tree=tree)
         request = replace(request, options=as_json(options))
         async with engine():
@@ -176,6 +180,8 @@ async def _start(
             place = run_worktree.workspace_folder(tree)
             loader.check(graph, place)
             if queue is None and not resources.simulate:
+                from corral.pipelines.execution import preflight
+
                 preflight.check(graph, resources, place, dict(request.values))
             request = replace(request, workspace=place)
         await service.start(graph, request, db=db, queue=queue)

@@ -147,13 +147,14 @@ async def _begin(
     name = run_id or service.new_id(graph.name)
     tree = config.tree
     if tree is not None:
+        from corral.durable.workspace.branch_worktree import choose
+
         # The commit after the last known result, without what is run again.
         at = tree.commit
         for message in results_of(replay):
             if message.id in known and isinstance(message, Ended):
                 at = str(message.outcome.context_updates.get(run_worktree.COMMIT, at))
         base, within = tree.commit, tree.within
-        choose = run_worktree.choose
         tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
         tree = msgspec.structs.replace(tree, start_commit=at)
     async with run_worktree.reserved(tree, stays=queue is None):

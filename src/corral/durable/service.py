@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,8 +97,7 @@ def new_id(name: str) -> str:
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run besides the graph, where and how."""
 
     folder: Path
@@ -107,11 +105,11 @@ class RunRequest:
     workspace: Path
     run_id: str = ""
     """Empty: a new id is made."""
-    values: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    values: Mapping[str, Json] = {}
     simulate: bool = False
     agent: str = ""
     model: str = ""
-    options: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    options: Mapping[str, Json] = {}
     """Options of ``corral.run`` for the agents of all nodes."""
     detached: bool | None = None
     """Whether agents outlive the process that runs them. None: yes with a database file; no with a
@@ -127,7 +125,7 @@ class RunRequest:
     (``run_worktree.reserved``)."""
     artifacts_url: str = ""
     """The URL that the artifacts are uploaded to."""
-    known: Mapping[str, Message] = field(default_factory=dict[str, Message])
+    known: Mapping[str, Message] = {}
     """Results of the run that this one continues (``forked_from``)."""
     forked_from: str = ""
 

@@ -48,7 +48,15 @@ from corral.system import paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import FileChanged, Json, Usage, WeakBound, printable_path, subtract_by_model
+from corral.values import (
+    PUBLISH_AFTER,
+    FileChanged,
+    Json,
+    Usage,
+    WeakBound,
+    printable_path,
+    subtract_by_model,
+)
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
@@ -67,9 +75,6 @@ Files that git has as they are do not count."""
 MAX_TEXT = 1_000_000
 """Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
 stream while its events are not collected."""
-
-PUBLISH_AFTER = 1.0
-"""Seconds after which a turn becomes visible to other processes: a short one costs nothing."""
 
 
 class _FolderUse(msgspec.Struct, gc=False):

@@ -14,7 +14,7 @@ import pytest
 from support.repositories import bare, git, repository
 
 from corral.durable.payloads import RunConfig, RunWorktree
-from corral.durable.workspace import run_worktree
+from corral.durable.workspace import branch_worktree, run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -37,7 +37,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> On:
 
 
 def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> RunWorktree:
-    tree = run_worktree.choose(run, where, commit)
+    tree = branch_worktree.choose(run, where, commit)
 
     async def scenario() -> None:
         async with run_worktree.reserved(tree, stays=True):
@@ -225,7 +225,7 @@ def test_a_repository_that_cannot_be_used_is_refused(
         ("https://very-secret@localhost/x", None, "contains a user name or a password"),
     ):
         with pytest.raises(ConfigError, match=words) as caught:
-            run_worktree.choose("r", where, commit)
+            branch_worktree.choose("r", where, commit)
         assert "very-secret" not in f"{caught.value} {caught.value.hint}"
 
 
@@ -286,7 +286,7 @@ def test_an_idle_worktree_is_removed(bare: Path, on: On, tmp_path: Path) -> None
             )
 
     def later() -> RunWorktree:
-        return run_worktree.choose("new", bare)
+        return branch_worktree.choose("new", bare)
 
     with pytest.raises(StorageFailed, match="was deleted in"):  # it was not reserved
         asyncio.run(scenario())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.nodes import NodeHarness, ScriptedModel
 
@@ -48,7 +48,7 @@ async def test_a_durable_node_goes_on_later_if_only_the_file_says_wait(
     async with scripted_model.resources(script, env=env) as resources:
         work = harness.context(resources=resources, attrs={"prompt": "hi", "timeout": "60s"})
         began = time.time()
-        outcome = await execution_attempt.attempt(dataclasses.replace(work, longest_hold=0.5))
+        outcome = await execution_attempt.attempt(msgspec.structs.replace(work, longest_hold=0.5))
     assert outcome.resets_at is not None, outcome
     assert began + 490 < outcome.resets_at < time.time() + 510
 
@@ -73,7 +73,7 @@ async def test_a_limit_without_an_end_is_waited_for_longer_each_time(
         env = {"GEMINI_API_KEY": f"key-of-this-test-{attempt}"}
         async with scripted_model.resources([Turn(status=429)], env=env) as resources:
             work = harness.context(resources=resources, attrs={"prompt": "hi"})
-            work = dataclasses.replace(work, longest_hold=0.5, attempt=attempt)
+            work = msgspec.structs.replace(work, longest_hold=0.5, attempt=attempt)
             began = time.time()
             outcome = await execution_attempt.attempt(work)
         assert outcome.resets_at is not None, outcome

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.nodes import NodeHarness
 
@@ -68,9 +69,8 @@ async def switched(
         node = Node("s", {"type": "switch", **attrs})
         nodes = {"s": node, **{target: Node(target) for target, _ in edges}}
         graph = Graph("g", {}, nodes, [Edge("s", target, given) for target, given in edges])
-        import dataclasses
 
-        return await works.attempt(dataclasses.replace(work, graph=graph, node=node))
+        return await works.attempt(msgspec.structs.replace(work, graph=graph, node=node))
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [

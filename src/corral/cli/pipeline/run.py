@@ -32,6 +32,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable.api import PipelineResult
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
@@ -142,7 +143,6 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
-    from corral.durable.workspace import run_worktree
 
     durable = not flags["no_durable"]
     values = _values(flags["given"])
@@ -170,8 +170,8 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
         durable=durable,
     )
     source = str(Path(file).absolute())
-    if repository is not None and run_worktree.uncommitted(repository):
-        show.progress.print_line("! uncommitted changes in the repository are not part of this run")
+    if repository is not None:
+        _warn_of_changes(repository, show)
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.run(
@@ -306,11 +306,19 @@ def _run_async(coroutine: Coroutine[None, None, T]) -> T:
 
 def _warn(file: str, graph: Graph) -> None:
     """Print the linter's findings of a pipeline that may run."""
-    from corral.cli.pipeline.files import format_finding
     from corral.pipelines.linter import engine
 
     for finding in engine.lint(graph):
+        from corral.cli.pipeline.files import format_finding
+
         echo(format_finding(file, finding), err=True)
+
+
+def _warn_of_changes(repository: str, show: RunOutput) -> None:
+    from corral.durable.workspace import branch_worktree
+
+    if branch_worktree.uncommitted(repository):
+        show.progress.print_line("! uncommitted changes in the repository are not part of this run")
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

@@ -24,8 +24,9 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from corral.durable.dbos import adapter
 from corral.durable.dbos.database import (
@@ -73,8 +74,7 @@ CHUNK = 400
 """Maximum number of ids in one statement: SQLite limits the number of parameters."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkflowInfo:
+class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One workflow. ``input``, ``output`` and ``error`` are set only where they were read."""
 
     id: str
@@ -98,8 +98,7 @@ class WorkflowInfo:
         return self.state in ENDED_STATES
 
 
-@dataclass(frozen=True, kw_only=True)
-class JournalEntry:
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded step of a workflow."""
 
     number: int
@@ -109,19 +108,17 @@ class JournalEntry:
     """Seconds since the epoch; 0 while it has not completed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow to enqueue."""
 
     name: str
     id: str
     queue: str
     payload: dict[str, Json]
-    labels: dict[str, Json] = field(default_factory=dict[str, Json])
+    labels: dict[str, Json] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a resource may be in use, within one queue. None: no limit."""
 
     resource: str

@@ -23,7 +23,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, MutableMapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -96,8 +95,7 @@ def without_password(url: str) -> str:
     return parts._replace(netloc=netloc, query=_SECRET.sub(r"\1***", parts.query)).geturl()
 
 
-@dataclass(frozen=True)
-class Database:
+class Database(msgspec.Struct, frozen=True):
     url: str
     path: Path | None
     """The file; None for a server."""

@@ -44,10 +44,9 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.sessions.turn import PUBLISH_AFTER
 from corral.system import paths, threads
 from corral.system.process.tree import ProcessRegistry
-from corral.values import JsonObject, convert_to, is_object, slug
+from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
     from corral.live.publisher import Entry

@@ -48,8 +48,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,8 +189,7 @@ MAIL_POLL = 0.5
 """Maximum number of seconds between two looks into the inbox, while local nodes run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LocalVisit:
+class _LocalVisit(msgspec.Struct, frozen=True, kw_only=True):
     """A visit without a result: its next attempt."""
 
     command: RunNode
@@ -259,7 +256,7 @@ class LocalNodes:
             self._open.pop(message.id, None)
             self._due.pop(message.id, None)
         elif (visit := self._open.get(message.visit)) is not None:
-            following = dataclass_replace(
+            following = replace(
                 visit,
                 attempt=message.attempt + (not message.is_wait),
                 earlier=message.outcome,
@@ -267,7 +264,7 @@ class LocalNodes:
             )
             if message.is_wait and message.outcome is not None:
                 command = _after_limit(visit.command, message.outcome)
-                following = dataclass_replace(following, command=command, waits=visit.waits + 1)
+                following = replace(following, command=command, waits=visit.waits + 1)
             self._open[message.visit] = self._due[message.visit] = following
 
     def stop(self, visit: str) -> None:

@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
+
+import msgspec
 
 from corral.durable.dbos import database
 from corral.durable.dbos.client import ANY_NODE, DEFAULT_QUEUE, Limit
@@ -30,8 +31,7 @@ DRAIN = 60.0
 """Seconds that running nodes may take to finish after the first signal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue_names: Sequence[str] = (DEFAULT_QUEUE,)
     """The queues to serve."""
     limits: Sequence[Limit] = ()

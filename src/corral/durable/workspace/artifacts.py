@@ -13,7 +13,6 @@ from typing import Any
 from corral.durable.dbos.database import INSTALL
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import file_name
-from corral.system.git import source_repository
 
 
 def upload(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]:
@@ -63,6 +62,8 @@ def download(url: str, run_id: str, folder: Path) -> list[str]:
 
 def check(url: str) -> None:
     """Raises ``ConfigError`` if the URL has no installed file system, or contains a password."""
+    from corral.system.git import source_repository
+
     source_repository.refuse_secrets(
         url, "It would be stored with the run: configure credentials in fsspec."
     )

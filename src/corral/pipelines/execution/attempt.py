@@ -7,7 +7,6 @@ attempt itself is cancelled. ``scheduler.retry`` decides whether there is anothe
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import threading
@@ -57,12 +56,12 @@ async def attempt(work: NodeContext) -> Outcome:
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
     if not work.writes_files:
-        work = dataclasses.replace(work, emit=emit)
+        work = msgspec.structs.replace(work, emit=emit)
         returned = await invoke_handler(handler, work, limit)
         outcome = _with_label_checked(work, emit, _validate_outcome(returned, work.node.kind))
         return _check_size(work, outcome, redactor)
     log = run_dir.AgentEventLog(work.folder, redactor, emit)
-    work = dataclasses.replace(work, emit=log.emit)
+    work = msgspec.structs.replace(work, emit=log.emit)
     try:
         returned = await invoke_handler(handler, work, limit)
     finally:

@@ -25,7 +25,6 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -200,8 +199,11 @@ def bearer_tokens(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeContext:
+def _ignore(_event: Event) -> None:
+    """The default of what reports events."""
+
+
+class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at one visit of a node."""
 
     run_id: str
@@ -216,7 +218,7 @@ class NodeContext:
     workspace: Path
     """The working directory of agents and commands."""
     resources: NodeResources
-    emit: Callable[[Event], None] = field(default=lambda _event: None)
+    emit: Callable[[Event], None] = _ignore
     """Reports an event of the node's agent."""
     budget: Budget | None = None
     """What the model calls of the run may use."""

@@ -31,13 +31,11 @@ new ``MemoryRun`` with that state: it gives the commands without a reply again.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -243,8 +241,7 @@ async def run(
     return await MemoryRun(graph, settings, run_id=run_id, values=values).drive()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What surrounds a run. A child pipeline gets the same, with its own directories."""
 
     resources: NodeResources
@@ -501,7 +498,7 @@ class MemoryRun:
         folder = None
         if self._checkpoints is not None:
             folder = self._checkpoints.folder.make_visit_dir(command.id, command.node) / "child"
-        settings = dataclasses.replace(
+        settings = replace(
             self._settings,
             folder=folder,
             workspace=self._workspace / command.workdir,

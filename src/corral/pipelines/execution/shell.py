@@ -22,6 +22,7 @@ from corral.builtin.tools.run_program import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT
 from corral.pipelines.templates import PLACEHOLDER, as_text, find
 from corral.system.environment import SecretRedactor
 from corral.system.platform import WINDOWS
@@ -34,8 +35,6 @@ LONGEST_VALUE = 120_000
 """Bytes of a value: Linux accepts no variable over 128 KiB."""
 MAX_OUTPUT = 16 * 1024 * 1024
 """Bytes of a command's output that are stored in its file. Of a longer output, the end is."""
-MAX_IN_CONTEXT = 32 * 1024
-"""Bytes of an output that go into the context."""
 MAX_IN_REASON = 2_000
 """Characters of an output in an error message."""
 

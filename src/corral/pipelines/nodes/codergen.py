@@ -12,11 +12,10 @@ from __future__ import annotations
 import msgspec
 
 from corral.pipelines import templates
-from corral.pipelines.execution import agent_call, verdict
+from corral.pipelines.execution import verdict
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.shell import MAX_IN_CONTEXT
 from corral.pipelines.execution.verdict import NodeVerdict
-from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome
 from corral.pipelines.templates import as_text
 from corral.values import JsonObject
 
@@ -30,6 +29,8 @@ async def codergen(work: NodeContext) -> Outcome:
     if work.resources.simulate:
         work.write_file("prompt.md", prompt)
         return outcome_with_answer(work, simulated_answer(work))
+    from corral.pipelines.execution import agent_call
+
     call = agent_call.build_call(work)
     if call.report is not None:
         prompt = f"{prompt}\n\n{call.report.instruction}"

@@ -24,7 +24,6 @@ for all agents. Without a verifier an attempt passes if the agent's turn succeed
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
 import shutil
 from collections.abc import AsyncGenerator
@@ -149,7 +148,7 @@ async def _workspace(
     node = msgspec.structs.replace(work.node, attrs=attrs)
     # The fields of the task are no context: a preamble must not show them to the agent.
     visit = msgspec.structs.replace(work.visit, context={})
-    work = dataclasses.replace(work, node=node, visit=visit)
+    work = msgspec.structs.replace(work, node=node, visit=visit)
     if not task.repository:
         yield work, None
         return
@@ -157,7 +156,7 @@ async def _workspace(
     place = task_folder(root, work.run_id, task.id, task.folder)
     tree = await TaskWorktree.make(root, task.commit, place)
     try:
-        yield dataclasses.replace(work, workspace=place / task.inside), tree
+        yield msgspec.structs.replace(work, workspace=place / task.inside), tree
     except WorkNotStored:
         raise
     except BaseException:

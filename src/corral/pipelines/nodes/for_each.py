@@ -11,7 +11,6 @@ second name for the item, ``results_key`` another key for the results.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import msgspec
 
@@ -21,13 +20,12 @@ from corral.pipelines.execution import run_dir
 from corral.pipelines.execution.agent_call import number_of
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
-from corral.pipelines.execution.shell import MAX_IN_CONTEXT
 from corral.pipelines.graph import Node, Value
 from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed
 from corral.pipelines.templates import as_text, find
 from corral.values import Json, JsonObject
 
@@ -109,7 +107,7 @@ def _item_context(work: NodeContext, index: int, item: Json) -> NodeContext:
     context: JsonObject = {**work.context, "item": item, "index": index}
     if name := work.node.text("item_key"):
         context[name] = item
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         work,
         node=node,
         folder=work.folder / "items" / str(index),

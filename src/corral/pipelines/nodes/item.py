@@ -8,7 +8,6 @@ workspace). The context has only the fields of the task.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ async def item(work: NodeContext) -> Outcome:
     stopwatch = Stopwatch()
     prompt = templates.fill(work.node.text("prompt"), work.context)
     # The prompt contains the fields already: the preamble must not repeat them.
-    work = dataclasses.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
+    work = msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, context={}))
     fields: JsonObject = {}
     try:
         if work.resources.simulate:
@@ -57,7 +56,7 @@ async def item(work: NodeContext) -> Outcome:
 async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObject]:
     commit = work.node.text("worktree")
     async with _workspace(work, commit) as (workspace, tree):
-        work = dataclasses.replace(work, workspace=workspace)
+        work = msgspec.structs.replace(work, workspace=workspace)
         call = agent_call.build_call(work)
         result = await agent_call.send_prompt(work, call, prompt)
         outcome = agent_call.outcome_of_result(work, call, result)

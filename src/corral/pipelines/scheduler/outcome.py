@@ -15,6 +15,9 @@ FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget"
 AFTER_LIMIT = "internal.after_limit"
 """The key in the context of an attempt that goes on after a rate limit: the session to resume."""
 
+MAX_IN_CONTEXT = 32 * 1024
+"""Bytes of an output that go into the context."""
+
 _SYNONYMS = {"succeeded": "success", "failed": "fail", "failure": "fail"}
 """Other names of a status, in verdicts and in conditions."""
 
