@@ -75,6 +75,10 @@ def test_where_the_chunks_are_cut_changes_nothing(stream: bytes, places: list[in
     assert read(cut(stream, places)) == expected(stream)
 
 
+def test_data_without_a_space_in_an_event_with_a_name_is_read() -> None:
+    assert read([b"event: x\ndata:two\ndata: one\n\n"]) == [b"two\none"]
+
+
 @no_deadline
 @given(stream=STREAM)
 def test_byte_by_byte_is_the_same_as_at_once(stream: bytes) -> None:

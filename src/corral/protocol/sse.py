@@ -142,8 +142,8 @@ def _events(block: bytes) -> list[bytes]:
         if event[:6] == b"data: ":
             data = event[6:]
         else:
-            data = event.partition(b"\ndata: ")[2]
-            if event[:6] != b"event:":
+            name, _, data = event.partition(b"\ndata: ")
+            if name[:6] != b"event:" or b"\n" in name:
                 data = b""
         if data and b"\n" not in data:
             found.append(data)
