@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.protocol.lines import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized
+from corral.protocol.lines import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized, is_one_per_line
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
@@ -145,3 +146,39 @@ def test_64_mib_pass_and_one_more_byte_does_not() -> None:
     (dropped,) = lines.feed(b"x\n")
     assert isinstance(dropped, Oversized)
     assert dropped.size == MAX_LINE_SIZE + 2
+
+
+def objects_in(block: bytes) -> int:
+    """Counts them as the readers do, which know no line."""
+    try:
+        return len(msgspec.json.Decoder(dict[str, object]).decode_lines(block))
+    except msgspec.DecodeError:
+        return 0
+
+
+def is_object(line: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except msgspec.DecodeError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "lines", [[b'{"a":1}'], [b'{"a":1}'] * 3, [b'{"a":1}', b'{"b":{}}', b"{}"]]
+)
+def test_objects_with_one_line_each_are_recognized(lines: list[bytes]) -> None:
+    assert is_one_per_line(b"".join(line + b"\n" for line in lines), len(lines))
+
+
+PARTS = [b'{"a":1}', b'{"a":{}}', b"{}", b"{} {}", b"{}{}", b'{"a":', b"1}", b'{"a":{}', b"}", b" "]
+
+
+@no_deadline
+@given(lines=st.lists(st.sampled_from(PARTS), max_size=6))
+def test_objects_that_share_a_line_or_have_several_are_never_taken_for_one_each(
+    lines: list[bytes],
+) -> None:
+    block = b"".join(line + b"\n" for line in lines)
+    count = objects_in(block)
+    if count and is_one_per_line(block, count):
+        assert all(map(is_object, lines))

@@ -12,41 +12,45 @@ PATHS = ("file_path", "filePath", "notebook_path", "dir_path", "path")
 _PATH_NAMES = frozenset(PATHS)
 _SUBJECTS = ("command", *PATHS, "pattern", "url", "query", "description")
 """Arguments for the title of a call; the first that exists is used."""
+_SUBJECT_NAMES = frozenset(_SUBJECTS)
 
 
 def build_tool_use(
     call_id: str, name: str, given: Json, *, kind: ToolKind, parent: str | None = None
 ) -> ToolUse:
-    arguments = given if isinstance(given, dict) else {}
-    subject = None
+    subject: str | None = None
+    paths: tuple[str, ...] = ()
+    if isinstance(given, dict):
+        if len(given) == 1:  # most calls
+            ((key, value),) = given.items()
+            if key in _SUBJECT_NAMES and isinstance(value, str):
+                subject = value
+                paths = (value,) if key in _PATH_NAMES else ()
+        else:
+            subject, paths = _subject(given), _path_arguments(given)
+    title = f"{name} {subject}" if subject else name
+    if parent is None:
+        return ToolUse(call_id, name, kind, title, given, paths)
+    return ToolUse(call_id, name, kind, title, given, paths, parent=parent)
+
+
+def _subject(given: Mapping[str, Json]) -> str | None:
     for key in _SUBJECTS:
-        if key in arguments and isinstance(value := arguments[key], str):
-            subject = value
-            break
-    return ToolUse(
-        call_id,
-        name,
-        kind=kind,
-        title=f"{name} {subject}" if subject else name,
-        input=given,
-        paths=path_arguments(arguments),
-        parent=parent,
-    )
+        if key in given and isinstance(value := given[key], str):
+            return value
+    return None
+
+
+def _path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
+    """The path arguments, each once: some models give one twice."""
+    # Most are missing, which ``in`` finds out fastest.
+    found = [path for name in PATHS if name in given and isinstance(path := given[name], str)]
+    return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 def unavailable_message(name: str) -> str:
     """The error for a tool that the policy removed; agents report it as unknown."""
     return f"{name} is not available under this policy"
-
-
-def path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
-    """The path arguments, each once: some models give one twice."""
-    if len(given) == 1:
-        ((name, path),) = given.items()
-        return (path,) if name in _PATH_NAMES and isinstance(path, str) else ()
-    # Most are missing, which ``in`` finds out fastest.
-    found = [path for name in PATHS if name in given and isinstance(path := given[name], str)]
-    return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 def joined_text(listed: object) -> str | None:

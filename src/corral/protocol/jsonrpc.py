@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.events import Error, Log, Unknown
-from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
+from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized, is_one_per_line
 from corral.protocol.ndjson import DECODE_ERRORS, decode_malformed, oversized_error
 from corral.values import Json, JsonObject, decoder_for
 
@@ -136,8 +136,7 @@ class Peer(Generic[N]):
     def _decode_block(self, block: bytes, found: list[Message | N]) -> None:
         try:
             frames = self._common_lines(block)
-            # The decoder splits at any whitespace, but the protocol is one frame per line.
-            if len(frames) == block.count(b"\n") == block.count(b"}\n{") + 1:
+            if is_one_per_line(block, len(frames)):
                 self.last_line = block[block.rfind(b"\n", 0, -1) + 1 :]
                 found += frames
                 return

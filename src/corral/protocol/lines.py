@@ -81,3 +81,18 @@ class Lines:
         for line in block.split(b"\n")[:-1]:
             long = len(line) > self._limit
             done.append(Oversized(len(line) + 1, line[:HEAD_SIZE]) if long else line + b"\n")
+
+
+def is_one_per_line(block: bytes, count: int) -> bool:
+    """Whether these ``count`` JSON objects, which ``decode_lines`` found in a block of lines, have
+    one line each. The decoder splits at any whitespace, and at none: ``{} {}`` and ``{}{}`` are two
+    objects for it, and an object over two lines is one."""
+    if count == 1:
+        return block.find(b"\n") == len(block) - 1
+    newlines = len(block) - len(block.replace(b"\n", b""))  # twice as fast as count()
+    if newlines != count:
+        return False
+    # "}\n{" is inside no JSON: these newlines are between two objects. Most lines start with the
+    # same key, and a longer text is found faster.
+    between = b"}\n{"
+    return block.count(between + block[1:9]) == count - 1 or block.count(between) == count - 1

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from corral.events import Error, Event, Log, Unknown
-from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized
+from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized, is_one_per_line
 from corral.values import Cost, Json, Usage, decoder_for
 
 
@@ -149,7 +149,8 @@ class NdjsonStream:
     ) -> None:
         self._lines = Lines(limit)
         self._clean = clean
-        self._decode = decoder_for(frames).decode
+        decoder = decoder_for(frames)
+        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._translate = translate
         self.last_line = b""
         """The last raw line, for the facts of an error."""
@@ -170,19 +171,16 @@ class NdjsonStream:
         return items
 
     def _translate_block(self, block: bytes, items: list[RawEvent]) -> None:
-        lines = block.split(b"\n")
-        if not lines[-1]:
-            lines.pop()  # after the last newline
         try:
-            frames = list(map(self._decode, lines))
+            frames = self._decode_lines(block)
         except DECODE_ERRORS:
             pass  # one line is malformed: decode again, each for itself
         else:
-            if lines:
-                self.last_line = lines[-1]
+            if is_one_per_line(block, len(frames)):
+                self.last_line = block[block.rfind(b"\n", 0, -1) + 1 : -1]
                 items += self._translate(frames)
-            return
-        for line in lines:
+                return
+        for line in block.split(b"\n"):
             if not line:
                 continue
             self.last_line = line

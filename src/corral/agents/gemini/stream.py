@@ -7,7 +7,7 @@ truncated output. A turn succeeded if the exit code is 0 *and* the last line is 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import msgspec
 
@@ -25,11 +25,13 @@ class InitFrame(msgspec.Struct, gc=False, tag_field="type", tag="init"):
     model: str | None = None
 
 
+@final
 class MessageFrame(msgspec.Struct, gc=False, tag_field="type", tag="message"):
     role: str
     content: str
 
 
+@final
 class ToolUseFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_use"):
     tool_name: str
     tool_id: str = ""
@@ -41,6 +43,7 @@ class ToolError(msgspec.Struct):
     message: str | None = None
 
 
+@final
 class ToolResultFrame(msgspec.Struct, gc=False, tag_field="type", tag="tool_result"):
     tool_id: str
     status: str
@@ -93,32 +96,37 @@ class Conversation:
         self._tools: dict[str, str] = {}
 
     def translate(self, frames: list[Frames]) -> list[RawEvent]:
+        # ``isinstance`` of a struct costs several times as much if the answer is no.
         items: list[RawEvent] = []
+        add, first_text = items.append, self._first_text
         for frame in frames:
-            if isinstance(frame, MessageFrame):
+            if type(frame) is MessageFrame:
                 if frame.role != "assistant":
                     continue  # the prompt, echoed
                 text = frame.content
-                if not self._first_text:
-                    self._first_text = text
-                elif text == self._first_text and not self._warned and len(text) >= REPEATED_TEXT:
+                if not first_text:
+                    first_text = text
+                elif text == first_text and not self._warned and len(text) >= REPEATED_TEXT:
                     self._warned = True
-                    items.append(_repeated())
-                items.append(text)
-            elif isinstance(frame, ToolUseFrame):
-                items.append(self._tool_use(frame))
-            elif isinstance(frame, ToolResultFrame):
-                items.append(tool_result(frame, self._tools.pop(frame.tool_id, "")))
+                    add(_repeated())
+                add(text)
+            elif type(frame) is ToolUseFrame:
+                first_text = ""
+                add(self._tool_use(frame))
+            elif type(frame) is ToolResultFrame:
+                add(tool_result(frame, self._tools.pop(frame.tool_id, "")))
             else:
-                items.append(self._other_event(frame))
+                add(self._other_event(frame))
+        self._first_text = first_text
         return items
 
     def _tool_use(self, frame: ToolUseFrame) -> ToolUse:
-        self._first_text = ""
-        self._tools[frame.tool_id] = frame.tool_name
-        used = tool_use(frame)
-        self._searched = self._searched or used.kind == "fetch"
-        return used
+        call_id, name = frame.tool_id, frame.tool_name
+        self._tools[call_id] = name
+        kind = TOOLS.get(name) or kind_of(name)
+        if kind == "fetch":
+            self._searched = True
+        return build_tool_use(call_id, name, frame.parameters, kind=kind)
 
     def _other_event(self, frame: InitFrame | ErrorFrame | ResultFrame) -> RawEvent:
         match frame:
@@ -143,11 +151,6 @@ def _repeated() -> Error:
         "the answer started again: the CLI retries a broken stream without reporting it,"
         " and what follows may repeat what came before",
     )
-
-
-def tool_use(frame: ToolUseFrame) -> ToolUse:
-    name = frame.tool_name
-    return build_tool_use(frame.tool_id, name, frame.parameters, kind=kind_of(name))
 
 
 def kind_of(name: str) -> ToolKind:
