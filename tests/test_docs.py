@@ -100,24 +100,32 @@ def needs_gemini(text: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.gemini_cli] if uses else []
 
 
-FIRST_PAGES = ("README", "getting-started")
-USES_TOOLS = r"NOTES\.md|What has changed|sandbox="
+USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 """Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
+FIRST_SAMPLE = "README-4"
+FIRST_COMMANDS = "getting-started"
 
 
 def samples() -> list[object]:
-    """The samples of the first pages, and those in which the agent uses tools, start the real
-    Gemini CLI. The others only need an answer: a program like it gives it (``sample_env``)."""
+    """The first sample, and those in which the agent uses tools, start the real Gemini CLI. The
+    others only need an answer: a program like it gives it (``sample_env``)."""
     return [
         pytest.param(block, id=block.name, marks=needs_gemini(block.text))
-        if block.page in FIRST_PAGES or re.search(USES_TOOLS, block.text)
+        if block.name == FIRST_SAMPLE or re.search(USES_TOOLS, block.text)
         else pytest.param(block, id=block.name)
         for block in blocks("python")
     ]
 
 
+def test_the_first_sample_and_the_first_commands_start_the_real_agent() -> None:
+    [first] = [block for block in blocks("python") if block.name == FIRST_SAMPLE]
+    assert needs_gemini(first.text)
+    assert any(needs_gemini(b.text) for b in blocks("console") if b.page == FIRST_COMMANDS)
+
+
 def console_pages() -> list[object]:
-    """The commands of each page. Overviews repeat commands of other pages: they run there."""
+    """The commands of each page. Overviews repeat commands of other pages: they run there. Those of
+    the tutorial start the real Gemini CLI."""
     pages: dict[str, list[str]] = {}
     for block in blocks("console"):
         lines = block.text.splitlines()
@@ -128,6 +136,8 @@ def console_pages() -> list[object]:
         pages[page] = [line for line in pages[page] if line not in elsewhere]
     return [
         pytest.param(page, lines, id=page, marks=needs_gemini("\n".join(lines)))
+        if page == FIRST_COMMANDS
+        else pytest.param(page, lines, id=page)
         for page, lines in pages.items()
     ]
 
