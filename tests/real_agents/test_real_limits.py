@@ -1,4 +1,5 @@
-"""Real agents whose model has a rate limit."""
+"""Real agents whose model has a rate limit. A short one, for which the proxy waits, is in
+``test_real_metering.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from corral.testing import Request, Turn, fail
 
 pytestmark = pytest.mark.timeout(400)
 
-EVERY_DAY = ("gemini-cli", "gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
 LIMIT = fail(429, "slow down", retry_after=0.5)
 
 
@@ -52,21 +52,6 @@ def options_for(agent: RealAgent) -> RunKwargs:
 
 def limits_of(events: list[Event]) -> list[Error]:
     return [each for each in events if isinstance(each, Error) and each.code == "rate_limited"]
-
-
-@for_agents(every_day=EVERY_DAY)
-async def test_the_proxy_waits_and_the_agent_does_not_notice(agent: RealAgent) -> None:
-    script = Script(agent)
-    events = await agent.events(script.answer, **options_for(agent))
-    result = result_from_events(events)
-    assert result.ok, result.error
-    assert result.text.endswith("the answer")
-    assert script.calls == 4
-    assert not any(CONTINUE in prompt for prompt in script.prompts)
-    assert len(limits_of(events)) == 2
-    assert result.waited > 0.8
-    calls = [each.status for each in events if isinstance(each, ModelCall) and not each.side]
-    assert calls == [429, 200, 429, 200]
 
 
 @for_agents("gemini-cli", "gemini-acp", "codex-cli", every_day=("gemini-cli", "gemini-acp"))

@@ -14,7 +14,8 @@ from support.real_agents import KEY, USAGE, RealAgent, for_agents
 import corral
 from corral import result_from_events
 from corral.events import Done, Error, Event, Init, ModelCall
-from corral.testing import Request, Turn
+from corral.sessions.after_limit import CONTINUE
+from corral.testing import Request, Turn, fail
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -40,40 +41,47 @@ def _read(path: Path) -> str:
 
 
 @for_agents(every_day=EVERY_DAY)
-async def test_every_model_call_is_counted_and_the_agent_does_not_have_the_key(
+async def test_every_call_is_counted_limits_are_waited_for_and_the_agent_does_not_have_the_key(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:
+    """The model has a rate limit at the first and the third call, which the agent does not
+    notice: the proxy waits."""
     holders: list[str] = []
-    seen = 0
+    prompts: list[str] = []
 
     def answer(request: Request) -> Turn:
-        nonlocal seen
         if not request.tools or request.aside:
             return Turn(text="title", usage=USAGE)
-        seen += 1
-        holders.extend(holders_of_key(workspace, memory=seen == 1))
-        if seen == 1:
+        prompts.append(str(request.body))
+        holders.extend(holders_of_key(workspace, memory=len(prompts) == 1))
+        if len(prompts) in (1, 3):
+            return fail(429, "slow down", retry_after=0.5)
+        if len(prompts) == 2:
             return Turn(calls=[agent.shell("true")], usage=USAGE)
         return Turn(text="the answer", usage=USAGE)
 
-    events = await agent.events(answer, policy="all", sandbox="off")
+    events = await agent.events(answer, policy="all", sandbox="off", on_limit="wait")
     result = result_from_events(events)
     assert result.ok, result.error
+    assert result.text.endswith("the answer")
     assert holders == []
     assert files_containing(tmp_path, KEY) == []
     requests = agent.lane.requests
     assert any(KEY in value for value in requests[0].headers.values())
     calls = [event for event in events if isinstance(event, ModelCall)]
-    billed = [request for request in requests if request.tools or not request.aside]
-    assert len(calls) >= 2
     assert len(calls) <= len(requests)
-    assert [call.status for call in calls] == [200] * len(calls)
-    assert not any(call.partial for call in calls)
-    assert sum(not call.side for call in calls) == seen, (calls, billed)
+    assert [call.status for call in calls if not call.side] == [429, 200, 429, 200]
+    answered = [call for call in calls if call.status == 200]
+    assert not any(call.partial for call in answered)
+    assert len(prompts) == 4
+    assert not any(CONTINUE in prompt for prompt in prompts)
+    limits = [each for each in events if isinstance(each, Error) and each.code == "rate_limited"]
+    assert len(limits) == 2
+    assert result.waited > 0.8
     assert result.usage_source == "metered"
-    assert result.usage.input == 120 * len(calls)
-    assert result.usage.output == 10 * len(calls)
-    assert result.usage.cache_read == 20 * len(calls)
+    assert result.usage.input == 120 * len(answered)
+    assert result.usage.output == 10 * len(answered)
+    assert result.usage.cache_read == 20 * len(answered)
     [init] = [event for event in events if isinstance(event, Init)]
     assert (init.metered, init.meter_reason) == (True, None)
 
@@ -95,7 +103,7 @@ async def test_without_the_meter_the_agent_has_the_key_and_reports_its_usage(
     assert result.usage == agent.record.usage
 
 
-@for_agents(every_day=("gemini-cli", "gemini-acp", "claude-cli", "codex-cli", "opencode-cli"))
+@for_agents(every_day=EVERY_DAY)
 async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: RealAgent) -> None:
     endless = [
         Turn(text="title", match="dominant language", repeat="forever"),
