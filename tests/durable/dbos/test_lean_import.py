@@ -46,6 +46,15 @@ assert dbos._serialization.isoparse("2026-01-31") == datetime.datetime(2026, 1, 
 print("ok")
 """
 
+OTHER_VERSION = """
+import sys
+from corral.durable.dbos import lean_import
+assert lean_import.VERSIONS.keys() == {"dbos", "sqlalchemy"}
+lean_import.VERSIONS[sys.argv[1]] = sys.argv[2]
+lean_import.load()
+print("dbos" in sys.modules, "sqlalchemy.orm" in sys.modules)
+"""
+
 FILE = """
 import sys
 from corral.durable.dbos import lean_import
@@ -141,3 +150,14 @@ def test_the_statements_for_a_server_are_the_same() -> None:
 @pytest.mark.seconds
 def test_expressions_are_the_same() -> None:
     assert _output(EXPRESSIONS, "lean") == _output(EXPRESSIONS, "complete")
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    ("package", "version", "is_complete"),
+    [("sqlalchemy", "2.1", False), ("sqlalchemy", "2.2", True), ("dbos", "3.4", True)],
+)
+def test_other_versions_are_imported_completely(
+    package: str, version: str, is_complete: bool
+) -> None:
+    assert _output(OTHER_VERSION, package, version) == f"True {is_complete}\n"

@@ -22,6 +22,7 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
@@ -46,6 +47,8 @@ _CLASSES = {
 }
 """Modules of which the library imports classes by name: for annotations and type checks."""
 _SUBMODULES = ("psycopg.errors",)
+VERSIONS = {"dbos": "3.3", "sqlalchemy": "2.1"}
+"""What this module changes is internal to these versions."""
 _METADATA = "importlib.metadata"
 """Reads the versions of packages, with the parser of e-mail."""
 _ANNOTATED = ("ColumnElement", "FromClause", "ClauseList")
@@ -236,9 +239,22 @@ def _import_one_dialect() -> None:
     setattr(SQLiteSystemDatabase, "__init__", made)  # noqa: B010 (a checker would complain)
 
 
+def _is_installed(package: str, version: str) -> bool:
+    """Read from the names in the folder of the package: ``importlib.metadata`` is slow to load."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return False
+    beside = os.listdir(os.path.dirname(os.path.dirname(spec.origin)))
+    return any(name.lower().startswith(f"{package}-{version}.") for name in beside)
+
+
 def load() -> None:
-    """Import the library; does nothing if it is imported."""
+    """Import the library; does nothing if it is imported. Other versions than those that this was
+    made for are imported as usual."""
     if "dbos" in sys.modules:
+        return
+    if not all(_is_installed(*each) for each in VERSIONS.items()):
+        importlib.import_module("dbos")
         return
     placeholders: dict[str, ModuleType] = {}
     collects = gc.isenabled()
