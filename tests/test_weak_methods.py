@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.values import WeakBound
+from corral.values import WeakBound, WeakCall
 
 
 class Counter:
@@ -12,6 +12,9 @@ class Counter:
     def add(self, number: int) -> int:
         self.count += number
         return self.count
+
+    def add_one(self) -> None:
+        self.count += 1
 
 
 def test_it_returns_the_bound_method_until_the_object_is_gone() -> None:
@@ -26,3 +29,14 @@ def test_it_returns_the_bound_method_until_the_object_is_gone() -> None:
     assert later(3) == counter.count == 5
     del later, counter
     assert weak() is None
+
+
+def test_a_call_does_nothing_once_the_object_is_gone() -> None:
+    counter = Counter()
+    call = WeakCall(counter.add_one)
+    call()
+    assert counter.count == 1
+    counts = [counter.count]
+    del counter
+    call()
+    assert counts == [1]

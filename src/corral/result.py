@@ -184,8 +184,23 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     final_text: str
 
 
+_NO_INIT = Init()
+
+
 class ResultBuilder:
     """Collects events into a ``Result``. Only the text of the answer is stored."""
+
+    __slots__ = (
+        "_done",
+        "_init",
+        "_message_id",
+        "_messages",
+        "_meter_reason",
+        "_size",
+        "_starts_message",
+        "is_cut",
+        "limit",
+    )
 
     def __init__(self, limit: int | None = None) -> None:
         """``limit``: characters of the answer that are stored at most."""
@@ -196,7 +211,7 @@ class ResultBuilder:
         self._messages: list[_Message] = []
         self._starts_message = True
         self._message_id: str | None = None
-        self._init = Init()
+        self._init = _NO_INIT
         self._done: Done | None = None
         self._meter_reason: str | None = None
 

@@ -8,6 +8,7 @@ missing, never as an error.
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from _thread import allocate_lock
@@ -79,6 +80,22 @@ class WeakBound(Generic[_Method]):
         return None if found is None else cast(_Method, MethodType(self._function, found))
 
 
+class WeakCall:
+    """Calls a method, unless its object is gone. The object is not kept alive by this."""
+
+    __slots__ = ("_function", "_object")
+
+    def __init__(self, method: Callable[[], object]) -> None:
+        """``method`` is a bound method."""
+        bound = cast(MethodType, method)
+        self._object, self._function = weakref.ref(bound.__self__), bound.__func__
+
+    def __call__(self) -> None:
+        found = self._object()
+        if found is not None:
+            self._function(found)
+
+
 @overload
 def decode_as(data: bytes | str, kind: type[_T], *, dec_hook: DecodeHook | None = None) -> _T: ...
 @overload
@@ -113,9 +130,14 @@ def decoder_for(kind: type[_T]) -> msgspec.json.Decoder[_T]: ...
 @overload
 def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]: ...
 def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder of JSON for this type, made in any thread."""
+    """The decoder of JSON for this type, made in any thread. It is shared: it has no state."""
     with _building:
-        return msgspec.json.Decoder(kind)
+        return _decoder(kind)
+
+
+@functools.lru_cache(maxsize=128)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.scripted_agent import scripted_options
 
 import corral
 from corral.errors import ConfigError, UnknownProvider
 from corral.sessions.prepare import prepare
+from corral.system.environment import redactor_of
 
 
 @pytest.mark.parametrize(
@@ -59,3 +63,44 @@ def test_without_an_agent_the_model_chooses_it(workspace: Path) -> None:
         corral.session(model="nobody:model")
     with pytest.raises(UnknownProvider):
         corral.pool(model="nobody:model")
+
+
+def test_runs_with_the_same_options_share_what_is_known_of_them(workspace: Path) -> None:
+    """Thousands of them may be under way."""
+    options = scripted_options(workspace)
+    first, second = (prepare("gemini-cli", options) for _ in range(2))
+    assert second is first
+    other = prepare("gemini-cli", {**options, "timeout": 77.0})
+    assert other.run.timeout == 77.0
+    assert other.environment is first.environment
+    assert other.compiled is not first.compiled
+
+
+def test_runs_do_not_share_what_differs_or_what_each_uses_up(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = scripted_options(workspace)
+    first = prepare("gemini-cli", {**options, "on_limit": "wait"})
+    second = prepare("gemini-cli", {**options, "on_limit": "wait"})
+    assert second.limit_waits is not None
+    assert second.limit_waits is not first.limit_waits
+    monkeypatch.setenv("GEMINI_API_KEY", "another-key-of-this-test")
+    third = prepare("gemini-cli", {**options, "on_limit": "wait"})
+    assert third.environment != second.environment
+
+
+def test_a_run_that_ended_is_not_held_for_the_next_one(workspace: Path) -> None:
+    """Its environment has secrets."""
+    prepared = prepare("gemini-cli", scripted_options(workspace))
+    gone = weakref.ref(prepared.environment)
+    del prepared
+    gc.collect()
+    assert gone() is None
+
+
+def test_turns_with_the_same_environment_have_one_redactor(workspace: Path) -> None:
+    prepared = prepare("gemini-cli", scripted_options(workspace))
+    redactor = redactor_of(prepared.environment)
+    assert redactor_of(prepared.environment) is redactor
+    other = replace(prepared.environment, secrets={"KEY": "a-secret-of-this-test"})
+    assert redactor_of(other).clean_text("a-secret-of-this-test") == "[KEY redacted]"

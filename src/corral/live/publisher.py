@@ -33,8 +33,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -139,15 +140,21 @@ class OpenQuestion:
         return True
 
 
+_NO_QUESTIONS: Mapping[str, OpenQuestion] = MappingProxyType({})
+_NO_WINNERS: Mapping[str, str] = MappingProxyType({})
+
+
 class Entry:
     """One run of this process, as others see it."""
+
+    __slots__ = ("_publisher", "controls", "questions", "run", "winners")
 
     def __init__(self, publisher: Publisher, run: LiveRun, controls: Controls) -> None:
         self._publisher = publisher
         self.run = run
         self.controls = controls
-        self.questions: dict[str, OpenQuestion] = {}
-        self.winners: dict[str, str] = {}
+        self.questions: Mapping[str, OpenQuestion] = _NO_QUESTIONS
+        self.winners: Mapping[str, str] = _NO_WINNERS
         """Who answered a request, by its id."""
 
     @property
@@ -172,17 +179,17 @@ class Entry:
 
     def open_question(self, question: OpenQuestion) -> None:
         with self._publisher.lock:
-            self.questions[question.pending.request_id] = question
+            self.questions = {**self.questions, question.pending.request_id: question}
             self._publisher.write()
 
     def close_question(self, question: OpenQuestion, by: str) -> None:
         """``by``: who answered, if no one else did before."""
         question.claim(by)
         with self._publisher.lock:
-            self.questions.pop(question.pending.request_id, None)
-            self.winners[question.pending.request_id] = question.winner or by
-            while len(self.winners) > REMEMBERED:
-                del self.winners[next(iter(self.winners))]
+            closed = question.pending.request_id
+            self.questions = {id: each for id, each in self.questions.items() if id != closed}
+            winners = {**self.winners, closed: question.winner or by}
+            self.winners = dict([*winners.items()][-REMEMBERED:])
             self._publisher.write()
 
     def close(self) -> None:

@@ -9,8 +9,7 @@ import logging
 import time
 import warnings
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
@@ -21,7 +20,7 @@ from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, Pending, State
-from corral.values import WeakBound
+from corral.values import WeakCall
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -39,9 +38,11 @@ PERSON = "person"
 class SessionLink:
     """Made when it is first needed. The session's record holds it, and closes it."""
 
+    __slots__ = ("__weakref__", "_end_watch", "_notifier", "entry", "problems")
+
     def __init__(self) -> None:
         self.entry: Entry | None = None
-        self.problems: list[str] = []
+        self.problems: Sequence[str] = ()
         """Messages that could not be sent, and why."""
         self._notifier: notify.Notifier | None = None
         self._end_watch: Callable[[], None] = _nothing
@@ -50,7 +51,7 @@ class SessionLink:
     def publish(
         self,
         run: LiveRun,
-        cancel: WeakBound[Callable[[], None]],
+        cancel: WeakCall,
         steer: WeakMethod[Callable[[str], None]] | None,
         budget: Budget | None = None,
     ) -> Entry:
@@ -63,7 +64,7 @@ class SessionLink:
 
         controls = Controls(
             loop=asyncio.get_running_loop(),
-            cancel=partial(_cancel, cancel),
+            cancel=cancel,
             steer=None if steer is None else steer_turn,
             add_budget=_raiser(budget),
         )
@@ -116,7 +117,7 @@ class SessionLink:
         if self.entry is not None:
             self.entry.close()
             self.entry = None
-        problems, self.problems = self.problems, []
+        problems, self.problems = self.problems, ()
         for problem in problems:
             warnings.warn(f"not notified: {problem}", stacklevel=3)
 
@@ -141,7 +142,7 @@ class SessionLink:
 
     def _on_failure(self, problem: str) -> None:
         _log.warning("a notification was not sent: %s", problem)
-        self.problems.append(problem)
+        self.problems = (*self.problems, problem)
 
 
 def link_of(record: SessionRecord) -> SessionLink:
@@ -155,7 +156,7 @@ def publish_turn(
     prepared: PreparedRun,
     record: SessionRecord,
     title: str,
-    cancel: WeakBound[Callable[[], None]],
+    cancel: WeakCall,
     steer: WeakMethod[Callable[[str], None]] | None,
     recorded: bool,
 ) -> SessionLink:
@@ -182,12 +183,6 @@ def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: D
 
 def _nothing() -> None:
     pass
-
-
-def _cancel(weak: WeakBound[Callable[[], None]]) -> None:
-    cancel = weak()
-    if cancel is not None:
-        cancel()
 
 
 def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:

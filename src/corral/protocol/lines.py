@@ -26,6 +26,8 @@ class Oversized(msgspec.Struct, frozen=True, gc=False):
 class Lines:
     """The splitter of one stream."""
 
+    __slots__ = ("_head", "_limit", "_pending", "_size")
+
     def __init__(self, limit: int = MAX_LINE_SIZE) -> None:
         self._limit = limit
         self._pending: list[bytes] = []

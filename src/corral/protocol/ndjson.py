@@ -139,6 +139,8 @@ agent has its own type of frames, which the decoder guarantees."""
 class NdjsonStream:
     """The decoder of one stream. ``frames`` is the union of the frame types."""
 
+    __slots__ = ("_clean", "_decoder", "_lines", "_translate", "last_line")
+
     def __init__(
         self,
         frames: object,
@@ -149,8 +151,7 @@ class NdjsonStream:
     ) -> None:
         self._lines = Lines(limit)
         self._clean = clean
-        decoder = decoder_for(frames)
-        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        self._decoder = decoder_for(frames)
         self._translate = translate
         self.last_line = b""
         """The last raw line, for the facts of an error."""
@@ -172,7 +173,7 @@ class NdjsonStream:
 
     def _translate_block(self, block: bytes, items: list[RawEvent]) -> None:
         try:
-            frames = self._decode_lines(block)
+            frames = self._decoder.decode_lines(block)
         except DECODE_ERRORS:
             pass  # one line is malformed: decode again, each for itself
         else:
@@ -180,13 +181,14 @@ class NdjsonStream:
                 self.last_line = block[block.rfind(b"\n", 0, -1) + 1 : -1]
                 items += self._translate(frames)
                 return
+        decode = self._decoder.decode
         for line in block.split(b"\n"):
             if not line:
                 continue
             self.last_line = line
             try:
-                frame = self._decode(line)
+                frame = decode(line)
             except DECODE_ERRORS:
-                frame = decode_malformed(line, self._decode, items.append)
+                frame = decode_malformed(line, decode, items.append)
             if frame is not None:
                 items += self._translate([frame])

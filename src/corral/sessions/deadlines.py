@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
 from corral.options import RunOptions
-from corral.values import WeakBound
+from corral.values import WeakBound, WeakCall
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -26,6 +26,22 @@ PAUSE_INTERVAL = 1.0
 
 
 class Deadlines:
+    __slots__ = (
+        "__weakref__",
+        "_alive",
+        "_budget",
+        "_finished",
+        "_handle",
+        "_last_activity",
+        "_loop",
+        "_on_expired",
+        "_run",
+        "_started",
+        "_waited_before",
+        "_waiting",
+        "_waits",
+    )
+
     def __init__(
         self,
         run: RunOptions,
@@ -95,7 +111,7 @@ class Deadlines:
 
     def _arm(self, seconds: float) -> None:
         self.stop()
-        self._handle = self._loop.call_later(seconds, _call, WeakBound(self._check))
+        self._handle = self._loop.call_later(seconds, WeakCall(self._check))
 
     def _check(self) -> None:
         now = self._loop.time()
@@ -135,12 +151,6 @@ class Deadlines:
         on_expired = self._on_expired()
         if on_expired is not None:
             on_expired(error)
-
-
-def _call(weak: WeakBound[Callable[[], None]]) -> None:
-    method = weak()
-    if method is not None:
-        method()
 
 
 def _total_timeout(run: RunOptions) -> CorralError:

@@ -50,7 +50,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -121,6 +121,24 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of waits for rate limits."""
 
 
+_NOTHING_SPENT = Usage(), Cost()
+_CONTAINERS: dict[str, type[list[Any] | dict[str, Any]]] = {
+    "_asked": dict,
+    "_before_init": list,
+    "_closed": dict,
+    "_denial_rules": dict,
+    "_metered": list,
+    "_open": OrderedDict,
+    "_questions": list,
+    "_renamed": dict,
+    "_self_reported": dict,
+    "_written_for_agent": dict,
+    "denied": list,
+    "written": dict,
+}
+"""The containers of a normalizer."""
+
+
 class _Spent(NamedTuple):
     usage: Usage
     by_model: dict[str, Usage]
@@ -138,6 +156,7 @@ class EventNormalizer:
         "_calls",
         "_closed",
         "_cost",
+        "_cwd",
         "_default_init",
         "_denial_rules",
         "_earlier",
@@ -175,26 +194,12 @@ class EventNormalizer:
         self._started = started
         self._existed_before = existed
         self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
-        self._label = init.label
+        self._label, self._cwd = init.label, init.cwd
         self._session_id = init.session_id
         self._seq = 0
-        self._before_init: list[Log | Error | ModelCall] = []
-        self._open: OrderedDict[str, _Open] = OrderedDict()
-        """By our own ids, in the order they came. Ordered: its first is found at once."""
-        self._renamed: dict[str, deque[str]] = {}
-        """The agent's id → ours, where it used one for several calls; the oldest first. Some
-        may be closed by now."""
-        self._closed: dict[str, None] = {}
         self._calls = 0
-        self._self_reported: dict[str, None] = {}
-        """Calls whose tool reported its file changes itself."""
-        self._written_for_agent: dict[str, None] = {}
-        """Paths that we wrote for the agent: the result of its call reports no further change."""
-        self._usage = Usage()
-        self._cost = Cost()
-        self._earlier = (Usage(), Cost())
-        """What processes of the agent reported that ended before the turn."""
-        self._metered: list[ModelCall] = []
+        self._usage, self._cost = self._earlier = _NOTHING_SPENT
+        """``_earlier``: what processes of the agent reported that ended before the turn."""
         self._misses_calls = False
         """Not all model calls of the turn were counted."""
         self._warned_implausible = False
@@ -203,14 +208,38 @@ class EventNormalizer:
         """Whether any answer text came."""
         self.worked = False
         """Whether any tool ran."""
-        self.denied: list[DeniedCall] = []
-        self._asked: dict[str, AgentQuestion] = {}
-        """Questions without an answer, by their ids."""
-        self._questions: list[AskedQuestion] = []
-        self._denial_rules: dict[str, str] = {}
-        """The agent's id of a call → why corral denied it."""
-        self.written: dict[str, FileKind] = {}
-        """Paths that the agent's tools confirmed to have written."""
+
+    # Made at their first use: thousands of turns may wait for their agents at the same time.
+    _before_init: list[Log | Error | ModelCall]
+    _open: OrderedDict[str, _Open]
+    """By our own ids, in the order they came. Ordered: its first is found at once."""
+    _renamed: dict[str, deque[str]]
+    """The agent's id → ours, where it used one for several calls; the oldest first. Some may be
+    closed by now."""
+    _closed: dict[str, None]
+    _self_reported: dict[str, None]
+    """Calls whose tool reported its file changes itself."""
+    _written_for_agent: dict[str, None]
+    """Paths that we wrote for the agent: the result of its call reports no further change."""
+    _metered: list[ModelCall]
+    denied: list[DeniedCall]
+    _asked: dict[str, AgentQuestion]
+    """Questions without an answer, by their ids."""
+    _questions: list[AskedQuestion]
+    _denial_rules: dict[str, str]
+    """The agent's id of a call → why corral denied it."""
+    written: dict[str, FileKind]
+    """Paths that the agent's tools confirmed to have written."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Called for what is not set yet."""
+            if name not in _CONTAINERS:
+                raise AttributeError(name)
+            made = _CONTAINERS[name]()
+            setattr(self, name, made)
+            return made
 
     @property
     def session_id(self) -> str | None:
@@ -457,9 +486,10 @@ class EventNormalizer:
             continued_from=default.continued_from,
         )
         self._emit(complete, ts, out)
+        self._default_init = complete  # the same object that the caller may hold
         for queued in self._before_init:
             self._emit(queued, ts, out)
-        self._before_init.clear()
+        del self._before_init
 
     def _handle_repeated_init(self, init: Init, ts: float, out: list[Event]) -> None:
         self._session_id = init.session_id or self._session_id
@@ -558,7 +588,7 @@ class EventNormalizer:
     def _report_file_change(
         self, path: str, kind: str, call_id: str, ts: float, out: list[Event]
     ) -> None:
-        absolute = os.path.normpath(os.path.join(self._default_init.cwd or os.sep, path))
+        absolute = os.path.normpath(os.path.join(self._cwd or os.sep, path))
         if absolute in self._written_for_agent:
             del self._written_for_agent[absolute]
             return

@@ -28,7 +28,7 @@ from corral.nesting import decode_json
 from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
-from corral.sessions.prepared_run import Answers, PreparedRun
+from corral.sessions.prepared_run import Answers, PreparedRun, share
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -131,7 +131,7 @@ def prepare(
     found = found or _find_on_machine(agent, run)
     agent, chosen, route = found.agent, found.chosen, found.route
     inherits, credentials = run.inherit == "user", chosen.files
-    return PreparedRun(
+    prepared = PreparedRun(
         agent=agent,
         run=run,
         cwd=cwd,
@@ -153,6 +153,7 @@ def prepare(
         guard=_guard(run, cwd),
         hook=_hook(on_tool_call, agent, cwd),
     )
+    return share(prepared)
 
 
 class _OnMachine(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -40,7 +41,7 @@ Answers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
 
 
-class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """A run whose options, folders, program, credentials and policy were checked."""
 
     agent: AgentSpec
@@ -172,6 +173,38 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         if not self.agent.needs_links or self.run.policy.is_unlimited:
             return Links()
         return self.guard.links()
+
+
+_last: weakref.ref[PreparedRun] | None = None
+
+
+def share(prepared: PreparedRun) -> PreparedRun:
+    """The same facts, in objects that another run holds where they are equal. Thousands of runs
+    with the same options then hold one copy. Only the last run that was prepared is compared."""
+    global _last  # noqa: PLW0603
+    before = None if _last is None else _last()
+    if before is not None:
+        prepared = _with_parts_of(before, prepared)
+    if prepared is not before:
+        _last = weakref.ref(prepared)
+    return prepared
+
+
+def _with_parts_of(before: PreparedRun, prepared: PreparedRun) -> PreparedRun:
+    same = {
+        name: getattr(before, name)
+        for name in ("environment", "program", "guard", "helpers", "user_settings")
+        if getattr(before, name) == getattr(prepared, name)
+    }
+    has_same_policy = (
+        before.agent is prepared.agent
+        and before.run == prepared.run
+        and before.sandbox == prepared.sandbox
+    )
+    if has_same_policy:  # it is compiled from these
+        same.update(run=before.run, compiled=before.compiled)
+    joined = msgspec.structs.replace(prepared, **same)
+    return before if has_same_policy and joined == before else joined
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:

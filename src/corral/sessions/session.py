@@ -37,7 +37,7 @@ from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks, turn_type
-from corral.system.environment import Environment, SecretRedactor
+from corral.system.environment import SecretRedactor, redactor_of
 from corral.system.threads import in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import AgentSession
@@ -102,8 +102,7 @@ class Session:
         self._record: SessionRecord | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
-        self._granted: set[Granted] = set()
-        self._last_redactor: tuple[Environment, SecretRedactor] | None = None
+        self._granted: set[Granted] | None = None
         self._next: Session | None = None
         """The session of another agent that continues this one, after a limit."""
         self.source: SessionRecord | None = None
@@ -412,9 +411,9 @@ class Session:
             record,
             text,
             self._backend_for(prepared, text),
-            redactor=self._redactor(prepared),
+            redactor=redactor_of(prepared.environment),
             before=self._turn,
-            checks=TurnChecks(self._tools_error, self._answers, typed),
+            checks=self._checks(typed),
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
         )
         if prepared.limit_waits is not None:
@@ -425,6 +424,17 @@ class Session:
             given_turn = Given(text, options, typed, prepared.run.timeout)
             self._turn.hand_over = partial(hand_over, WeakMethod(self._hand_over), given_turn)
         return self._turn
+
+    def _checks(self, typed: TypedAnswer | None) -> TurnChecks | None:
+        if self._tools:
+            return TurnChecks(self._tools_error, self._answers, typed)
+        return None if typed is None else TurnChecks(typed=typed)
+
+    def _grants(self) -> set[Granted]:
+        """What was allowed for the session. Made when an agent first may ask."""
+        if self._granted is None:
+            self._granted = set()
+        return self._granted
 
     def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
         """What sends this text to the agent."""
@@ -439,17 +449,15 @@ class Session:
             backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
         else:
             backend = StreamBackend(
-                prepared, record, text, self._redactor(prepared), self._ask, granted=self._granted
+                prepared,
+                record,
+                text,
+                redactor_of(prepared.environment),
+                self._ask,
+                granted=self._grants,
             )
         self._backend = backend
         return backend
-
-    def _redactor(self, prepared: PreparedRun) -> SecretRedactor:
-        """One for all turns with the same environment."""
-        environment = prepared.environment
-        if self._last_redactor is None or self._last_redactor[0] is not environment:
-            self._last_redactor = environment, SecretRedactor(environment.redacted)
-        return self._last_redactor[1]
 
     def _with_handover(self, text: str, prepared: PreparedRun, record: SessionRecord) -> str:
         """The prompt, after the conversation that the session continues if the agent has stored
@@ -503,7 +511,7 @@ class Session:
     def _get_driver(self) -> Driver:
         if self._driver is None:
             prepared, record = self._require_open()
-            redactor = SecretRedactor(prepared.environment.redacted)
+            redactor = redactor_of(prepared.environment)
             self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 

@@ -89,9 +89,24 @@ _encoder = msgspec.json.Encoder()
 class SessionRecord:
     """One session's folder."""
 
+    __slots__ = (
+        "_folder",
+        "_is_handover_saved",
+        "_lock",
+        "_transcript",
+        "_unnamed",
+        "handover",
+        "is_pooled",
+        "is_temporary",
+        "link",
+        "may_be_continued",
+        "meta",
+        "publish",
+    )
+
     def __init__(self, folder: Path, meta: Meta, *, is_temporary: bool = False) -> None:
         """``is_temporary``: the folder is removed at the end in any case."""
-        self.folder = folder
+        self._folder = str(folder)
         self.meta = meta
         self.is_temporary = is_temporary
         self.is_pooled = False
@@ -109,6 +124,10 @@ class SessionRecord:
         self._transcript: int | None = None
         self._unnamed: int | None = None
         self._lock: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self._folder)  # not held: it takes three times the memory of the text
 
     @property
     def home(self) -> Path:

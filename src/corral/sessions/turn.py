@@ -54,6 +54,7 @@ from corral.values import (
     Json,
     Usage,
     WeakBound,
+    WeakCall,
     printable_path,
     subtract_by_model,
 )
@@ -155,6 +156,9 @@ class TurnChecks(msgspec.Struct, frozen=True):
     """The value that the answer must contain."""
 
 
+_NO_CHECKS = TurnChecks()
+
+
 class Turn(Generic[T_co]):
     """Iterate it for the events, or ``await turn.collect()`` for the result alone. The last event,
     ``done``, has the text of the answer and, for a typed turn, the value.
@@ -165,6 +169,40 @@ class Turn(Generic[T_co]):
             if event.type == "text":
                 print(event.delta, end="")
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_answers_before",
+        "_backend",
+        "_before",
+        "_builder",
+        "_checks",
+        "_claim",
+        "_deadlines",
+        "_event_redactor",
+        "_failure",
+        "_is_kept",
+        "_lingered",
+        "_may_be_visible",
+        "_network",
+        "_normalizer",
+        "_pending_warnings",
+        "_prepared",
+        "_previous",
+        "_previous_session_id",
+        "_prompt",
+        "_publishing",
+        "_record",
+        "_recording",
+        "_redactor",
+        "_spans",
+        "_state",
+        "_steer",
+        "_typed",
+        "hand_over",
+        "restart",
+        "result",
+    )
 
     def __init__(
         self,
@@ -185,7 +223,7 @@ class Turn(Generic[T_co]):
         (``WaitingTurn``)."""
         self.hand_over: HandOver | None = None
         """Opens the turn of another agent, which continues after a limit (``FallbackTurn``)."""
-        self._checks = checks or TurnChecks()
+        self._checks = checks or _NO_CHECKS
         self._typed = self._checks.typed
         self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
         self._answers_before = 0
@@ -207,6 +245,8 @@ class Turn(Generic[T_co]):
         self._before: Snapshot | None = None
         self._steer = steer
         self._publishing: asyncio.TimerHandle | None = None
+        self._may_be_visible = False
+        """It was started, and has not ended: other processes may see it."""
         self._pending_warnings: list[RawEvent] = []
         self._recording = prepared.run.record
         self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
@@ -267,20 +307,35 @@ class Turn(Generic[T_co]):
         if self._state == "new":
             await self._start()
         while self._state == "running":
-            batch = await self._read()
+            if self._is_limited:
+                batch = await self._continue_after_limit()
+            else:
+                self._start_waiting()
+                try:
+                    # Not in a function: its frame would be held as long as the agent works, and
+                    # thousands may do so at the same time.
+                    items = None if self._failure else await self._backend.receive()
+                except RecursionError as error:  # in what reads the agent's output
+                    self._stop_reading(error)
+                    items = None
+                batch = await self._handle(items)
+                del items
             if batch:
-                self._log_events(batch)
-                if isinstance(batch[-1], Done):
-                    self._builder.add(batch[-1])
-                if isinstance(batch[0], Init):
-                    recorded = [batch[0], *self._prompt_events(batch[0]), *batch[1:]]
-                else:
-                    recorded = batch
-                self._write_transcript(recorded)
-                if self._spans is not None:
-                    self._spans.add(recorded)
+                self._record_batch(batch)
                 return batch
         return []
+
+    def _record_batch(self, batch: list[Event]) -> None:
+        self._log_events(batch)
+        if isinstance(batch[-1], Done):
+            self._builder.add(batch[-1])
+        if isinstance(batch[0], Init):
+            recorded = [batch[0], *self._prompt_events(batch[0]), *batch[1:]]
+        else:
+            recorded = batch
+        self._write_transcript(recorded)
+        if self._spans is not None:
+            self._spans.add(recorded)
 
     @property
     def failed(self) -> bool:
@@ -319,21 +374,30 @@ class Turn(Generic[T_co]):
         if self._is_kept and not self._record.is_temporary:
             with contextlib.suppress(OSError):  # reported at the turn's end
                 self._record.save()
-        cancel = WeakBound(self.cancel)
+        title, cancel = self._title(), WeakCall(self.cancel)
         return publish_turn(
-            self._prepared, self._record, self._title(), cancel, self._steer, self._recording
+            self._prepared, self._record, title, cancel, self._steer, self._recording
         )
 
     def _publish_later(self) -> None:
-        self._record.publish = weak = WeakBound(self.publish)
+        self._record.publish = WeakBound(self.publish)
         is_visible = self._record.link is not None and self._record.link.entry is not None
         delay = 0.0 if is_visible else PUBLISH_AFTER
-        self._publishing = asyncio.get_running_loop().call_later(delay, _publish, weak)
+        due = WeakCall(self._publish_now)
+        self._publishing = asyncio.get_running_loop().call_later(delay, due)
+        self._may_be_visible = True
+
+    def _publish_now(self) -> None:
+        self._publishing = None
+        with contextlib.suppress(OSError, ImportError):
+            self.publish()  # without a free descriptor it stays invisible
 
     def _stop_publishing(self) -> None:
         if self._publishing is not None:
             self._publishing.cancel()
             self._publishing = None
+        if self._may_be_visible:
+            self._may_be_visible = False
             if self._record.link is not None:
                 self._record.link.turn_ended()
 
@@ -439,18 +503,29 @@ class Turn(Generic[T_co]):
         existed = self._before.has if self._before else _unknown
         return EventNormalizer(init, started=started, existed=existed)
 
-    async def _read(self) -> list[Event]:
+    @property
+    def _is_limited(self) -> bool:
+        """Whether a limit has ended the agent, and the turn goes on after it (``WaitingTurn``)."""
+        return False
+
+    async def _continue_after_limit(self) -> list[Event]:
+        """The events until the agent goes on after a limit (``WaitingTurn``)."""
+        return []
+
+    def _start_waiting(self) -> None:
+        if self._deadlines is not None:
+            self._deadlines.start_waiting()
+
+    def _stop_reading(self, error: RecursionError) -> None:
+        from corral.sessions.turn_warnings import too_deep
+
+        self._fail(too_deep(error))
+
+    async def _handle(self, items: list[RawEvent] | None) -> list[Event]:
+        """The events for what the agent sent; None: nothing more comes."""
         normalizer, deadlines = self._normalizer, self._deadlines
         if normalizer is None or deadlines is None:
             raise RuntimeError("the turn was not started")
-        deadlines.start_waiting()
-        try:
-            items = None if self._failure else await self._backend.receive()
-        except RecursionError as error:  # in what reads the agent's output
-            from corral.sessions.turn_warnings import too_deep
-
-            self._fail(too_deep(error))
-            items = None
         if items is None:
             return await self._finish(normalizer, deadlines)
         deadlines.on_activity()
@@ -733,7 +808,7 @@ class Turn(Generic[T_co]):
     def _final_warnings(self, normalizer: EventNormalizer) -> list[RawEvent]:
         items, self._pending_warnings = self._pending_warnings, []
         if self._record.link is not None:
-            problems, self._record.link.problems = self._record.link.problems, []
+            problems, self._record.link.problems = self._record.link.problems, ()
             if problems:
                 from corral.sessions.turn_warnings import not_notified
 
@@ -786,13 +861,6 @@ def _is_only_empty(error: CorralError | None, normalizer: EventNormalizer) -> bo
 
 def _is_cut_short(error: CorralError | None) -> bool:
     return error is not None and error.status in ("interrupted", "timeout")
-
-
-def _publish(weak: WeakBound[Callable[[], SessionLink]]) -> None:
-    publish = weak()
-    if publish is not None:
-        with contextlib.suppress(OSError, ImportError):
-            publish()  # without a free descriptor it stays invisible
 
 
 def _unknown(_path: str) -> bool | None:

@@ -17,7 +17,6 @@ from corral.events import Event
 from corral.output_types import T_co
 from corral.sessions.after_limit import AfterLimit
 from corral.sessions.backends.base import HasService
-from corral.sessions.deadlines import Deadlines
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.turn import Turn
 
@@ -42,11 +41,9 @@ class WaitingTurn(Turn[T_co]):
         if error is not None and self._failure is None:
             self._failure = error
 
-    async def _read(self) -> list[Event]:
-        after, normalizer, deadlines = self._after_limit, self._normalizer, self._deadlines
-        if after is None or after.state is None or normalizer is None or deadlines is None:
-            return await super()._read()
-        return await self._continue_after_limit(after, normalizer, deadlines)
+    @property
+    def _is_limited(self) -> bool:
+        return self._after_limit is not None and self._after_limit.state is not None
 
     def _take_limit(self, normalizer: EventNormalizer, error: CorralError) -> list[Event] | None:
         after = self._after_limit
@@ -58,11 +55,12 @@ class WaitingTurn(Turn[T_co]):
             return None
         return normalizer.take([after.state.event()], time.time())
 
-    async def _continue_after_limit(
-        self, after: AfterLimit, normalizer: EventNormalizer, deadlines: Deadlines
-    ) -> list[Event]:
+    async def _continue_after_limit(self) -> list[Event]:
         """Wait until the limit ends, and continue with another backend. The wait is over at once
         if the turn is cancelled."""
+        after, normalizer, deadlines = self._after_limit, self._normalizer, self._deadlines
+        if after is None or normalizer is None or deadlines is None:
+            raise RuntimeError("the turn was not started")
         error, text = after.error, after.prompt(self._prompt)
         self._emits_limits = False
         await after.wait()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -115,7 +116,7 @@ _TOKEN = 16
 _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
 
 
-class Environment(msgspec.Struct, frozen=True):
+class Environment(msgspec.Struct, frozen=True, weakref=True):
     values: dict[str, str]
     agent_values: dict[str, str]
     """Those of ``values`` that belong to the agent."""
@@ -256,6 +257,8 @@ class SecretRedactor:
     """Redacts known secrets in bytes and text, and names what was there. Their JSON form is known
     too: most of the data is JSON that is not parsed yet."""
 
+    __slots__ = ("__weakref__", "_pairs", "values")
+
     def __init__(self, secrets: Mapping[str, str]) -> None:
         marks: dict[bytes, bytes] = {}
         for name, value in secrets.items():
@@ -272,7 +275,11 @@ class SecretRedactor:
         return data
 
     def clean_text(self, text: str) -> str:
-        return self.clean(text.encode("utf-8", "replace")).decode() if self._pairs else text
+        if not self._pairs:
+            return text
+        data = text.encode("utf-8", "replace")
+        cleaned = self.clean(data)
+        return text if cleaned is data and text.isascii() else cleaned.decode()
 
     def clean_part(self, data: bytes, *, begin_cut: bool = False, end_cut: bool = False) -> bytes:
         """Like ``clean``, for a part of a longer text. If it was cut at the start or the end, the
@@ -294,6 +301,22 @@ class SecretRedactor:
         text = text.rstrip(_BROKEN) if end_cut else text
         data = text.encode("utf-8", "replace")
         return self.clean_part(data, begin_cut=begin_cut, end_cut=end_cut).decode()
+
+
+_last_redactor: tuple[weakref.ref[Environment], weakref.ref[SecretRedactor]] | None = None
+
+
+def redactor_of(environment: Environment) -> SecretRedactor:
+    """The redactor of what must be redacted: one object for turns that have the same
+    environment, as long as one of them uses it."""
+    global _last_redactor  # noqa: PLW0603
+    if _last_redactor is not None and _last_redactor[0]() is environment:
+        redactor = _last_redactor[1]()
+        if redactor is not None:
+            return redactor
+    redactor = SecretRedactor(environment.redacted)
+    _last_redactor = weakref.ref(environment), weakref.ref(redactor)
+    return redactor
 
 
 _CUT = "…".encode()

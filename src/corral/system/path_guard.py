@@ -105,6 +105,8 @@ class PathGuard:
     only read. Further folders are relative to ``cwd`` or absolute. Protected names are not
     written in any of them, unless ``protects`` is false (an unlimited policy)."""
 
+    __slots__ = ("_protects", "cwd", "readable", "writable")
+
     def __init__(
         self,
         cwd: str,
@@ -117,6 +119,14 @@ class PathGuard:
         self.cwd = os.path.realpath(cwd)
         self.writable = self._roots(("", *writable))
         self.readable = tuple(dict.fromkeys((*self.writable, *self._roots(readable))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PathGuard) or type(self) is not type(other):
+            return NotImplemented
+        ours = self._protects, self.cwd, self.writable, self.readable
+        return ours == (other._protects, other.cwd, other.writable, other.readable)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def _roots(self, folders: Iterable[str]) -> tuple[str, ...]:
         return tuple(os.path.realpath(os.path.join(self.cwd, folder)) for folder in folders)

@@ -88,6 +88,8 @@ def translator() -> Translate:
 class Conversation:
     """The frames of one conversation as events. Remembers open calls and the last error."""
 
+    __slots__ = ("_complaint", "_first_text", "_searched", "_tools", "_warned")
+
     def __init__(self) -> None:
         self._first_text = ""
         self._warned = False

@@ -38,7 +38,7 @@ from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.streams import StderrLines
-from corral.system.process.tree import ProcessRegistry
+from corral.system.process.tree import shared_registry
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
@@ -61,8 +61,39 @@ LARGEST_REPORT = 16 * 1024 * 1024
 """Bytes of an agent's own report that are read."""
 
 
+_NO_EXIT = Exit(None, None)
+_NOTHING: dict[str, str] = {}
+
+
 class StreamBackend:
     """One process. See ``Backend`` for what each method promises."""
+
+    __slots__ = (
+        "__weakref__",
+        "_control",
+        "_decisions",
+        "_ending",
+        "_exit",
+        "_fail",
+        "_hook_socket",
+        "_hooked",
+        "_judge",
+        "_launch",
+        "_meter",
+        "_own_items",
+        "_prepared",
+        "_process",
+        "_prompt",
+        "_questions",
+        "_record",
+        "_redactor",
+        "_stderr_lines",
+        "_stdin",
+        "_stream",
+        "_transport",
+        "_turn_ended",
+        "notes",
+    )
 
     def __init__(
         self,
@@ -72,8 +103,9 @@ class StreamBackend:
         redactor: SecretRedactor,
         ask: Asker | None,
         *,
-        granted: set[Granted],
+        granted: Callable[[], set[Granted]],
     ) -> None:
+        """``granted`` returns what was allowed for the session, to which answers are added."""
         self._prepared = prepared
         self._record = record
         self._prompt = prompt
@@ -91,7 +123,7 @@ class StreamBackend:
             translate = self._control.translate
             broker = broker_of(prepared, ask, record)
             # The questions hold the list of decisions and not this object: see ``Question.reply``.
-            self._questions = PermissionQuestions(broker, self._decisions.append, granted)
+            self._questions = PermissionQuestions(broker, self._decisions.append, granted())
         self._hook_socket: HookSocket | None = None
         self._hooked: HookedCalls | None = None
         if transport.command_hook is not None and prepared.hook is not None:
@@ -107,7 +139,7 @@ class StreamBackend:
         if prepared.run.at_wire:
             from corral.sessions.wire_judge import WireJudge
 
-            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted, self)
+            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted(), self)
             self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._meter: Meter | None = None
@@ -117,9 +149,9 @@ class StreamBackend:
         self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
-        self._exit = Exit(None, None)
+        self._exit = _NO_EXIT
         self._fail: Fail | None = None
-        self._own_items: list[RawEvent] = []
+        self._own_items: tuple[RawEvent, ...] = ()
         """Items that did not come on stdout."""
         self.notes: tuple[str, ...] = ()
 
@@ -180,13 +212,14 @@ class StreamBackend:
                 keep_stdin_open=self._control is not None,
                 stdout=self._transport.stdout,
                 scratch=self._record.tmp,
-                registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
+                registry=shared_registry(paths.process_registry(), prepared.agent.name),
                 on_stderr=self._stderr_lines.feed,
                 sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
             )
         )
         # What the agent has got is not held while it works: its files alone may be many kB.
-        self._launch, self._stdin = replace(launch, files={}, env={}, stdin=b""), b""
+        self._launch = replace(launch, files=_NOTHING, env=_NOTHING, stdin=b"")
+        self._stdin = b""
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
         """The first bytes for an agent whose stream goes both ways."""
@@ -205,21 +238,22 @@ class StreamBackend:
     async def receive(self) -> list[RawEvent] | None:
         if self._process is None:
             return None
-        chunk = await self._read_chunk(self._process)
+        if self._questions is not None and self._questions.is_asking:
+            chunk = await self._read_while_asking(self._process)
+        else:
+            chunk = await self._process.read_interruptible()
         items = self._handle_items(self._stream.receive(chunk)) if chunk else []
         if self._own_items:
             items = [*self._own_items, *items]
-            self._own_items = []
+            self._own_items = ()
         self._move_decisions(items)
         unshown = self._hooked.check(items) if self._hooked is not None else None
         if unshown is not None and self._fail is not None:
             self._fail(unshown)
         return None if chunk == b"" and not items else items
 
-    async def _read_chunk(self, process: Process) -> bytes | None:
+    async def _read_while_asking(self, process: Process) -> bytes | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
-        if self._questions is None or not self._questions.is_asking:
-            return await process.read_interruptible()
         try:
             async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
                 return await process.read_interruptible()
@@ -274,7 +308,7 @@ class StreamBackend:
             self._fail(error)
 
     def emit(self, item: RawEvent) -> None:
-        self._own_items.append(item)
+        self._own_items = (*self._own_items, item)
         if self._process is not None:
             self._process.interrupt_read()
 
@@ -305,7 +339,7 @@ class StreamBackend:
                 items += self._handle_items(self._stream.receive(chunk)) if chunk else []
         await self.close()
         items += [*self._own_items, *self._stream.end()]
-        self._own_items = []
+        self._own_items = ()
         return items
 
     async def close(self) -> None:

@@ -51,9 +51,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -203,9 +203,9 @@ class Process:
             pass
         return chunk
 
-    async def read_interruptible(self) -> bytes | None:
+    def read_interruptible(self) -> Coroutine[Any, Any, bytes | None]:
         """Like ``read``, but return None if ``interrupt_read`` is called."""
-        return await self._child.read()
+        return self._child.read()
 
     def read_now(self) -> bytes:
         """Return the output that is available and was not read; empty if there is none."""

@@ -58,6 +58,7 @@ mark. The folder is for one machine only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import signal
@@ -448,3 +449,9 @@ def _end_left_behind(entry: Entry) -> bool:
     tree = ProcessTree.left_behind(entry.pid, entry.start_time, entry.mark, entry.number)
     tree.kill(REAPING)
     return tree.gone
+
+
+@functools.lru_cache(maxsize=16)
+def shared_registry(folder: Path, agent: str) -> ProcessRegistry:
+    """The registry in this folder, as one object for all processes of an agent."""
+    return ProcessRegistry(folder, agent)
