@@ -11,10 +11,12 @@ from typing import Any, TypeAlias
 from benchmarks.environment import ACP_SDK, MANAGED, PROGRAMS, BenchEnvironment
 from benchmarks.measure import Row, at_least, at_most, ms, progress, run_json
 
-ROUNDS = 5
+ROUNDS = 4
 UPDATES = 100_000
-PROMPT_ROUNDS = 3
-PROCESSES = 4
+PEER_UPDATES = 20_000
+"""Each costs the peer ten times as much."""
+PROMPT_ROUNDS = 2
+PROCESSES = 3
 PROMPTS = 60
 """Enough prompts for more than one process of the pool."""
 QUICK_PROMPTS = 30
@@ -38,7 +40,8 @@ def updates(bench: BenchEnvironment) -> list[Row]:
         "wire": lambda: _read_updates(bench, "wire", file),
     }
     if folder := bench.peer(ACP_SDK):
-        argv = [str(folder / "python"), str(PROGRAMS / "acp_sdk.py"), str(file)]
+        few = str(bench.updates(PEER_UPDATES))
+        argv = [str(folder / "python"), str(PROGRAMS / "acp_sdk.py"), few]
         candidates[ACP_SDK] = lambda: run_json(argv, bench.env, bench.project)
     rounds = _rounds(candidates, bench.rounds(ROUNDS))
     rows: list[Row] = []
@@ -150,12 +153,12 @@ def _rounds(candidates: Mapping[str, Measure], count: int) -> list[Round]:
     """Like ``measure_rounds``, for candidates that report more than one figure."""
     rounds: list[Round] = []
     names = list(candidates)
-    for number in range(count + 1):
+    for number in range(count):
         turn = number % len(names)
         rounds.append({name: candidates[name]() for name in names[turn:] + names[:turn]})
         progress(".")
     progress("\n")
-    return rounds[1:]
+    return rounds
 
 
 def _median(rounds: Sequence[Round], of: Callable[[Mapping[str, Any]], float], name: str) -> float:

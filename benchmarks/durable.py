@@ -9,41 +9,47 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.environment import ENGINE, HERE, PREFECT, PROGRAMS, BenchEnvironment
 from benchmarks.measure import (
     Bar,
     Candidate,
+    Group,
     Row,
     at_most,
+    measure_groups,
     measure_rounds,
     ms,
-    program_cpu,
-    program_wall,
+    program_cost,
     progress,
     run_json,
 )
 
-ROUNDS = 4
+ROUNDS = 3
 NODES = 1_000
 IN_A_ROW = 100
-"""Each waits for two polls, of a queue and of an inbox, so fewer nodes are enough."""
+BARE_NODES, BARE_IN_A_ROW = 100, 20
+"""Of bare DBOS. In a row each waits for two polls, of a queue and of an inbox."""
 PEER_NODES = 100
+PEER_ROUNDS = 1
+"""Prefect starts a server each time."""
 MOST = 8e-3
 """CPU seconds that a node may cost."""
 MOST_OF_PREFECT = 0.7
-TASKS = 1_000
+TASKS, BARE_TASKS = 1_000, 100
 MOST_OF_BARE = 1 / 3
-MANY_TASKS, MOST_BYTES = 10_000, 500
+MANY_TASKS, MOST_BYTES = 5_000, 500
 """What a task may leave in memory: its id and its fields are there before it runs."""
 SOONEST = 5.0
+TAKEOVERS = 3
 PROGRAM_WALL, PROGRAM_CPU, LISTED_WALL = 1.0, 0.6, 0.3
+PROGRAM_ROUNDS = 7
 WAITING = 100
 """Runs that wait for a person."""
 TWO_NODES = """digraph two {
@@ -52,86 +58,113 @@ TWO_NODES = """digraph two {
 }"""
 
 
-def durable(bench: BenchEnvironment) -> list[Row]:
+class Engine(NamedTuple):
+    """Where durable programs run."""
+
+    bench: BenchEnvironment
+    python: str
+    env: dict[str, str]
+
+    def figures(self, program: str, *words: object) -> dict[str, Any]:
+        argv = [self.python, str(PROGRAMS / program), *map(str, words)]
+        return run_json(argv, self.env, self.bench.project)
+
+    def candidate(
+        self, what: str, way: str, count: int, form: str, *database: str, rounds: int = ROUNDS
+    ) -> Candidate:
+        """CPU or wall seconds of a node or a task."""
+
+        def measure() -> float:
+            return float(self.figures("durable.py", way, count, form, *database)[what]) / count
+
+        return Candidate(measure, self.bench.rounds(rounds), is_warmed=False)
+
+
+def find_engine(bench: BenchEnvironment) -> Engine | None:
     folder = bench.peer(ENGINE)
     if folder is None:
+        return None
+    env = {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
+    return Engine(bench, str(folder / "python"), env)
+
+
+def nodes(bench: BenchEnvironment) -> list[Row]:
+    """CPU time of a node that does nothing."""
+    engine = find_engine(bench)
+    if engine is None:
         return []
-    python, env = str(folder / "python"), {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
     rows: list[Row] = []
-    for form, count in (("wide", NODES), ("chain", IN_A_ROW)):
-
-        def candidate(way: str, form: str = form, count: int = count) -> Candidate:
-            argv = [python, str(PROGRAMS / "durable.py"), way, str(count), form]
-            return Candidate(partial(_each, argv, count, env, bench, "cpu"), bench.rounds(ROUNDS))
-
-        ways = {"corral": candidate("corral"), "bare": candidate("bare")}
-        costs = measure_rounds(ways)
-        how = "side by side" if form == "wide" else "in a row"
-        rows.append(
-            Row(
-                f"a durable node that does nothing, {count:,} {how}, CPU",
-                _ms(costs.of("corral")),
-                f"a queued child with bare DBOS {_ms(costs.of('bare'))}",
-                costs.ratio("corral", "bare"),
-                Bar(f"≤ {_ms(MOST)}", costs.of("corral") <= MOST),
-            )
+    for form, how, count, bare in (
+        ("wide", "side by side", NODES, BARE_NODES),
+        ("chain", "in a row", IN_A_ROW, BARE_IN_A_ROW),
+    ):
+        costs = measure_rounds(
+            {
+                "corral": engine.candidate("cpu", "corral", count, form),
+                "bare": engine.candidate("cpu", "bare", bare, form),
+            }
         )
-    rows += _batch(bench, python, env)
-    rows += _prefect(bench, python, env)
-    rows += _programs(bench, python, env)
-    return [*rows, *_workers(bench, python, env), _takeover(bench, python, env)]
+        row = costs.row(
+            f"a durable node that does nothing, {count:,} {how}, CPU",
+            "corral",
+            "bare",
+            f"a queued child with bare DBOS, of {bare},",
+        )
+        within = Bar(f"≤ {ms(MOST)}", costs.of("corral") <= MOST)
+        rows.append(row._replace(bar=within))
+    return rows
 
 
-def _batch(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
+def batch(bench: BenchEnvironment) -> list[Row]:
     """Tasks of a batch, with a database file and with Postgres, and what many of them leave in
     memory."""
-    program = [python, str(PROGRAMS / "durable.py")]
+    engine = find_engine(bench)
+    if engine is None:
+        return []
     with postgres() as server:
-        rows = [_batch_row(bench, program, env, "SQLite", None)]
+        rows = [_batch_row(engine, "SQLite", None)]
         if server is not None:
-            rows.append(_batch_row(bench, program, env, "Postgres", server))
-    count = MANY_TASKS // 10 if bench.quick else MANY_TASKS
-    found = run_json([*program, "corral", str(count), "batch"], env, bench.project)
-    each = found["grown"] / (count * 0.9)
+            rows.append(_batch_row(engine, "Postgres", server))
+    count = MANY_TASKS // 5 if bench.quick else MANY_TASKS
+    found = engine.figures("durable.py", "corral", count, "batch")
+    each = found["grown"] / (count * 0.8)
     return [
         *rows,
         Row(
             f"memory per task of a durable batch of {count:,}",
             f"{each:.0f} bytes",
-            f"{_ms(found['cpu'] / count)} CPU a task",
+            f"{ms(found['cpu'] / count)} CPU a task",
             None,
             Bar(f"≤ {MOST_BYTES} bytes", each <= MOST_BYTES),
         ),
     ]
 
 
-def _batch_row(
-    bench: BenchEnvironment,
-    program: list[str],
-    env: dict[str, str],
-    what: str,
-    server: Callable[[str], str] | None,
-) -> Row:
-    def candidate(way: str) -> Candidate:
-        argv = [*program, way, str(TASKS), "batch"]
-        if server is not None:  # each has its own: they have different protocols
-            argv.append(server(f"batch_{way}"))
-        return Candidate(partial(_each, argv, TASKS, env, bench, "cpu"), bench.rounds(2))
+def _batch_row(engine: Engine, what: str, server: PostgresServer | None) -> Row:
+    def candidate(way: str, count: int) -> Candidate:
+        # Each has its own database: they have different protocols.
+        database = () if server is None else (server.url(f"batch_{way}"),)
+        return engine.candidate("cpu", way, count, "batch", *database, rounds=2)
 
-    costs = measure_rounds({"corral": candidate("corral"), "bare": candidate("bare")})
-    ratio = costs.ratio("corral", "bare")
-    return Row(
+    ways = {"corral": candidate("corral", TASKS), "bare": candidate("bare", BARE_TASKS)}
+    return measure_rounds(ways).row(
         f"a durable task of a batch that does nothing, of {TASKS:,}, {what}, CPU",
-        _ms(costs.of("corral")),
-        f"enqueue and wait with bare DBOS {_ms(costs.of('bare'))}",
-        ratio,
-        at_most(MOST_OF_BARE, ratio),
+        "corral",
+        "bare",
+        f"enqueue and wait with bare DBOS, of {BARE_TASKS},",
+        partial(at_most, MOST_OF_BARE),
     )
 
 
+class PostgresServer(NamedTuple):
+    url: Callable[[str], str]
+    """The name of a database -> its URL. It is made if it does not exist."""
+    pid: int
+
+
 @contextmanager
-def postgres() -> Generator[Callable[[str], str] | None]:
-    """A function that returns the URL of a database of a new server; None if there is none."""
+def postgres() -> Generator[PostgresServer | None]:
+    """A new server; None if there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -141,76 +174,85 @@ def postgres() -> Generator[Callable[[str], str] | None]:
             yield None
             return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        server: Any = get_server(Path(folder) / "data", cleanup_mode="stop")
+        data = Path(folder) / "data"
+        server: Any = get_server(data, cleanup_mode="stop")
         try:
-            yield lambda name: str(server.get_uri(name))
+            pid = int((data / "postmaster.pid").read_text().split()[0])
+            yield PostgresServer(lambda name: str(server.get_uri(name)), pid)
         finally:
             server.cleanup()
 
 
-def _prefect(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
+def prefect(bench: BenchEnvironment) -> list[Row]:
     """Wall-clock time: the peer works in a separate server whose CPU time cannot be attributed."""
-    peer = bench.peer(PREFECT)
-    if peer is None:
+    engine, peer = find_engine(bench), bench.peer(PREFECT)
+    if engine is None or peer is None:
         return []
-
-    def candidate(way: str, python: str) -> Candidate:
-        argv = [python, str(PROGRAMS / "durable.py"), way, str(PEER_NODES), "wide"]
-        each = partial(_each, argv, PEER_NODES, env, bench, "wall")
-        return Candidate(each, bench.rounds(ROUNDS))
-
-    try:
-        costs = measure_rounds(
-            {
-                "corral": candidate("corral", python),
-                PREFECT: candidate("prefect", str(peer / "python")),
-            }
-        )
-    except RuntimeError as error:
-        progress(f"{PREFECT} did not run and is left out: {str(error)[-300:]}\n")
-        return []
-    ratio = costs.ratio("corral", PREFECT)
+    other = engine._replace(python=str(peer / "python"))
+    costs = measure_rounds(
+        {
+            "corral": engine.candidate("wall", "corral", PEER_NODES, "wide"),
+            PREFECT: other.candidate("wall", "prefect", PEER_NODES, "wide", rounds=PEER_ROUNDS),
+        }
+    )
     return [
-        Row(
-            f"the same, {PEER_NODES} in parallel, wall clock",
-            _ms(costs.of("corral")),
-            f"{PREFECT} {_ms(costs.of(PREFECT))}",
-            ratio,
-            at_most(MOST_OF_PREFECT, ratio),
+        costs.row(
+            f"a durable node that does nothing, {PEER_NODES} side by side, wall clock",
+            "corral",
+            PREFECT,
+            PREFECT,
+            partial(at_most, MOST_OF_PREFECT),
         )
     ]
 
 
-def _programs(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
+def programs(bench: BenchEnvironment) -> list[Row]:
     """Complete programs: a small durable run, and the list of runs that wait for a person."""
-    rows: list[Row] = []
+    engine = find_engine(bench)
+    if engine is None:
+        return []
     with tempfile.TemporaryDirectory() as folder:
         file, db = Path(folder) / "two.dot", str(Path(folder) / "runs.db")
         file.write_text(TWO_NODES)
-        env = {**env, "CORRAL_HOME": str(Path(folder) / "home")}
-        run = [python, "-m", "corral", "pipeline", "run", str(file), "--simulate"]
-        listed = [python, "-m", "corral", "pipeline", "runs", "--db", db, "--limit", str(WAITING)]
-        made = [python, str(PROGRAMS / "waiting_runs.py"), db, str(WAITING)]
-        progress(f"{run_json(made, env, bench.project)['waiting']} runs wait\n")
-        for what, argv, measured, most in (
-            ("pipeline run of two simulated nodes, wall clock", run, program_wall, PROGRAM_WALL),
-            ("pipeline run of two simulated nodes, CPU", run, program_cpu, PROGRAM_CPU),
-            (f"pipeline runs, {WAITING} that wait, wall clock", listed, program_wall, LISTED_WALL),
-        ):
-            program = partial(measured, argv, env, bench.project)
-            costs = measure_rounds({what: Candidate(program, bench.rounds(8) + 1)})
-            seconds = costs.of(what)
-            rows.append(Row(what, ms(seconds), "", None, Bar(f"≤ {ms(most)}", seconds <= most)))
-    return rows
+        engine = engine._replace(env={**engine.env, "CORRAL_HOME": str(Path(folder) / "home")})
+        waiting = engine.figures("waiting_runs.py", db, WAITING)["waiting"]
+        progress(f"{waiting} runs wait\n")
+        costs = measure_groups(
+            [
+                _program(engine, "run", str(file), "--simulate"),
+                _program(engine, "runs", "--db", db, "--limit", str(WAITING)),
+            ]
+        )
+    return [
+        Row(what, ms(costs.of(name)), "", None, Bar(f"≤ {ms(most)}", costs.of(name) <= most))
+        for what, name, most in (
+            ("pipeline run of two simulated nodes, wall clock", "run wall", PROGRAM_WALL),
+            ("pipeline run of two simulated nodes, CPU", "run CPU", PROGRAM_CPU),
+            (f"pipeline runs, {WAITING} that wait, wall clock", "runs wall", LISTED_WALL),
+        )
+    ]
 
 
-def _workers(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[Row]:
+def _program(engine: Engine, command: str, *words: str) -> Group:
+    argv = [engine.python, "-m", "corral", "pipeline", command, *words]
+
+    def measure() -> dict[str, float]:
+        cost = program_cost(argv, engine.env, engine.bench.project)
+        return {f"{command} wall": cost.wall, f"{command} CPU": cost.cpu}
+
+    return Group(measure, engine.bench.rounds(PROGRAM_ROUNDS))
+
+
+def workers(bench: BenchEnvironment) -> list[Row]:
     """Nodes that take half a second, four concurrent in each worker."""
+    engine = find_engine(bench)
+    if engine is None:
+        return []
     took: dict[int, float] = {}
     for count in (1, 2, 4):
-        with _start_workers(python, env, count, concurrency=4) as (db, _workers):
-            argv = [python, str(PROGRAMS / "durable_submit.py"), db, "48", "0.5", f"{db}.log"]
-            took[count] = run_json(argv, env, bench.project)["seconds"]
+        with _file() as db, running_workers(engine, db, count, concurrency=4):
+            took[count] = engine.figures("durable_submit.py", db, 48, 0.5, f"{db}.log")["seconds"]
+        progress(".")
     return [
         Row(
             f"48 nodes of 0.5 s, 4 concurrent in each of {count} workers",
@@ -222,82 +264,77 @@ def _workers(bench: BenchEnvironment, python: str, env: dict[str, str]) -> list[
     ]
 
 
-def _takeover(bench: BenchEnvironment, python: str, env: dict[str, str]) -> Row:
+def takeover(bench: BenchEnvironment) -> list[Row]:
     """Time from the kill of a worker until its work is started again."""
+    engine = find_engine(bench)
+    if engine is None:
+        return []
     waits: list[float] = []
-    for _ in range(bench.rounds(8)):
-        with _start_workers(python, env, 2, concurrency=1) as (db, workers):
-            log = Path(f"{db}.log")
-            argv = [python, str(PROGRAMS / "durable_submit.py"), db, "2", "6", str(log)]
-            run = subprocess.Popen(argv, env=env, cwd=bench.project, stdout=subprocess.DEVNULL)
-            while not log.exists() or len(log.read_text().splitlines()) < 2:
-                time.sleep(0.01)
-            killed = time.time()
-            workers[0].send_signal(signal.SIGKILL)
-            # The other worker is busy for six seconds, so a third one takes over.
-            with _worker(python, env, db, 2):
-                while len(log.read_text().splitlines()) < 3:
-                    time.sleep(0.01)
-                waits.append(float(log.read_text().splitlines()[2]) - killed)
-                run.wait(60)
+    for _ in range(bench.rounds(TAKEOVERS)):
+        with _file() as db, running_workers(engine, db, 2, concurrency=1) as started:
+            waits.append(_take_over(engine, db, started[0]))
+        progress(".")
     slowest = max(waits)
-    return Row(
-        "the work of a killed worker started again, wall clock",
-        f"{median(waits):.1f} s, at most {slowest:.1f} s",
-        "",
-        None,
-        Bar(f"≤ {SOONEST:g} s", slowest <= SOONEST),
-    )
+    return [
+        Row(
+            "the work of a killed worker started again, wall clock",
+            f"{median(waits):.1f} s, at most {slowest:.1f} s",
+            "",
+            None,
+            Bar(f"≤ {SOONEST:g} s", slowest <= SOONEST),
+        )
+    ]
 
 
-@contextmanager
-def _start_workers(
-    python: str, env: dict[str, str], count: int, *, concurrency: int
-) -> Generator[tuple[str, list[subprocess.Popen[str]]]]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        db = os.path.join(folder, "x.db")
-        workers: list[subprocess.Popen[str]] = []
+def _take_over(engine: Engine, db: str, worker: subprocess.Popen[str]) -> float:
+    log = Path(f"{db}.log")
+    argv = [engine.python, str(PROGRAMS / "durable_submit.py"), db, "2", "60", str(log)]
+    with subprocess.Popen(argv, env=engine.env, stdout=subprocess.DEVNULL) as run:
         try:
-            for _ in range(count):
-                workers.append(start_worker(python, env, db, concurrency))
-            yield db, workers
+            _wait_for_lines(log, 2)
+            killed = time.time()
+            worker.send_signal(signal.SIGKILL)
+            # The other worker is busy, so a third one takes over.
+            with running_workers(engine, db, 1, concurrency=2):
+                return float(_wait_for_lines(log, 3)[2]) - killed
         finally:
-            for each in workers:
-                end_worker(each)
+            run.kill()
+
+
+def _wait_for_lines(file: Path, count: int) -> list[str]:
+    while True:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) >= count:
+            return lines
+        time.sleep(0.01)
 
 
 @contextmanager
-def _worker(python: str, env: dict[str, str], db: str, concurrency: int) -> Generator[None]:
-    process = start_worker(python, env, db, concurrency)
-    try:
-        yield
-    finally:
-        end_worker(process)
+def _file() -> Generator[str]:
+    """The path of a new database file."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield os.path.join(folder, "x.db")
 
 
-def start_worker(
-    python: str, env: dict[str, str], db: str, concurrency: int
-) -> subprocess.Popen[str]:
-    argv = [python, str(PROGRAMS / "durable_worker.py"), db, str(concurrency)]
-    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    assert process.stdout.readline() == "ready\n"
-    return process
+@contextmanager
+def running_workers(
+    engine: Engine, db: str, count: int, *, concurrency: int
+) -> Generator[list[subprocess.Popen[str]]]:
+    """Workers that are ready. The first one prepares the database, the others start together."""
+    argv = [engine.python, str(PROGRAMS / "durable_worker.py"), db, str(concurrency)]
+    with ExitStack() as stack:
 
+        def start(number: int) -> list[subprocess.Popen[str]]:
+            started: list[subprocess.Popen[str]] = []
+            for _ in range(number):
+                process = subprocess.Popen(argv, env=engine.env, stdout=subprocess.PIPE, text=True)
+                stack.enter_context(process)
+                stack.callback(process.kill)
+                started.append(process)
+            for process in started:
+                assert process.stdout
+                if process.stdout.readline() != "ready\n":
+                    raise RuntimeError("a worker did not start")
+            return started
 
-def end_worker(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    assert process.stdout
-    process.stdout.close()
-
-
-def _each(
-    argv: list[str], count: int, env: dict[str, str], bench: BenchEnvironment, what: str
-) -> float:
-    seconds: float = run_json(argv, env, bench.project)[what]
-    return seconds / count
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
+        yield [*start(1), *start(count - 1)]

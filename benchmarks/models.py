@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.environment import ANTHROPIC, GENAI, LITELLM, OPENAI, PROGRAMS, BenchEnvironment
 from benchmarks.measure import (
     Candidate,
     Costs,
+    Group,
     Row,
     at_least,
     at_most,
+    measure_groups,
     measure_rounds,
     ms,
     program_cpu,
     run_json,
 )
 
-ROUNDS = 5
+ROUNDS = 4
 PEER_ROUNDS = 1
-"""Rounds in which a peer takes part: most of its time is its import."""
+"""Rounds of a peer, one process for all its calls: it costs ten times as much or more, and most of
+its time is its import."""
 EVENTS = 50_000
 SINGLE_EVENTS = 500
 PEER_EVENTS = 500
@@ -32,7 +36,7 @@ PEER_COMPLETIONS = 200
 IMPORT_ROUNDS = 6
 
 
-OWN = ("corral", "limit", "loop-limit")
+OWN = ("limit", "corral", "loop-limit")
 """Callers that run in the environment of corral."""
 
 
@@ -53,8 +57,9 @@ WIRES = (
 
 def models(bench: BenchEnvironment) -> list[Row]:
     with model_server(bench) as port:
-        rows = [row for wire in WIRES for row in _streams(bench, wire, port)]
-        rows += [row for wire in WIRES for row in _concurrent(bench, wire, port)]
+        costs = _costs(bench, port)
+    rows = [row for wire in WIRES for row in _streams(costs, wire)]
+    rows += [row for wire in WIRES for row in _concurrent(costs, wire)]
     return rows + _imports(bench)
 
 
@@ -69,64 +74,65 @@ def model_server(bench: BenchEnvironment) -> Generator[int]:
             server.kill()
 
 
+def _costs(bench: BenchEnvironment, port: int) -> Costs:
+    """CPU seconds of one event or one answer, by ``WAY WIRE:WHAT``."""
+    groups: list[Group] = []
+    for wire in WIRES:
+        for what, count, ways in (
+            ("packed", EVENTS, OWN[:2]),
+            ("framed", EVENTS, OWN[:2]),
+            ("singly", SINGLE_EVENTS, OWN),
+            ("concurrent", COMPLETIONS, OWN[:2]),
+        ):
+            # Each in its own process: the limit is a third faster after other calls.
+            call = f"{wire.name}:{what}:{count}"
+            groups += [_caller(bench.python, bench, way, port, [call]) for way in ways]
+    for peer in (GENAI, ANTHROPIC, OPENAI, LITELLM):
+        if folder := bench.peer(peer):
+            calls = [
+                f"{wire.name}:{what}:{count}"
+                for wire in WIRES
+                if peer in wire.peers
+                for what, count in (("packed", PEER_EVENTS), ("concurrent", PEER_COMPLETIONS))
+            ]
+            groups.append(_caller(folder / "python", bench, peer, port, calls))
+    return measure_groups(groups)
+
+
 def _caller(
-    bench: BenchEnvironment, way: str, wire: Wire, port: int, *, what: str, count: int
-) -> Candidate | None:
-    """CPU seconds of one event or one request; None for a peer that is not available."""
-    python = bench.python
-    if way not in OWN:
-        folder = bench.peer(way)
-        if folder is None:
-            return None
-        python = folder / "python"
-    script = str(PROGRAMS / "model_calls.py")
-    argv = [str(python), script, way, wire.name, str(port), what, str(count)]
+    python: Path, bench: BenchEnvironment, way: str, port: int, calls: Sequence[str]
+) -> Group:
+    """One process for these calls."""
+    argv = [str(python), str(PROGRAMS / "model_calls.py"), way, str(port), *calls]
 
-    def measure() -> float:
-        figures = run_json(argv, bench.env, bench.project)
-        return float(figures["cpu"] / figures["count"])
+    def measure() -> dict[str, float]:
+        found = run_json(argv, bench.env, bench.project)
+        return {f"{way} {what}": float(cpu) for what, cpu in found.items()}
 
-    rounds = ROUNDS if way in OWN else PEER_ROUNDS
-    return Candidate(measure, bench.rounds(rounds) + 1)
+    if way in OWN:
+        return Group(measure, bench.rounds(ROUNDS), is_warmed=False)
+    return Group(measure, PEER_ROUNDS, is_warmed=False)
 
 
-def _measure_rounds(candidates: dict[str, Candidate | None]) -> Costs:
-    return measure_rounds({name: each for name, each in candidates.items() if each is not None})
-
-
-def _streams(bench: BenchEnvironment, wire: Wire, port: int) -> list[Row]:
+def _streams(costs: Costs, wire: Wire) -> list[Row]:
     """CPU time per event of the reading process."""
-    costs = _measure_rounds(
-        {
-            "limit": _caller(bench, "limit", wire, port, what="packed", count=EVENTS),
-            "corral": _caller(bench, "corral", wire, port, what="packed", count=EVENTS),
-            "framed limit": _caller(bench, "limit", wire, port, what="framed", count=EVENTS),
-            "framed": _caller(bench, "corral", wire, port, what="framed", count=EVENTS),
-            "single limit": _caller(bench, "limit", wire, port, what="singly", count=SINGLE_EVENTS),
-            "single loop limit": _caller(
-                bench, "loop-limit", wire, port, what="singly", count=SINGLE_EVENTS
-            ),
-            "single": _caller(bench, "corral", wire, port, what="singly", count=SINGLE_EVENTS),
-            **{
-                peer: _caller(bench, peer, wire, port, what="packed", count=PEER_EVENTS)
-                for peer in wire.peers
-            },
-        }
-    )
+    packed, framed, singly = (f"{wire.name}:{what}" for what in ("packed", "framed", "singly"))
     rows = [
-        _row(costs, f"{wire.title}: {EVENTS:,} events", "corral", "limit", 2),
-        _row(costs, f"{wire.title}: one chunk each", "framed", "framed limit", 2),
-        _row(costs, f"{wire.title}: each arrives alone", "single", "single limit", None),
-        _row(costs, f"{wire.title}: each arrives alone", "single", "single loop limit", 1.5),
+        _row(costs, f"{wire.title}: {EVENTS:,} events", packed, "limit", 2),
+        _row(costs, f"{wire.title}: one chunk each", framed, "limit", 2),
+        _row(costs, f"{wire.title}: each arrives alone", singly, "limit", None),
+        _row(costs, f"{wire.title}: each arrives alone", singly, "loop-limit", 1.5),
     ]
+    ours = f"corral {packed}"
     for peer in wire.peers:
-        if peer in costs:
-            ratio = costs.ratio(peer, "corral")
+        theirs = f"{peer} {packed}"
+        if theirs in costs:
+            ratio = costs.ratio(theirs, ours)
             rows.append(
                 Row(
                     f"{wire.title}: CPU per event, {peer} ÷ corral",
-                    _us(costs.of("corral")),
-                    f"{peer} {_us(costs.of(peer))}",
+                    _us(costs.of(ours)),
+                    f"{peer} {_us(costs.of(theirs))}",
                     ratio,
                     at_least(50 if peer == LITELLM else 10, ratio),
                 )
@@ -134,43 +140,36 @@ def _streams(bench: BenchEnvironment, wire: Wire, port: int) -> list[Row]:
     return rows
 
 
-def _row(costs: Costs, what: str, name: str, limit: str, bar: float | None) -> Row:
-    ratio = costs.ratio(name, limit)
-    title = "asyncio protocol" if limit == "single loop limit" else "socket"
+def _row(costs: Costs, what: str, calls: str, limit: str, bar: float | None) -> Row:
+    ours, bare = f"corral {calls}", f"{limit} {calls}"
+    ratio = costs.ratio(ours, bare)
+    title = "asyncio protocol" if limit == "loop-limit" else "socket"
     return Row(
         f"{what}, CPU an event",
-        _us(costs.of(name)),
-        f"{title} + msgspec {_us(costs.of(limit))}",
+        _us(costs.of(ours)),
+        f"{title} + msgspec {_us(costs.of(bare))}",
         ratio,
         None if bar is None else at_most(bar, ratio),
     )
 
 
-def _concurrent(bench: BenchEnvironment, wire: Wire, port: int) -> list[Row]:
+def _concurrent(costs: Costs, wire: Wire) -> list[Row]:
     """Small answers per CPU second, 100 concurrent requests."""
-    candidates = {
-        "corral": _caller(bench, "corral", wire, port, what="concurrent", count=COMPLETIONS),
-        "limit": _caller(bench, "limit", wire, port, what="concurrent", count=COMPLETIONS),
-    }
-    for peer in wire.peers:
-        candidates[peer] = _caller(
-            bench, peer, wire, port, what="concurrent", count=PEER_COMPLETIONS
-        )
-    costs = _measure_rounds(candidates)
     bars = {LITELLM: 20, "limit": 0.6}
+    ours = f"corral {wire.name}:concurrent"
     rows: list[Row] = []
     for baseline in (*wire.peers, "limit"):
-        if baseline in costs:
-            ratio = costs.ratio(baseline, "corral")
-            bar = bars.get(baseline, 8)
+        theirs = f"{baseline} {wire.name}:concurrent"
+        if theirs in costs:
+            ratio = costs.ratio(theirs, ours)
             rows.append(
                 Row(
                     f"{wire.title}: 100 concurrent small answers, per CPU s",
-                    f"{1 / costs.of('corral'):,.0f}",
+                    f"{1 / costs.of(ours):,.0f}",
                     f"{baseline if baseline != 'limit' else 'asyncio + msgspec'} "
-                    f"{1 / costs.of(baseline):,.0f}",
+                    f"{1 / costs.of(theirs):,.0f}",
                     ratio,
-                    at_least(bar, ratio),
+                    at_least(bars.get(baseline, 8), ratio),
                 )
             )
     return rows
@@ -181,8 +180,11 @@ def _imports(bench: BenchEnvironment) -> list[Row]:
 
     def candidate(statement: str, python: str, rounds: int = IMPORT_ROUNDS) -> Candidate:
         argv = [python, "-c", statement]
-        count = bench.rounds(rounds) + 1
-        return Candidate(lambda: program_cpu(argv, bench.env, bench.project), count)
+
+        def measure() -> float:
+            return program_cpu(argv, bench.env, bench.project)
+
+        return Candidate(measure, bench.rounds(rounds), is_warmed=rounds > PEER_ROUNDS)
 
     own = str(bench.python)
     first = (

@@ -8,7 +8,8 @@ from functools import partial
 from benchmarks.environment import LANGGRAPH, PROGRAMS, BenchEnvironment
 from benchmarks.measure import Bar, Candidate, Row, at_least, measure_rounds, run_json
 
-ROUNDS = 5
+ROUNDS = 4
+PEER_ROUNDS = 2
 NODES = 10_000
 PEER_NODES = 1_000
 """The peer's cost per node grows with the graph, so fewer nodes are in its favor."""
@@ -26,9 +27,10 @@ def nodes(bench: BenchEnvironment) -> list[Row]:
 
 
 def _nodes(bench: BenchEnvironment, parent: str) -> list[Row]:
-    def candidate(way: str, count: int, python: str) -> Candidate:
+    def candidate(way: str, count: int, python: str, rounds: int = ROUNDS) -> Candidate:
         argv = [python, str(PROGRAMS / "nodes.py"), way, str(count), parent]
-        return Candidate(partial(_each, argv, count, bench), bench.rounds(ROUNDS))
+        each = partial(_each, argv, count, bench)
+        return Candidate(each, bench.rounds(rounds), is_warmed=rounds == ROUNDS)
 
     python = str(bench.python)
     ways = {way: candidate(way, NODES, python) for way in ("corral", "scheduler", "tasks")}
@@ -36,7 +38,8 @@ def _nodes(bench: BenchEnvironment, parent: str) -> list[Row]:
     ways["files"] = candidate("files", PEER_NODES, python)
     ways["small"] = candidate("corral", PEER_NODES, python)
     if folder := bench.peer(LANGGRAPH):
-        ways[LANGGRAPH] = candidate("langgraph", PEER_NODES, str(folder / "python"))
+        peer = str(folder / "python")
+        ways[LANGGRAPH] = candidate("langgraph", PEER_NODES, peer, PEER_ROUNDS)
     costs = measure_rounds(ways)
     ours = costs.of("corral")
     within = Bar(f"≤ {MOST * 1e6:g} µs", ours <= MOST)

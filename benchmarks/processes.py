@@ -10,7 +10,7 @@ from benchmarks.environment import PROGRAMS, BenchEnvironment
 from benchmarks.measure import Bar, Row, at_most, ms, progress, run_json
 
 AGENTS = 200
-AGENT_ROUNDS = 3
+AGENT_ROUNDS = 2
 THREADS = 8
 """asyncio's own thread pool for file access, and the main thread."""
 AT_ONCE = (200, 2000)
@@ -19,8 +19,8 @@ AGENT_BYTES = 15_000
 GROWTH = 1.1
 """What an agent may cost among the most agents, over what it costs among the fewest."""
 KINDS = ("plain", "setsid", "double-fork", "ignores-TERM")
-TREES = 100
-PEER_TREES = 25
+TREES = 60
+PEER_TREES = 15
 
 
 def concurrent(bench: BenchEnvironment) -> list[Row]:

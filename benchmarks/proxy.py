@@ -26,8 +26,9 @@ from benchmarks.measure import (
 from benchmarks.models import model_server
 
 PROMPT_ROUNDS = 7
+PEER_ROUNDS = 2
 MOST_CPU = 1.05
-CALLS = 300
+CALLS = 120
 """Calls of which the first byte is measured, over each way."""
 EVENTS = 200
 MOST_SECONDS = 0.001
@@ -152,8 +153,8 @@ def _prompts(bench: BenchEnvironment, direct: str, litellm: RunningProxy | None)
 
     def candidate(flag: str) -> Candidate:
         argv = [*run, flag, "go"]
-        rounds = bench.rounds(PROMPT_ROUNDS) + 1
-        return Candidate(lambda: program_cpu(argv, env, bench.project), rounds)
+        rounds = bench.rounds(PROMPT_ROUNDS)
+        return Candidate(lambda: program_cpu(argv, env, bench.project), rounds, is_warmed=False)
 
     candidates = {"metered": candidate("--meter"), "bare": candidate("--no-meter")}
     if litellm is not None:
@@ -184,4 +185,4 @@ def _through(given: RunningProxy, argv: list[str], bench: BenchEnvironment) -> C
         before = given.cpu()
         return program_cpu(argv, env, bench.project) + given.cpu() - before
 
-    return Candidate(measure, bench.rounds(PROMPT_ROUNDS) + 1)
+    return Candidate(measure, bench.rounds(PEER_ROUNDS), is_warmed=False)

@@ -6,22 +6,20 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import signal
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from benchmarks import environment, page
 from benchmarks.environment import BenchEnvironment
-from benchmarks.measure import Row, markdown, progress, table
+from benchmarks.measure import Cost, Row, markdown, progress, table
 from benchmarks.plots import write_plots
+from benchmarks.time_limit import time_limit
 
 LONGEST = 600.0
-"""Seconds after which a benchmark is stopped, and counts as failed."""
+"""Seconds after which a benchmark is stopped, and counts as failed. Without installations."""
 SAMPLE = 0.5
 """Seconds in which the load by other programs is observed, before and after an area."""
 
@@ -34,10 +32,8 @@ class AreaResult(NamedTuple):
     rows: list[Row]
     failed: list[str]
     """The benchmarks without figures."""
-    seconds: dict[str, float]
-    """Benchmark -> wall time."""
-    cpu: float
-    """CPU seconds of this program and of all programs it waited for."""
+    costs: dict[str, Cost]
+    """Of each benchmark: of this program and of all programs it waited for."""
     load: float
     """Part of the cores that other programs used."""
 
@@ -107,50 +103,35 @@ def run_area(
 ) -> AreaResult:
     rows: list[Row] = []
     failed: list[str] = []
-    seconds: dict[str, float] = {}
-    load, cpu = other_load(), _cpu()
+    costs: dict[str, Cost] = {}
+    load = other_load()
     for name, benchmark in benchmarks.items():
-        started = time.monotonic()
+        cpu, started = _cpu(), time.monotonic()
         progress(f"{name} ")
         try:
-            with _stop_after(longest):
+            with time_limit(longest):
                 rows += benchmark(bench)
         except Exception:
             failed.append(name)
             progress(f"\n{name} failed\n{traceback.format_exc()}")
-        seconds[name] = time.monotonic() - started
-        progress(f"{name} took {seconds[name]:.0f} s\n")
-    return AreaResult(area, rows, failed, seconds, _cpu() - cpu, (load + other_load()) / 2)
-
-
-@contextmanager
-def _stop_after(seconds: float) -> Generator[None]:
-    """Raise ``TimeoutError`` in the block if it takes longer, wherever it waits."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"not finished after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        costs[name] = Cost(_cpu() - cpu, time.monotonic() - started)
+        progress(f"{name} took {costs[name].wall:.0f} s, CPU {costs[name].cpu:.0f} s\n")
+    return AreaResult(area, rows, failed, costs, (load + other_load()) / 2)
 
 
 def _times(results: Sequence[AreaResult]) -> str:
-    lines = [("area", "seconds", "CPU seconds", "load by others", "benchmarks")]
-    for name, _, failed, seconds, cpu, load in results:
-        each = (
-            f"{benchmark} {'failed' if benchmark in failed else f'{took:.0f}'}"
-            for benchmark, took in seconds.items()
-        )
-        total = sum(seconds.values())
-        lines.append((name, f"{total:.0f}", f"{cpu:.0f}", f"{load:.0%}", ", ".join(each)))
-    wall = sum(sum(result.seconds.values()) for result in results)
-    cpu = sum(result.cpu for result in results)
-    return markdown([*lines, ("all", f"{wall:.0f}", f"{cpu:.0f}", "", f"{wall / 60:.1f} min")])
+    lines = [("benchmark", "seconds", "CPU seconds", "load by others")]
+    for result in results:
+        for name, cost in result.costs.items():
+            what = f"{result.name}: {name}" + " (failed)" * (name in result.failed)
+            lines.append((what, f"{cost.wall:.0f}", f"{cost.cpu:.0f}", ""))
+        lines.append((f"**{result.name}**", *_sum([result]), f"{result.load:.0%}"))
+    return markdown([*lines, ("**all**", *_sum(results), "")])
+
+
+def _sum(results: Sequence[AreaResult]) -> tuple[str, str]:
+    costs = [cost for result in results for cost in result.costs.values()]
+    return f"{sum(cost.wall for cost in costs):.0f}", f"{sum(cost.cpu for cost in costs):.0f}"
 
 
 def _cpu() -> float:

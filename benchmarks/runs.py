@@ -11,17 +11,19 @@ from benchmarks.environment import ACPX, CLAUDE_SDK, MANAGED, PROGRAMS, BenchEnv
 from benchmarks.measure import (
     Bar,
     Candidate,
+    Group,
     Row,
     at_most,
+    measure_groups,
     measure_rounds,
     ms,
+    program_cost,
     program_cpu,
-    program_wall,
     progress,
 )
 
-ROUNDS = 15
-PEER_ROUNDS = 4
+ROUNDS = 13
+PEER_ROUNDS = 2
 REAL_ROUNDS = 6
 
 
@@ -37,8 +39,10 @@ def instant(bench: BenchEnvironment) -> list[Row]:
     run += ["--program", agent, "--env", "FAKE_OUTPUT"]
 
     def candidate(argv: list[str], rounds: int = ROUNDS) -> Candidate:
-        count = bench.rounds(rounds) + 1
-        return Candidate(lambda: program_cpu(argv, env, bench.project), count)
+        def measure() -> float:
+            return program_cpu(argv, env, bench.project)
+
+        return Candidate(measure, bench.rounds(rounds), is_warmed=rounds > PEER_ROUNDS)
 
     names = {
         "limit": candidate([str(bench.python), str(PROGRAMS / "bare_run.py"), agent, "go"]),
@@ -85,24 +89,27 @@ def sandbox(bench: BenchEnvironment) -> list[Row]:
     run = [str(bench.corral), "run", "--agent", "gemini-cli", "--no-keep", "--quiet"]
     run += ["--program", str(PROGRAMS / "gemini_agent.sh"), "--env", "FAKE_OUTPUT"]
     run += ["--approve", "edits", "--add-dir", str(output.parent)]
+
+    def both(mode: str) -> Group:
+        argv = [*run, "--sandbox", mode, "go"]
+
+        def measure() -> dict[str, float]:
+            cost = program_cost(argv, env, bench.project)
+            return {f"{mode} by the clock": cost.wall, f"{mode} CPU": cost.cpu}
+
+        return Group(measure, bench.rounds(ROUNDS))
+
+    costs = measure_groups([both("off"), both("require")])
     rows: list[Row] = []
-    for what, measured, most in (
-        ("by the clock", program_wall, 0.060),
-        ("CPU", program_cpu, 0.025),
-    ):
-
-        def candidate(mode: str, measured: Callable[..., float] = measured) -> Candidate:
-            argv = [*run, "--sandbox", mode, "go"]
-            return Candidate(lambda: measured(argv, env, bench.project), bench.rounds(ROUNDS) + 1)
-
-        costs = measure_rounds({mode: candidate(mode) for mode in ("off", "require")})
-        added = costs.of("require") - costs.of("off")
+    for what, most in (("by the clock", 0.060), ("CPU", 0.025)):
+        inside, outside = f"require {what}", f"off {what}"
+        added = costs.of(inside) - costs.of(outside)
         rows.append(
             Row(
                 f"corral run in the sandbox, {what}",
-                ms(costs.of("require")),
-                f"without {ms(costs.of('off'))}: {ms(added)} more",
-                costs.ratio("require", "off"),
+                ms(costs.of(inside)),
+                f"without {ms(costs.of(outside))}: {ms(added)} more",
+                costs.ratio(inside, outside),
                 Bar(f"at most {ms(most)} more", added <= most),
             )
         )
@@ -135,11 +142,13 @@ def real(bench: BenchEnvironment) -> list[Row]:
             "go",
         ]
         bare = _bare(Path(folder), str(found[-1]), bench, env)
-        count = bench.rounds(REAL_ROUNDS) + 1
+        count = bench.rounds(REAL_ROUNDS)
         costs = measure_rounds(
             {
-                "bare": Candidate(bare, count),
-                "corral": Candidate(lambda: program_cpu(run, env, bench.project), count),
+                "bare": Candidate(bare, count, is_warmed=False),
+                "corral": Candidate(
+                    lambda: program_cpu(run, env, bench.project), count, is_warmed=False
+                ),
             }
         )
         if model.failures:

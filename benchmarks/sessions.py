@@ -21,8 +21,8 @@ from benchmarks.measure import (
     run_json,
 )
 
-ROUNDS = 15
-RECORD_ROUNDS = 5
+ROUNDS = 9
+RECORD_ROUNDS = 4
 STORED = 10_000
 """Sessions that are searched."""
 NEEDLE = "a needle in session 4321"
@@ -111,7 +111,7 @@ def record(bench: BenchEnvironment) -> list[Row]:
         def measure() -> float:
             return float(run_json(argv, bench.env, bench.project)["cpu"])
 
-        return Candidate(measure, bench.rounds(RECORD_ROUNDS) + 1)
+        return Candidate(measure, bench.rounds(RECORD_ROUNDS), is_warmed=False)
 
     costs = measure_rounds({"recorded": candidate("recorded"), "corral": candidate("corral")})
     shutil.rmtree(Path(bench.env["CORRAL_HOME"]) / "sessions", ignore_errors=True)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from benchmarks.environment import ACPX, CLAUDE_SDK, LITELLM, PROGRAMS, BenchEnvironment
 from benchmarks.measure import Candidate, Costs, Row, at_most, measure_rounds, ms, program_cpu
 
-ROUNDS = 15
-PEER_ROUNDS = 3
+ROUNDS = 11
+PEER_ROUNDS = 2
+"""Of a peer, whose import takes seconds."""
 
 
 class Baseline(NamedTuple):
@@ -21,9 +22,7 @@ def imports(bench: BenchEnvironment) -> list[Row]:
     """CPU time of an import, beyond that of an interpreter that imports nothing."""
 
     def candidate(statement: str, python: str, rounds: int = ROUNDS) -> Candidate:
-        argv = [python, "-c", statement]
-        count = bench.rounds(rounds) + 1
-        return Candidate(lambda: program_cpu(argv, bench.env, bench.project), count)
+        return _candidate(bench, [python, "-c", statement], rounds)
 
     python = str(bench.python)
     names = {
@@ -56,17 +55,14 @@ def imports(bench: BenchEnvironment) -> list[Row]:
 def helps(bench: BenchEnvironment) -> list[Row]:
     """CPU time of ``--help``, the complete program."""
 
-    def candidate(argv: list[str], rounds: int = ROUNDS) -> Candidate:
-        count = bench.rounds(rounds) + 1
-        return Candidate(lambda: program_cpu(argv, bench.env, bench.project), count)
-
+    click = [str(bench.python), str(PROGRAMS / "bare_click.py"), "--help"]
     names = {
-        "click": candidate([str(bench.python), str(PROGRAMS / "bare_click.py"), "--help"]),
-        "corral": candidate([str(bench.corral), "--help"]),
+        "click": _candidate(bench, click, ROUNDS),
+        "corral": _candidate(bench, [str(bench.corral), "--help"], ROUNDS),
     }
     for peer in (ACPX, LITELLM):
         if folder := bench.peer(peer):
-            names[peer] = candidate([str(folder / peer), "--help"], PEER_ROUNDS)
+            names[peer] = _candidate(bench, [str(folder / peer), "--help"], PEER_ROUNDS)
     costs = measure_rounds(names)
     baselines = (
         Baseline("click", "bare click", 2.0),
@@ -78,6 +74,13 @@ def helps(bench: BenchEnvironment) -> list[Row]:
         for baseline in baselines
         if baseline.name in costs
     ]
+
+
+def _candidate(bench: BenchEnvironment, argv: list[str], rounds: int) -> Candidate:
+    def measure() -> float:
+        return program_cpu(argv, bench.env, bench.project)
+
+    return Candidate(measure, bench.rounds(rounds), is_warmed=rounds > PEER_ROUNDS)
 
 
 def _row(costs: Costs, what: str, name: str, baseline: Baseline, *, over: str | None = None) -> Row:

@@ -18,7 +18,7 @@ from benchmarks.measure import Bar, Candidate, Row, measure_rounds, ms
 if TYPE_CHECKING:
     from corral.events import Event
 
-LIVE_SECONDS = 15.0
+LIVE_SECONDS = 10.0
 EVENTS_PER_SECOND = 20
 """Of the live run: about what a model writes."""
 LIMIT = 0.05

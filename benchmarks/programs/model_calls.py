@@ -1,8 +1,9 @@
-"""Call a model of the scripted server with one client: ``model_calls.py WAY WIRE PORT WHAT COUNT``.
+"""Call models of the scripted server with one client: ``model_calls.py WAY PORT CALLS …``.
 
-``WHAT`` says how the events of a stream are sent (see ``model_server.py``), or is ``concurrent``:
-100 concurrent completions, repeated until there were ``COUNT``. The figure is the CPU time of this
-process after a first small call, which loads modules and opens connections.
+``CALLS`` is ``WIRE:WHAT:COUNT``. ``WHAT`` says how the events of a stream are sent (see
+``model_server.py``), or is ``concurrent``: 100 concurrent completions, repeated until there were
+``COUNT``. The figures are CPU seconds of this process for one event or completion, by
+``WIRE:WHAT``, after a first small call, which loads modules and opens connections.
 """
 
 from __future__ import annotations
@@ -174,28 +175,37 @@ async def concurrent(completed: Read) -> int:
     return sum(await asyncio.gather(*(completed(prompt) for _ in range(AT_ONCE))))
 
 
-async def main() -> None:
-    way, wire, port, what, count = sys.argv[1:]
-    streamed, completed = WAYS[way](wire, f"http://127.0.0.1:{port}")
-    number, received = int(count), 0
+async def measure(streamed: Read, completed: Read, what: str, number: int) -> float:
+    received = 0
     if what == "concurrent":
         await concurrent(completed)
         before = time.process_time()
         for _ in range(number // AT_ONCE):
             received += await concurrent(completed)
-        cpu = time.process_time() - before
         expected = number * SMALL * PIECE
     else:
         await streamed("events=10 packed")
         before = time.process_time()
         received = await streamed(f"events={number} {what}")
-        cpu = time.process_time() - before
         expected = number * PIECE
+    cpu = time.process_time() - before
     if received != expected:
         raise RuntimeError(f"{received} characters received instead of {expected}")
+    return cpu / number
+
+
+async def main() -> None:
+    way, port, *calls = sys.argv[1:]
+    clients: dict[str, tuple[Read, Read]] = {}
+    figures: dict[str, float] = {}
+    for call in calls:
+        wire, what, count = call.split(":")
+        if wire not in clients:
+            clients[wire] = WAYS[way](wire, f"http://127.0.0.1:{port}")
+        figures[f"{wire}:{what}"] = await measure(*clients[wire], what, int(count))
     for close in CLEANUPS:
         await close()
-    print(json.dumps({"cpu": cpu, "count": number}))
+    print(json.dumps(figures))
 
 
 asyncio.run(main())
