@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -251,3 +252,19 @@ async def test_what_others_see_of_a_request_has_no_secrets(workspace: Path) -> N
     assert (written.stat().st_mode & 0o777, folder().stat().st_mode & 0o777) == (0o600, 0o700)
     await asyncio.to_thread(live.answer, request.run, "deny")
     await task
+
+
+async def test_a_session_that_is_dropped_without_being_closed_is_not_listed_any_more(
+    workspace: Path,
+) -> None:
+    async def start_and_drop() -> None:
+        session = corral.session(agent(), cwd=workspace, timeout=60, grace=1)
+        await session.__aenter__()
+        reading = asyncio.ensure_future(session.prompt("hang").collect())
+        await running()
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    await start_and_drop()
+    gc.collect()
+    await asyncio.to_thread(wait_for, lambda: not live.runs())

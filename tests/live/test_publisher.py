@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
@@ -77,3 +78,28 @@ async def test_every_change_of_a_few_runs_is_written_at_once(
     first.close()
     assert shown(tmp_path) == ("second",)
     second.close()
+
+
+async def test_all_that_is_done_later_needs_one_thread(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "INTERVAL", 3600.0)
+    before = set(threading.enumerate())
+    entries = add_many(published)
+    entries[0].set_idle()
+    assert [thread.name for thread in set(threading.enumerate()) - before] == ["corral-live"]
+    for entry in entries:
+        entry.close()
+
+
+async def test_an_entry_that_is_dropped_is_removed(published: Publisher, tmp_path: Path) -> None:
+    entries = add_many(published)
+    for entry in entries[1:]:
+        entry.drop()
+    async with asyncio.timeout(60):
+        while shown(tmp_path) != ("s-0",):
+            await asyncio.sleep(0.01)
+    entries[0].drop()
+    async with asyncio.timeout(60):
+        while list(tmp_path.rglob("*.json")):
+            await asyncio.sleep(0.01)

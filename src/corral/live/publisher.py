@@ -33,6 +33,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -73,6 +74,8 @@ INTERVAL = 0.25
 WRITING_SHARE = 0.02
 """The share of the time that is spent on writes if there are thousands: the pause between two grows
 with what one takes."""
+BUSY = 0.05
+"""Seconds until the thread of the socket tries again to get the lock."""
 REMEMBERED = 100
 """Answered requests of a run, to tell who was first."""
 LONGEST_ARGUMENT = 200
@@ -196,6 +199,10 @@ class Entry:
         """The run is over."""
         self._publisher.remove(self)
 
+    def drop(self) -> None:
+        """As ``close``, from a finalizer."""
+        self._publisher.drop(self)
+
     def shown(self, *, inputs: bool) -> LiveRun:
         """``inputs``: with the arguments of pending requests."""
         pending = tuple(
@@ -239,8 +246,10 @@ class Publisher:
         self._last_write = 0.0
         self._write_cost = 0.0
         """CPU seconds of the last write."""
-        self._delayed: threading.Timer | None = None
-        """Writes the file later."""
+        self._due: float | None = None
+        """When the file is written next, by the thread of the socket."""
+        self._dropped: deque[Entry] = deque()
+        """Entries of sessions that nobody holds any more."""
         self._problem = ""
         atexit.register(self.close)
 
@@ -252,6 +261,7 @@ class Publisher:
         """Publish a run until its entry is closed."""
         entry = Entry(self, run, controls)
         with self.lock:
+            self._remove_dropped()  # also without a socket
             self._entries[entry] = None
             self._serve()
             self.write()
@@ -279,9 +289,7 @@ class Publisher:
         if self.pid != os.getpid():  # a fork: the files are the parent's
             return
         with self.lock:
-            if self._delayed is not None:
-                self._delayed.cancel()
-                self._delayed = None
+            self._due = None
             server, self._server = self._server, None
             if server is not None:
                 server.close()
@@ -302,25 +310,46 @@ class Publisher:
         if (
             len(self._entries) <= MANY
             or left <= 0
-            or (self._delayed is None and not self._write_later(left))
+            or (self._due is None and not self._write_later(left))
         ):
             self._write_now()
 
     def _write_later(self, seconds: float) -> bool:
-        def body() -> None:
-            with self.lock:
-                if self._delayed is timer:
-                    self._delayed = None
-                    self._write_now()
-
-        timer = self._delayed = threading.Timer(seconds, body)
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:  # no thread can be started
-            self._delayed = None
+        if self._server is None:
             return False
+        self._due = time.monotonic() + seconds
+        self._server.wake()
         return True
+
+    def drop(self, entry: Entry) -> None:
+        """Remove an entry whose session was dropped without being closed. This may happen in the
+        middle of anything, so the thread of the socket removes it."""
+        if self.pid != os.getpid():
+            return
+        self._dropped.append(entry)
+        if self._server is not None:
+            self._server.wake()
+
+    def _remove_dropped(self) -> None:
+        while self._dropped:
+            self.remove(self._dropped.popleft())
+
+    def _tick(self) -> float | None:
+        """The work of the socket's thread. Returns when it is needed next."""
+        if not self.lock.acquire(blocking=False):
+            return BUSY  # ``close`` waits for this thread and has the lock
+        try:
+            self._remove_dropped()
+            if self._due is None:
+                return None
+            left = self._due - time.monotonic()
+            if left > 0:
+                return left
+            self._due = None
+            self._write_now()
+            return None
+        finally:
+            self.lock.release()
 
     def _write_now(self) -> None:
         if not self._entries and not self._stays:
@@ -338,7 +367,7 @@ class Publisher:
         return replace(
             self._facts,
             socket=self._server.path if self._server is not None else None,
-            runs=tuple(entry.shown(inputs=inputs) for entry in self._entries),
+            runs=tuple(entry.shown(inputs=inputs) for entry in [*self._entries]),
         )
 
     def _serve(self) -> None:
@@ -351,7 +380,7 @@ class Publisher:
                 paths.make_dir(path.parent)
             else:
                 path = paths.temporary() / path.name
-            self._server = local_socket.LocalServer(str(path), self.handle)
+            self._server = local_socket.LocalServer(str(path), self.handle, self._tick)
         except (OSError, CorralError) as error:
             self._report(f"this process cannot be controlled by others: {error}")
 

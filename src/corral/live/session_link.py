@@ -121,6 +121,12 @@ class SessionLink:
         for problem in problems:
             warnings.warn(f"not notified: {problem}", stacklevel=3)
 
+    def __del__(self) -> None:
+        """The session was dropped without being closed."""
+        self._unwatch()
+        if self.entry is not None:
+            self.entry.drop()
+
     def notify(self, prepared: PreparedRun, message: notify.Message) -> None:
         """Send a message, if the run's options want it."""
         run = prepared.run

@@ -3,7 +3,8 @@
 A request is one line, and so is its answer. The server has its own thread, because a process
 may have several event loops, or one that is busy. The thread serves one connection at a time, and
 waits at most ``TIMEOUT`` seconds for it. Only the user who started the process is answered: the
-socket is readable by its owner alone, and the kernel says who has connected.
+socket is readable by its owner alone, and the kernel says who has connected. The same thread can
+do other short work for iter (``tick``), so that this needs no thread for it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LONGEST_REQUEST = 1 << 20
 """Bytes of one request."""
 LONGEST_PATH = 100
 """Bytes of a socket's path: systems allow 104 or 108."""
+END = b"!"
+"""Ends the thread."""
 WAITING = 128
 """Connections that may wait to be served."""
 
@@ -45,11 +48,19 @@ def fits(path: str) -> bool:
 class LocalServer:
     """Answers from when it is made until ``close``."""
 
-    def __init__(self, path: str, answer: Callable[[bytes], bytes]) -> None:
-        """``answer`` gets each request without its line end, in the server's thread. It must not
-        raise. A file at ``path`` is replaced. Raises ``OSError`` and ``NoThread``."""
+    def __init__(
+        self,
+        path: str,
+        answer: Callable[[bytes], bytes],
+        tick: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """``answer`` gets each request without its line end, in the server's thread. ``tick`` is
+        called there after ``wake`` and after each request, and returns after how many seconds it
+        is to be called next; None: not before. Neither may raise. A file at ``path`` is replaced.
+        Raises ``OSError`` and ``NoThread``."""
         self.path = path
         self._answer = answer
+        self._tick = tick
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -59,6 +70,7 @@ class LocalServer:
             self._listener.listen(WAITING)
             self._listener.setblocking(False)
             self._wake, self._woken = socket.socketpair()
+            self._wake.setblocking(False)
         except BaseException:
             self._listener.close()
             raise
@@ -76,13 +88,18 @@ class LocalServer:
             self._close_sockets()
             raise
 
+    def wake(self) -> None:
+        """Have ``tick`` called soon. Does not block, and never raises."""
+        with contextlib.suppress(OSError):
+            self._wake.send(b".")
+
     def close(self) -> None:
         """Remove the socket and end the thread, which closes its descriptors. Requests that are not
         answered yet are not. Waits for the thread, but not long for one that is busy."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
         with contextlib.suppress(OSError):
-            self._wake.send(b"!")
+            self._wake.send(END)
         if self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
 
@@ -94,9 +111,15 @@ class LocalServer:
         with contextlib.closing(self._selector) as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            while not any(key.fileobj is self._woken for key, _ in selector.select()):
-                with contextlib.suppress(OSError):
-                    self._serve_one()
+            pause: float | None = None
+            while True:
+                ready = [key.fileobj for key, _ in selector.select(pause)]
+                if self._woken in ready and END in self._woken.recv(4096):
+                    break
+                if self._listener in ready:
+                    with contextlib.suppress(OSError):
+                        self._serve_one()
+                pause = self._tick()
         self._close_sockets()
 
     def _serve_one(self) -> None:
