@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from support.model_scripts import steps
+from support.files import file_names
 from support.real_agents import EVERY_DAY, AgentRecord, RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
 from corral.agents.gemini import launch
-from corral.events import PermissionDecision
 from corral.sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import Turn
 from corral.values import JsonObject
@@ -29,47 +28,51 @@ def _edits(record: AgentRecord) -> bool:
     return record.spec.tool_call_hook == "edit"
 
 
-def _lists_reads(record: AgentRecord) -> bool:
-    return _is_hooked(record) and record.has_tool("read")
-
-
 @for_agents(_is_hooked, every_day=EVERY_DAY - {"opencode-acp"})
-async def test_a_write_happens_if_the_hook_allows_it_and_not_if_it_denies_it(
-    agent: RealAgent, workspace: Path
+async def test_each_call_is_allowed_denied_or_edited_by_the_hook(
+    agent: RealAgent, workspace: Path, seed: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Also a read, which no policy asks about. An edit does not widen the policy, and is a denial
+    where the agent cannot edit a call."""
+    outside = tmp_path_factory.mktemp("outside") / "moved.txt"
     seen: list[ToolRequest] = []
 
     async def decide(request: ToolRequest) -> HookVerdict:
         seen.append(request)
         named = str((request.paths, request.arguments))
-        return corral.Deny("not this file") if "refused.txt" in named else None
+        if "refused.txt" in named:
+            return corral.Deny("not this file")
+        if "edited.txt" in named:
+            return corral.Edit(_with_text(request.arguments, "original", "replaced"))
+        if "moved.txt" in named:
+            given = _with_text(request.arguments, str(workspace / "moved.txt"), "moved.txt")
+            return corral.Edit(_with_text(given, "moved.txt", str(outside)))
+        return corral.Deny("nothing is read") if request.kind == "read" else None
 
-    calls = [agent.write("allowed.txt", "kept\n"), agent.write("refused.txt", "lost\n")]
-    script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
-    result = await agent.run(script, on_tool_call=decide, policy="edits")
+    reads = [agent.read(seed)] if agent.record.has_tool("read") else []
+    calls = [
+        agent.write("allowed.txt", "kept\n"),
+        agent.write("refused.txt", "lost\n"),
+        agent.write("edited.txt", "original\n"),
+        agent.write("moved.txt", "moved\n"),
+        *reads,
+    ]
+    results = await agent.attempt(calls, on_tool_call=decide, policy="edits")
 
     assert (workspace / "allowed.txt").read_text() == "kept\n"
-    assert not (workspace / "refused.txt").exists()
-    assert [request.kind for request in seen] == ["edit", "edit"], seen
+    names = ["allowed.txt", *(["edited.txt"] if _edits(agent.record) else []), "seed.txt"]
+    assert file_names(workspace) == names
+    if _edits(agent.record):
+        assert (workspace / "edited.txt").read_text() == "replaced\n"
+    assert not outside.exists()
+    assert [request.kind for request in seen] == ["edit"] * 4 + ["read"] * len(reads), seen
     assert all(request.agent == agent.name for request in seen)
     assert all(request.cwd == str(workspace) for request in seen)
-    if agent.record.spec.reports_all_denials:
-        denied = result.denied[0]
-        assert "not this file" in f"{denied.rule} {denied.reason}"
-
-
-@for_agents(_lists_reads, every_day=("gemini-acp", "claude-cli"))
-async def test_the_hook_sees_reads_which_no_policy_asks_about(agent: RealAgent, seed: Path) -> None:
-    seen: list[str] = []
-
-    def decide(request: ToolRequest) -> HookVerdict:
-        seen.append(request.kind)
-        return corral.Deny("nothing is read")
-
-    script = [Turn(calls=[agent.read(seed)]), Turn(text="done", repeat="forever")]
-    await agent.run(script, on_tool_call=decide, policy="reads")
-    assert seen == ["read"]
     assert not any("seed words" in str(request.tool_results) for request in agent.requests)
+    if agent.record.spec.reports_all_denials:
+        denied = [f"{each.rule} {each.reason}" for result in results for each in result.denied]
+        assert "not this file" in denied[0]
+        assert _edits(agent.record) or "does not support" in denied[1]
 
 
 @for_agents(_is_hooked, every_day=("gemini-acp", "gemini-cli"))
@@ -93,50 +96,6 @@ def _with_text(arguments: JsonObject, before: str, after: str) -> JsonObject:
         key: value.replace(before, after) if isinstance(value, str) else value
         for key, value in arguments.items()
     }
-
-
-@for_agents(_edits, every_day=("gemini-cli", "claude-cli", "codex-cli"))
-async def test_an_edited_call_is_made_with_the_edited_input(
-    agent: RealAgent, workspace: Path
-) -> None:
-    def decide(request: ToolRequest) -> HookVerdict:
-        return corral.Edit(_with_text(request.arguments, "original", "edited"))
-
-    result = await agent.run(
-        steps(agent.write("new.txt", "original")), on_tool_call=decide, policy="edits"
-    )
-    assert result.ok, result.error
-    assert (workspace / "new.txt").read_text().strip() == "edited"
-
-
-@for_agents(_edits, every_day=("gemini-cli", "claude-cli", "codex-cli"))
-async def test_an_edit_does_not_widen_the_policy(
-    agent: RealAgent, workspace: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    outside = tmp_path_factory.mktemp("outside") / "new.txt"
-
-    def decide(request: ToolRequest) -> HookVerdict:
-        given = _with_text(request.arguments, str(workspace / "new.txt"), "new.txt")
-        return corral.Edit(_with_text(given, "new.txt", str(outside)))
-
-    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
-    await agent.run(script, on_tool_call=decide, policy="edits")
-    assert not outside.exists()
-    assert not (workspace / "new.txt").exists()
-
-
-@for_agents(lambda record: _is_hooked(record) and not _edits(record), every_day=("gemini-acp",))
-async def test_an_edit_is_a_denial_where_the_agent_cannot_edit_a_call(
-    agent: RealAgent, workspace: Path
-) -> None:
-    def decide(request: ToolRequest) -> HookVerdict:
-        return corral.Edit({**request.arguments, "content": "edited"})
-
-    script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
-    events = await agent.events(script, on_tool_call=decide, policy="edits")
-    assert not (workspace / "new.txt").exists()
-    decisions = [event for event in events if isinstance(event, PermissionDecision)]
-    assert "does not support" in str(decisions)
 
 
 @for_agents("gemini-cli")

@@ -5,9 +5,12 @@ What was refused is looked for on the disk and in the requests of the model."""
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.files import file_names
 from support.model_scripts import tool_results_json
 from support.real_agents import USAGE, RealAgent, for_agents
@@ -28,19 +31,20 @@ pytestmark = pytest.mark.timeout(400)
 JUDGED = ("gemini-cli", "codex-cli", "opencode-cli", "pi-cli")
 MOST = ("gemini-cli",)
 """With these, each behavior is tested every day."""
+DENIED = "shell_rules: deny touch denied*"
 RULES = Policy(write="allow", shell="ask", shell_rules=("deny touch denied*",))
 
 
 class Person:
     """Answers each question, and notes it."""
 
-    def __init__(self, *answers: Decision) -> None:
+    def __init__(self, answer: Decision | Callable[[PermissionRequest], Decision]) -> None:
         self.questions: list[PermissionRequest] = []
-        self._answers = list(answers)
+        self._answer = answer
 
     def __call__(self, request: PermissionRequest) -> Decision:
         self.questions.append(request)
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return self._answer(request) if callable(self._answer) else self._answer
 
 
 def decisions(events: list[Event]) -> list[tuple[str, str, str | None]]:
@@ -49,59 +53,53 @@ def decisions(events: list[Event]) -> list[tuple[str, str, str | None]]:
 
 
 @for_agents(*JUDGED)
-async def test_a_refused_call_is_replayed_to_the_model_and_an_allowed_one_is_made(
+async def test_calls_are_refused_by_a_rule_or_a_person_and_the_others_are_made(
     agent: RealAgent, workspace: Path
 ) -> None:
-    person = Person("allow_once")
-    script = [
-        Turn(text="I try.", calls=[agent.shell("touch denied.txt")], usage=USAGE),
-        Turn(calls=[agent.shell("touch asked.txt")], usage=USAGE),
-        Turn(text="done", usage=USAGE),
+    """A refused call is replayed to the model, an answer for the session is asked for once, and if
+    one of several calls is refused none is made."""
+    answers: dict[str, Decision] = {"asked": "allow_once", "no.txt": "deny", "log": "allow_session"}
+
+    def answer(request: PermissionRequest) -> Decision:
+        named = json.dumps([request.title, request.input])
+        return next((found for word, found in answers.items() if word in named), "allow_once")
+
+    person = Person(answer)
+    both = [agent.shell("touch beside.txt"), agent.shell("touch denied.txt")]
+    turns = [
+        [agent.shell("touch denied.txt")],
+        [agent.shell("touch asked.txt")],
+        [agent.write("no.txt")],
+        [agent.write("yes.txt")],
+        [agent.shell("echo x >> log.txt")],
+        [agent.shell("echo x >> log.txt")],
+        both,
+        [agent.shell("touch one.txt"), agent.shell("touch two.txt")],
     ]
-    events = await agent.events(script, ask=person, policy=RULES)
+    script = [*(Turn(calls=calls, usage=USAGE) for calls in turns), Turn(text="done", usage=USAGE)]
+    policy = replace(RULES, write="ask")
+    events = await agent.events(script, ask=person, policy=policy)
     result = result_from_events(events)
     assert result.ok, result.error
-    assert file_names(workspace) == ["asked.txt"]
     assert result.final_text.endswith("done")
-    refusal = tool_results_json(agent.turns[1])
-    assert "Denied by policy: shell_rules: deny touch denied*" in refusal
-    assert [question.kind for question in person.questions] == ["execute"]
-    assert decisions(events) == [
-        ("deny", "policy", "shell_rules: deny touch denied*"),
-        ("allow_once", "person", "asked"),
-    ]
-    [denied] = result.denied
-    assert denied.rule == "shell_rules: deny touch denied*"
-    calls = [event for event in events if isinstance(event, ModelCall) and not event.side]
-    assert len(calls) == 3
-    assert result.usage_source == "metered"
-
-
-@for_agents(*JUDGED, every_day=MOST)
-async def test_a_person_decides_about_each_write(agent: RealAgent, workspace: Path) -> None:
-    person = Person("deny", "allow_once")
-    script = [
-        Turn(calls=[agent.write("no.txt")]),
-        Turn(calls=[agent.write("yes.txt")]),
-        Turn(text="done"),
-    ]
-    events = await agent.events(script, ask=person, policy=Policy())
-    assert file_names(workspace) == ["yes.txt"]
-    assert [question.kind for question in person.questions] == ["edit", "edit"]
-    assert [decision for decision, _, _ in decisions(events)] == ["deny", "allow_once"]
-    assert result_from_events(events).final_text == "done"
-    assert result_from_events(events).denied[0].rule == "asked"
-
-
-@for_agents(*JUDGED, every_day=MOST)
-async def test_an_answer_for_the_session_is_asked_for_once(
-    agent: RealAgent, workspace: Path
-) -> None:
-    person = Person("allow_session")
-    script = [*(Turn(calls=[agent.shell("echo x >> log.txt")]) for _ in range(2)), Turn(text="ok")]
-    await agent.events(script, ask=person, policy=Policy(write="allow"))
+    names = ["asked.txt", "log.txt", "one.txt", "two.txt", "yes.txt"]
+    assert file_names(workspace) == names
     assert (workspace / "log.txt").read_text() == "x\nx\n"
-    assert len(person.questions) == 1
+
+    by_rule = ("deny", "policy", DENIED)
+    by_person = [(kind, "person", "asked") for kind in ("allow_once", "deny", "allow_once")]
+    assert decisions(events)[:4] == [by_rule, *by_person]
+    assert f"Denied by policy: {DENIED}" in tool_results_json(agent.turns[1])
+    beside = tool_results_json(agent.turns[7])
+    assert "Not made, because another call of the same message" in beside
+    assert f"Denied by policy: {DENIED}" in beside
+    # Not about the call beside the refused one, and once about the log.
+    kinds = ["execute", "edit", "edit", "execute", "execute", "execute"]
+    assert [question.kind for question in person.questions] == kinds
+    assert [each.rule for each in result.denied] == [DENIED, "asked", DENIED]
+    calls = [event for event in events if isinstance(event, ModelCall) and not event.side]
+    assert len(calls) == 9
+    assert result.usage_source == "metered"
 
 
 @for_agents(*JUDGED, every_day=MOST)
@@ -119,26 +117,6 @@ async def test_after_three_refusals_in_a_row_the_response_ends(
     assert "deny touch denied*" in result.final_text
     assert len(agent.turns) == 3
     assert len(result.denied) == 3
-
-
-@for_agents(*JUDGED, every_day=MOST)
-async def test_if_one_of_several_calls_is_refused_none_is_made(
-    agent: RealAgent, workspace: Path
-) -> None:
-    person = Person("allow_once")
-    both = [agent.shell("touch asked.txt"), agent.shell("touch denied.txt")]
-    script = [
-        Turn(calls=both),
-        Turn(calls=[agent.shell("touch one.txt"), agent.shell("touch two.txt")]),
-        Turn(text="done"),
-    ]
-    events = await agent.events(script, ask=person, policy=RULES)
-    assert file_names(workspace) == ["one.txt", "two.txt"]
-    results = tool_results_json(agent.turns[1])
-    assert "Not made, because another call of the same message" in results
-    assert "Denied by policy: shell_rules: deny touch denied*" in results
-    assert len(person.questions) == 2  # not about the call beside the refused one
-    assert len(result_from_events(events).denied) == 1
 
 
 @for_agents(*JUDGED, every_day=MOST)

@@ -376,7 +376,11 @@ class RealAgent(ModelClient):
         return result_from_events(await self.events(script, prompt, ask, on_tool_call, **options))
 
     async def attempt(
-        self, calls: Sequence[Call], ask: Asker | None = None, **options: Unpack[RunKwargs]
+        self,
+        calls: Sequence[Call],
+        ask: Asker | None = None,
+        on_tool_call: Before | None = None,
+        **options: Unpack[RunKwargs],
     ) -> list[Result]:
         """Have the model make all these calls in one session, whatever their results are: in one
         turn, or in a prompt each where the agent ends its turn when a call is denied."""
@@ -384,7 +388,7 @@ class RealAgent(ModelClient):
             size = self.record.calls_per_turn
             parts = [calls[start : start + size] for start in range(0, len(calls), size)]
             script = [*(Turn(calls=part) for part in parts), Turn(text="done", repeat="forever")]
-            async with self.session(script, ask, **options) as session:
+            async with self.session(script, ask, on_tool_call, **options) as session:
                 return [await session.run("do it")]
 
         def answer(request: Request) -> Turn:
@@ -394,7 +398,7 @@ class RealAgent(ModelClient):
                 return Turn(text="done")
             return Turn(calls=[calls[numbers[-1]]])
 
-        async with self.session(answer, ask, **options) as session:
+        async with self.session(answer, ask, on_tool_call, **options) as session:
             return [await session.run(f"please make attempt{n}") for n in range(len(calls))]
 
     def calls(self, act: Act, **values: str) -> list[Call]:
