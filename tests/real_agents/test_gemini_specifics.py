@@ -90,12 +90,17 @@ async def test_templates_in_a_slash_prompt_are_not_expanded(
 
 @pytest.mark.usefixtures("seed")
 @for_agents("gemini-cli")
-async def test_files_are_inserted_with_expand_files(agent: RealAgent) -> None:
-    result = await agent.run([say("heard")], "/see @seed.txt", expand_files=True)
+async def test_files_are_inserted_with_expand_files_and_none_is_left_with_keep_false(
+    agent: RealAgent,
+) -> None:
+    result = await agent.run([say("heard")], "/see @seed.txt", expand_files=True, keep=False)
 
     assert result.ok
     assert "seed words" in agent.requests[0].last_text
     assert "/see @seed.txt" in agent.requests[0].last_text
+    assert result.resume_token is None
+    assert list(paths.sessions().iterdir()) == []
+    assert list(paths.process_registry().iterdir()) == []
 
 
 @for_agents("gemini-cli")
@@ -338,18 +343,6 @@ async def test_a_session_is_resumed_by_the_id_of_the_cli_too(agent: RealAgent) -
     assert second.ok
     assert second.session_id == first.session_id
     assert "first question" in agent.requests[0].texts
-
-
-@for_agents("gemini-cli")
-async def test_a_run_with_keep_false_leaves_no_files(
-    agent: RealAgent,
-) -> None:
-    result = await agent.run([say("one")], keep=False)
-
-    assert result.ok
-    assert result.resume_token is None
-    assert list(paths.sessions().iterdir()) == []
-    assert list(paths.process_registry().iterdir()) == []
 
 
 @for_agents("gemini-cli")

@@ -31,13 +31,14 @@ API_ERRORS = {
     500: (fail(500, "The server had an error", retry_after=0), errors.ServerFailed),
 }
 NOT_EVERY_DAY = {
-    "gemini-cli": {401, 404, 500},  # tests/real_agents/test_gemini_specifics.py has more
+    # test_gemini_specifics.py has more, and test_real_limits.py has a 429.
+    "gemini-cli": {401, 404, 429, 500},
     "claude-cli": {403, 404, 500},
     "opencode-cli": {401, 403, 404, 429, 500},  # one process of opencode-acp has them all
     "codex-cli": {403, 404, 500},
 }
 """Cases of which others of the same program are enough for `make test`; every agent has a 402 and a
-404 in ``test_real_errors_and_tools.py``."""
+404 in ``test_real_errors_and_tools.py``, and the persistent ones have more."""
 RETRIED = {"copilot-cli": {401, 429, 500}, "pi-cli": {500}}
 """Agent → the errors after which it tries again although ``retries`` is 0, with a warning."""
 
@@ -69,28 +70,6 @@ async def test_an_api_error_has_its_own_class(agent: RealAgent, status: int) -> 
     assert "canary" not in str(result.error)
 
 
-@for_agents(lambda record: record.persistent)
-async def test_one_process_reports_each_api_error_and_answers_again(agent: RealAgent) -> None:
-    statuses = [401, 429, 500] if agent.record.supports("retries") else [401]
-    script = [
-        *(
-            msgspec.structs.replace(API_ERRORS[status][0], match=f"fail {status}", repeat="forever")
-            for status in statuses
-        ),
-        Turn(text="still here", repeat="forever"),
-    ]
-    async with agent.session(script) as session:
-        failed = [await session.run(f"fail {status}") for status in statuses]
-        last = await session.run("and now?")
-        assert len(child_pids()) == 1
-    for status, result in zip(statuses, failed, strict=True):
-        with pytest.raises(API_ERRORS[status][1]) as caught:
-            result.raise_for_status()
-        assert type(caught.value) is API_ERRORS[status][1]
-    assert last.final_text == "still here"
-    assert len({result.session_id for result in (*failed, last)}) == 1
-
-
 @for_agents("gemini-cli", "claude-cli")
 async def test_a_second_attempt_is_a_warning_and_can_succeed(agent: RealAgent) -> None:
     script = [fail(500, "The server had an error", retry_after=0.1), say("at last")]
@@ -111,12 +90,11 @@ def unused_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@for_agents(
-    lambda record: record.supports("retries"), every_day=("gemini-cli", "claude-cli", "codex-cli")
-)
+@for_agents(lambda record: record.supports("retries"), every_day=("claude-cli", "codex-cli"))
 async def test_a_model_that_cannot_be_reached_is_a_network_error(
     agent: RealAgent, unused_port: int
 ) -> None:
+    """Every day, Gemini CLI has the next test, in which it also retries."""
     env = {agent.record.probe.url_env: f"http://127.0.0.1:{unused_port}"}
     result = await agent.run([], env=env)
     with pytest.raises(errors.NetworkFailed):

@@ -87,8 +87,9 @@ async def _check_resumed(
     assert expected(calls)
 
 
-@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("gemini-cli",))
+@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("codex-cli",))
 async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) -> None:
+    """``test_an_agent_is_not_started_for_a_limit_that_takes_too_long`` has Gemini CLI every day."""
     script = [fail(429, "slow down", retry_after=1234, times="forever")]
     result = await agent.run(script, retries=0)
     assert result.error is not None
@@ -103,7 +104,8 @@ async def test_an_agent_is_not_started_for_a_limit_that_takes_too_long(
     agent: RealAgent, tmp_path: Path, *, meter: bool
 ) -> None:
     starts, program = tmp_path / "starts", tmp_path / "program"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nexec {agent.program} "$@"\n')
+    version = 'if [ "$1" = --version ]; then echo 0.61.0; exit; fi'
+    program.write_text(f'#!/bin/sh\n{version}\necho "$@" >> {starts}\nexec {agent.program} "$@"\n')
     program.chmod(0o755)
     options: RunKwargs = {
         "program": str(program),
@@ -123,3 +125,5 @@ async def test_an_agent_is_not_started_for_a_limit_that_takes_too_long(
         assert result.error is not None
         assert result.error.code == "rate_limit"
         assert isinstance(result.error.facts["resets_at"], float)
+    assert first.error is not None
+    assert first.error.facts["retry_after"] == 1234

@@ -32,7 +32,7 @@ PROGRAMS = {
 }
 """Agent → whether it has a program to be installed."""
 COVERED = {
-    "opencode": ("start", "text", "usage", "concurrency"),
+    "opencode": ("start", "text", "cancel", "usage", "concurrency"),
     "gemini_cli": (
         *("start", "text", "errors", "cancel", "resume", "usage", "schema", "mcp", "concurrency"),
     ),
@@ -47,7 +47,7 @@ SAME_EVERY_DAY = {
     "files": ("test_the_events_of_a_run_report_its_tools_files_and_model",),
     "errors": (
         "test_an_api_error_has_its_own_class",
-        "test_one_process_reports_each_api_error_and_answers_again",
+        "test_errors_of_the_service_are_errors_and_the_start_names_the_tools",
     ),
     "cancel": ("test_cancelling_a_prompt_ends_its_command_and_the_session_goes_on",),
     "resume": ("test_a_conversation_continues_in_its_session_and_after_resuming",),
