@@ -23,7 +23,7 @@ from corral.durable.dbos.client import (
     open_client,
     with_client,
 )
-from corral.durable.dbos.database import find, is_there
+from corral.durable.dbos.database import ENDED_STATES, find, is_there
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import (
     RUN_WORKFLOW,
@@ -197,8 +197,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
 
 
 def _is_over(client: Client, run: str) -> bool:
-    found = client.list_workflows(ids=[run])
-    return not found or found[0].has_ended
+    state = client.state(run)
+    return state is None or state in ENDED_STATES
 
 
 def run_not_found(run: str) -> ConfigError:
@@ -210,13 +210,14 @@ def run_not_found(run: str) -> ConfigError:
 
 def run_output(client: Client, run: str) -> RunOutput | None:
     """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
-    found = client.list_workflows(ids=[run])
-    if not found:
+    state = client.state(run)
+    if state is None:
         raise run_not_found(run)
-    if not found[0].has_ended:
+    if state not in ENDED_STATES:
         return None
-    if found[0].state == "CANCELLED":
-        reason = found[0].labels.get("reason")
+    if state == "CANCELLED":
+        found = client.list_workflows(ids=[run])
+        reason = found[0].labels.get("reason") if found else None
         return RunOutput(status="cancelled", reason=str(reason or "cancelled"))
     ended = client.get_workflow(run)
     if ended is None or ended.output is None:

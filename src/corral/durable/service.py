@@ -220,7 +220,7 @@ def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
 
 def _submit(client: Client, run_input: RunInput) -> bool:
     """Submit the run; returns whether it existed already."""
-    if client.list_workflows(ids=[run_input.run_id]):
+    if client.state(run_input.run_id) is not None:
         return True
     client.ensure_queue(run_input.queue)
     labels: dict[str, Json] = {

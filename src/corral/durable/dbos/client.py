@@ -44,6 +44,7 @@ from corral.durable.dbos.database import (
     read_top_rows,
     require,
     storage_errors,
+    workflow_state,
 )
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds
@@ -216,6 +217,10 @@ class Client:
             load_output=False,
         )
         return [_info(row) for row in found]
+
+    def state(self, workflow_id: str) -> State | None:
+        """The state of a workflow; None if there is no such workflow."""
+        return workflow_state(self._engine, workflow_id)
 
     def get_workflow(self, workflow_id: str) -> WorkflowInfo | None:
         """With its input and output. Raises ``ConfigError`` if corral did not write the row."""

@@ -36,7 +36,7 @@ from corral.system import clock, fs, paths
 if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, TextClause
     from sqlalchemy.engine import Dialect, ExceptionContext
     from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
@@ -584,27 +584,50 @@ def select_busy_executors(*, is_file: bool) -> str:
 def check_origin(engine: Engine, workflow_id: str) -> None:
     """Raises ``ConfigError`` if corral did not write all rows of this workflow: the library
     would execute the content of a row that is marked as a pickle."""
-    for table in ("workflow_status", "operation_outputs", "workflow_events"):
-        _check_rows(engine, table, [workflow_id])
+    _check_rows(engine, ("workflow_status", "operation_outputs", "workflow_events"), [workflow_id])
 
 
 def check_origins(engine: Engine, workflow_ids: Sequence[str]) -> None:
     """Raises ``ConfigError`` if corral did not write the outputs of these workflows."""
-    _check_rows(engine, "workflow_status", workflow_ids)
+    _check_rows(engine, ("workflow_status",), workflow_ids)
 
 
-def _check_rows(engine: Engine, table: str, workflow_ids: Sequence[str]) -> None:
-    import sqlalchemy as sa
-
-    name = table_name(table, is_file=engine.dialect.name == "sqlite")
-    statement = sa.text(
-        f"SELECT workflow_uuid FROM {name} WHERE workflow_uuid IN :ids"
-        f" AND serialization <> '{_OUR_SERIALIZATION}' LIMIT 1"
-    ).bindparams(sa.bindparam("ids", expanding=True))
+def _check_rows(engine: Engine, tables: tuple[str, ...], workflow_ids: Sequence[str]) -> None:
+    statement = _select_foreign(tables, is_file=engine.dialect.name == "sqlite")
     with engine.connect() as connection:
         found = connection.execute(statement, {"ids": list(workflow_ids)}).first()
     if found is not None:
         raise ConfigError(f"the record of {found[0]!r} was not written by corral")
+
+
+@functools.cache
+def _select_foreign(tables: tuple[str, ...], *, is_file: bool) -> TextClause:
+    """The first workflow of ``ids`` that has a row in one of these tables that corral did not
+    write."""
+    import sqlalchemy as sa
+
+    selects = (
+        f"SELECT workflow_uuid FROM {table_name(table, is_file=is_file)}"
+        f" WHERE workflow_uuid IN :ids AND serialization <> '{_OUR_SERIALIZATION}'"
+        for table in tables
+    )
+    text = sa.text(" UNION ALL ".join(selects) + " LIMIT 1")
+    return text.bindparams(sa.bindparam("ids", expanding=True))
+
+
+def workflow_state(engine: Engine, workflow_id: str) -> State | None:
+    """The state of a workflow; None if there is no such workflow."""
+    statement = _select_state(is_file=engine.dialect.name == "sqlite")
+    with engine.connect() as connection:
+        return connection.execute(statement, {"id": workflow_id}).scalar()
+
+
+@functools.cache
+def _select_state(*, is_file: bool) -> TextClause:
+    import sqlalchemy as sa
+
+    table = table_name("workflow_status", is_file=is_file)
+    return sa.text(f"SELECT status FROM {table} WHERE workflow_uuid = :id")
 
 
 def has_unread_message(engine: Engine, workflow_id: str, topic: str) -> bool:
