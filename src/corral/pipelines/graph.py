@@ -37,9 +37,10 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     def kind(self) -> str:
         """The name of its node kind: its ``type``, else the kind of its shape."""
         kind = self.attrs.get("type")
-        if kind:
-            return node_kinds.ALIASES.get(str(kind), str(kind))
-        return shape_kind(self)
+        if not kind:
+            return shape_kind(self)
+        name = kind if isinstance(kind, str) else str(kind)
+        return node_kinds.ALIASES.get(name, name)
 
     @property
     def label(self) -> str:

@@ -47,7 +47,7 @@ async def attempt(work: NodeContext) -> Outcome:
     try:
         handler = handlers.for_node(work.node)
         limit = _time_limit(work)
-        if work.writes_files:
+        if work.writes_files and not work.is_empty:
             run_dir.clear_node_dir(work.folder)
     except CorralError as error:
         return outcome_of_error(error)

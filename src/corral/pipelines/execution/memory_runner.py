@@ -125,7 +125,7 @@ class NodeRunner:
 
     async def run_node(self, visit: RunNode) -> Message:
         node = self._graph.nodes[visit.node]
-        run_folder, folder, writes_files = self._directories(visit, node)
+        run_folder, folder, writes_files, is_empty = self._directories(visit, node)
         attempt, earlier = 1, None
         while True:
             outcome = await execution_attempt.attempt(
@@ -143,6 +143,7 @@ class NodeRunner:
                     budget=self.budget,
                     ask_person=None if self._interviewer is None else self._interviewer.ask,
                     writes_files=writes_files,
+                    is_empty=is_empty and attempt == 1,
                 )
             )
             outcome = retry.with_earlier_cost(outcome, earlier)
@@ -162,16 +163,18 @@ class NodeRunner:
             earlier = outcome
             attempt += 1
 
-    def _directories(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool]:
-        """The run's directory, the visit's, and whether files are written there."""
+    def _directories(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool, bool]:
+        """The run's directory, the visit's, whether files are written there, and whether it is
+        new."""
         folder = self._folder
         if folder is None:
             if not handlers.is_built_in(handlers.for_node(node)):  # it writes its own files
-                return NOWHERE, NOWHERE, False
+                return NOWHERE, NOWHERE, False, False
             if self._temporary is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
             folder = RunDir(self._temporary.name)
-        return folder.path, folder.make_visit_dir(visit.id, visit.node), True
+        visit_dir, is_new = folder.enter_visit_dir(visit.id, visit.node)
+        return folder.path, visit_dir, True, is_new
 
     async def ask(self, question: Question) -> Message:
         if self._interviewer is None:
@@ -534,8 +537,8 @@ class MemoryRun:
         self._emit(events.CheckpointSaved(node=node))
 
     def _emit(self, event: PipelineEvent) -> None:
-        listeners = (self._checkpoints, self._on_event, self._unread, self._spans)
-        if all(each is None for each in listeners):
+        is_visible = self._on_event is not None or self._unread is not None
+        if not is_visible and self._checkpoints is None and self._spans is None:
             return
         self._seq += 1
         event = replace(event, seq=self._seq, ts=time.time(), run_id=self.run_id)

@@ -95,6 +95,7 @@ class RunDir:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._visits = self.path / VISITS
         self._events: int | None = None
         self._outcomes: dict[str, tuple[Outcome, msgspec.Raw]] = {}
 
@@ -126,26 +127,32 @@ class RunDir:
 
     def visit_dir(self, visit: str) -> Path:
         """The directory of this visit, which need not exist."""
-        return self.path / VISITS / file_name(visit)
+        return self._visits / file_name(visit)
 
     def make_visit_dir(self, visit: str, node: str) -> Path:
         """Create the directory of this visit, and point the node's link to it, unless the link
         points to a later visit. May be called twice."""
-        name = file_name(visit)
-        directory = f"{self.path}{os.sep}{VISITS}{os.sep}{name}"
-        with self._storing():
-            try:
-                os.mkdir(directory)
-            except OSError:  # it exists, or the directory around it does not
-                os.makedirs(directory, exist_ok=True)
-            try:
-                self._link(node, f"{VISITS}/{name}", directory)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:  # the file system has no links
-                    raise
-        return Path(directory)
+        return self.enter_visit_dir(visit, node)[0]
 
-    def _link(self, node: str, target: str, directory: str) -> None:
+    def enter_visit_dir(self, visit: str, node: str) -> tuple[Path, bool]:
+        """As ``make_visit_dir``; returns also whether this call has created the directory, so that
+        it is empty."""
+        name, is_new = file_name(visit), True
+        directory = self._visits / name
+        try:
+            os.mkdir(directory)
+        except OSError:  # it exists, or the directory around it does not
+            is_new = False
+            with self._storing():
+                os.makedirs(directory, exist_ok=True)
+        try:
+            self._link(node, f"{VISITS}/{name}", directory)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:  # the file system has no links
+                raise self._cannot_write(error) from error
+        return directory, is_new
+
+    def _link(self, node: str, target: str, directory: Path) -> None:
         """Point the node's link to this visit, unless it points to a later one."""
         link = f"{self.path}{os.sep}{file_name(node)}"
         with suppress(FileExistsError):
@@ -245,10 +252,13 @@ class RunDir:
         try:
             yield
         except OSError as error:
-            raise StorageFailed(
-                f"cannot write the run folder {self.path}: {error.strerror or error}",
-                hint="Free some space, or choose another folder.",
-            ) from error
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> StorageFailed:
+        return StorageFailed(
+            f"cannot write the run folder {self.path}: {error.strerror or error}",
+            hint="Free some space, or choose another folder.",
+        )
 
 
 def _outcome(outcome: Outcome) -> msgspec.Raw:

@@ -53,9 +53,10 @@ def normalize_label(label: str) -> str:
 def is_decision(node: Node) -> bool:
     """Whether the node only routes, by the conditions of its edges. It leaves the outcome of the
     node before it in force."""
-    if node.kind == node_kinds.SWITCH.name:
+    kind = node.kind
+    if kind == node_kinds.SWITCH.name:
         return not node.text("key") and "value" not in node.attrs
-    return node.kind == node_kinds.CONDITIONAL.name
+    return kind == node_kinds.CONDITIONAL.name
 
 
 class Route(NamedTuple):

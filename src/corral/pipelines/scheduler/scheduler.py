@@ -346,12 +346,15 @@ class Scheduler:
             context.update(updates)
             if lane.fork:
                 lane.updates.update(updates)
+        kind = node.kind
         keeps_outcome = is_decision(node)
         if not keeps_outcome:
             context["outcome"] = outcome.verdict or outcome.status
             context["preferred_label"] = outcome.preferred_label
             _note_failure(context, outcome)
-        by_driver = by_driver and node.kind != node_kinds.MANAGER_LOOP.name
+        by_driver = by_driver and kind != node_kinds.MANAGER_LOOP.name
+        if kind not in NO_STAGE and not keeps_outcome:
+            context["last_stage"] = node.id
         self._record(lane, node, outcome, by_driver=by_driver)
         if self._spend(outcome):
             return
@@ -393,8 +396,6 @@ class Scheduler:
     def _record(self, lane: Lane, node: Node, outcome: Outcome, *, by_driver: bool = False) -> None:
         """``by_driver``: the driver that ran the node has written its outcome down itself."""
         state = self.state
-        if node.kind not in NO_STAGE and not is_decision(node):
-            lane.context["last_stage"] = node.id
         counter = f"internal.retry_count.{node.id}"
         if outcome.ok or outcome.attempts <= 1:
             if state.retries.pop(node.id, None) is not None:
