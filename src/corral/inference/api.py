@@ -38,7 +38,7 @@ from corral.model_types import (
     ToolDone,
 )
 from corral.system.blocking import iterate, sync_twin
-from corral.tracebacks import short_traceback, short_traceback_async
+from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.system.rate_limits import LimitWaits
@@ -47,7 +47,6 @@ Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""
 
 
-@short_traceback_async
 async def generate(
     model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
 ) -> Generation[None]:
@@ -62,13 +61,14 @@ async def generate(
     retries, a spent quota, an unknown model, refused credentials), the next one is called;
     ``answer.fallbacks`` has the models that failed.
     """
-    rounds = GenerationLoop(model, prompt, options)
-    client = await rounds.client(options)
-    timeout = options.get("timeout")
-    if timeout is None:
-        return await rounds.run(client, options)
-    async with time_limit(timeout, "timeout", rounds.waits):
-        return await rounds.run(client, options)
+    with short_traceback:
+        rounds = GenerationLoop(model, prompt, options)
+        client = rounds.with_access(options.get("client") or await default_client(), options)
+        timeout = options.get("timeout")
+        if timeout is None:
+            return await rounds.run(client, options)
+        async with time_limit(timeout, "timeout", rounds.waits):
+            return await rounds.run(client, options)
 
 
 class GenerationLoop:
@@ -105,32 +105,29 @@ class GenerationLoop:
 
     async def client(self, options: RequestOptions) -> Client:
         """The client of the call. Raises if one of the models cannot be called."""
-        client = self._with_access(options.get("client") or await default_client(), options)
+        return self.with_access(options.get("client") or await default_client(), options)
+
+    def with_access(self, client: Client, options: RequestOptions) -> Client:
+        """The client with the keys of the call. Raises if one of the models cannot be called; the
+        call itself checks a single one."""
+        if "api_key" in options or "base_url" in options:
+            key, url = options.get("api_key"), options.get("base_url")
+            client = client.with_access(self._models.all, key, url)
         client.check_all(self._models.all)
         return client
 
-    def check(self, client: Client, options: RequestOptions) -> Client:
-        """The client with the keys of the call. Every model is checked, so that a fallback does
-        not fail when it is needed."""
-        client = self._with_access(client, options)
+    def check(self, client: Client, options: RequestOptions) -> None:
+        """Raise if one of the models cannot be called, also a single one."""
+        client = self.with_access(client, options)
         for name in self._models.all:
             client.check(name)
-        return client
-
-    def _with_access(self, client: Client, options: RequestOptions) -> Client:
-        if "api_key" not in options and "base_url" not in options:
-            return client
-        key, url = options.get("api_key"), options.get("base_url")
-        return client.with_access(self._models.all, key, url)
 
     async def run(self, client: Client, options: RequestOptions) -> Generation[None]:
         """Call the model and run tools until a response is the last."""
+        step_timeout, retries = options.get("step_timeout"), options.get("retries")
         while True:
             try:
-                step_timeout = options.get("step_timeout")
-                call = client.complete(
-                    self.request, retries=options.get("retries"), waits=self.waits
-                )
+                call = client.complete(self.request, retries=retries, waits=self.waits)
                 response = await (
                     call if step_timeout is None else self._in_time(call, step_timeout)
                 )
@@ -138,7 +135,7 @@ class GenerationLoop:
                 if not self.fall_back(error):
                     raise
                 continue
-            if not await self.add_response(response):
+            if not self.add_response(response) or not await self.run_tools(response):
                 return self.generation
 
     async def _in_time(self, call: Awaitable[Response], step_timeout: float) -> Response:
@@ -152,16 +149,17 @@ class GenerationLoop:
         self._request = replace(self._request, model=self._models.current)
         return True
 
-    async def add_response(self, response: Response) -> bool:
-        """Add a response and run its tools. Returns whether to call the model again."""
+    def add_response(self, response: Response) -> bool:
+        """Add a response. Returns whether ``run_tools`` is next; otherwise it was the last."""
         self._steps.append(Step(response))
-        self._append(response.message)
+        self._messages = (*self._messages, response.message)
         if response.finish_reason.reason != "tool_calls" or len(self._steps) > self._max_rounds:
             return False
-        calls = response.tool_calls
-        if not self._toolbox.can_run_all(calls):
-            return False
-        results = await self._toolbox.run_calls(calls)
+        return self._toolbox.can_run_all(response.tool_calls)
+
+    async def run_tools(self, response: Response) -> bool:
+        """Run the tools of the response that was added. Returns whether to call the model again."""
+        results = await self._toolbox.run_calls(response.tool_calls)
         self._steps[-1] = Step(response, results)
         self._append(Message("tool", results))
         # The required tool was called. Requiring it again would never end.
@@ -365,14 +363,17 @@ class GenerationStream:
         return await self._batch_in_time(self._response.batch)
 
     async def _add_in_time(self, response: Response) -> bool:
-        """Run the tools within ``timeout``, which covers all steps."""
+        """Add the response and run its tools within ``timeout``, which covers all steps. Returns
+        whether to call the model again."""
+        if not self._loop.add_response(response):
+            return False
         ends = self._deadline
         if ends is None:
-            return await self._loop.add_response(response)
+            return await self._loop.run_tools(response)
         scope = asyncio.timeout_at(ends)
         try:
             async with scope:
-                return await self._loop.add_response(response)
+                return await self._loop.run_tools(response)
         except TimeoutError as error:
             if not scope.expired():
                 raise

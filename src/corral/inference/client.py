@@ -44,10 +44,17 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, CorralError
@@ -59,6 +66,7 @@ from corral.inference.transport import (
     ResponseReader,
     encode,
     failed_event,
+    has_media,
     request_response,
     send,
 )
@@ -68,7 +76,8 @@ from corral.models.spec import Provider
 from corral.system import catalogue_overrides
 from corral.system.api_keys import access, access_variables, has_key, variable_values
 from corral.system.environment import variables
-from corral.system.http.client import Http
+from corral.system.http.client import Http, wire_names
+from corral.system.media import load_media
 
 if TYPE_CHECKING:
     from corral.system.rate_limits import CallWaits, LimitWaits
@@ -188,26 +197,31 @@ class Client:
             for model in models:
                 self._access(model)
 
-    async def complete(
+    def complete(
         self, request: Request, *, retries: int | None = None, waits: LimitWaits | None = None
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Response]:
         """The complete response. With ``waits``, it waits for rate limits to end. Raises a
         ``CorralError`` if the call fails."""
         limit = self._retries if retries is None else retries
+        if self._middleware:
+            return self._complete_through_middleware(request, limit, waits)
+        return self._complete(request, limit, waits)
 
-        if not self._middleware:
-            return await self._complete(request, limit, waits)
-
+    async def _complete_through_middleware(
+        self, request: Request, retries: int, waits: LimitWaits | None
+    ) -> Response:
         async def core(request: Request) -> Response:
-            return await self._complete(request, limit, waits)
+            return await self._complete(request, retries, waits)
 
         return await around_complete(self._middleware, core)(request)
 
     async def _complete(self, request: Request, retries: int, waits: LimitWaits | None) -> Response:
         model = self._access(request.model)
-        encoded = await encode(request, model, streamed=False)
+        messages = await load_media(request.messages) if has_media(request) else request.messages
+        encoded = encode(request, messages, model, streamed=False)
         once = partial(request_response, self._http, encoded, model, request.model)
-        return await with_retries(once, retries, waits=_call_waits(waits, model))
+        call_waits = None if waits is None else _call_waits(waits, model)
+        return await with_retries(once, retries, waits=call_waits)
 
     def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
         """The waits of a call with this request."""
@@ -252,7 +266,13 @@ class Client:
         found = access(provider, self._environ, key=key, base_url=url)
         catalogue = catalogue_overrides.catalogue()
         known = self._accesses[model] = ModelAccess(
-            found, name, catalogue, names, values, found.headers
+            found,
+            name,
+            catalogue,
+            names,
+            values,
+            found.headers,
+            wire_names(provider.wire.rate_limit_headers.values()),
         )
         return known
 
@@ -268,7 +288,8 @@ class Client:
     async def send_streaming(self, request: Request) -> PendingResponse:
         """Send a request whose response is streamed."""
         model = self._access(request.model)
-        encoded = await encode(request, model, streamed=True)
+        messages = await load_media(request.messages) if has_media(request) else request.messages
+        encoded = encode(request, messages, model, streamed=True)
         return await send(self._http, encoded, model)
 
 
@@ -410,9 +431,7 @@ class ResponseStream:
         self._source.close()
 
 
-def _call_waits(waits: LimitWaits | None, model: ModelAccess) -> CallWaits | None:
-    if waits is None:
-        return None
+def _call_waits(waits: LimitWaits, model: ModelAccess) -> CallWaits:
     from corral.system.rate_limits import credential_id
 
     found = model.access

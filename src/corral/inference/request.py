@@ -10,7 +10,7 @@ from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
 from corral.message_dicts import message_from_dict
-from corral.messages import Message, Part, to_parts
+from corral.messages import Message, Part, Text, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
 from corral.values import Effort, Json, JsonObject, int_or_none, is_mapping, number_or_none
@@ -129,13 +129,18 @@ def build_messages(
         )
     if prompt is None and messages is None:
         raise ConfigError("there is no prompt: pass a prompt or messages")
-    if prompt is None:
+    conversation: tuple[Message, ...]
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise ConfigError("the prompt is empty")
+        conversation = (Message("user", (Text(prompt),)),)
+    elif prompt is None:
         conversation = tuple(map(_to_message, messages or ()))
         if not conversation:
             raise ConfigError("messages is empty")
     else:
         parts = to_parts(prompt.render() if isinstance(prompt, Prompt) else prompt)
-        if not parts or (isinstance(prompt, str) and not prompt.strip()):
+        if not parts:
             raise ConfigError("the prompt is empty")
         conversation = (Message("user", parts),)
     return conversation if system is None else (Message.system(system), *conversation)

@@ -14,7 +14,7 @@ from corral.output_types import T_co
 from corral.values import Cost, Usage
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One response, and the results of its tool calls."""
 
     response: Response
@@ -59,7 +59,7 @@ class Generation(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=
 
     @property
     def text(self) -> str:
-        return self.response.text
+        return self.steps[-1].response.message.text
 
     @property
     def reasoning(self) -> str:

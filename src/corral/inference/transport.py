@@ -18,12 +18,11 @@ from corral.protocol.sse import SseDecoder
 from corral.system import clock
 from corral.system.api_keys import Access, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
-from corral.system.media import load_media
 from corral.values import SHORTEST_SECRET, convert_to, decode_or_none
 
 
 class PendingResponse(msgspec.Struct, frozen=True):
-    """A request that was sent, and whose response has started."""
+    """A streamed request that was sent, and whose response has started."""
 
     answer: HttpResponse
     parts: ResponseBuilder
@@ -56,12 +55,14 @@ class ModelAccess(NamedTuple):
     values: tuple[str | None, ...]
     headers: dict[str, str]
     """Those of ``access``, with the key. They are the same for every request."""
+    rate_limit_names: frozenset[bytes]
+    """The headers of a response that say how much is left, as they are compared."""
 
     def __repr__(self) -> str:
         return f"ModelAccess({self.name!r})"
 
 
-class EncodedRequest(NamedTuple):
+class EncodedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request as it is sent, also when it is sent again."""
 
     url: str
@@ -72,22 +73,28 @@ class EncodedRequest(NamedTuple):
     history: tuple[Message, ...]
 
 
-async def encode(request: Request, model: ModelAccess, *, streamed: bool) -> EncodedRequest:
-    """The request in the vendor's format. Raises for an invalid request, before anything is
-    sent."""
-    history = messages = request.messages
+def has_media(request: Request) -> bool:
+    """Whether a message has anything but text, so that files may have to be read before it is
+    encoded. Raises ``ConfigError`` if there is no prompt."""
     has_prompt, has_media = False, False
-    for message in history:
+    for message in request.messages:
         has_prompt = has_prompt or message.role not in ("system", "developer")
         has_media = has_media or not message.is_only_text
     if not has_prompt:
         raise ConfigError("there is no prompt: pass a prompt or messages")
-    if has_media:
-        messages = await load_media(history)
+    return has_media
+
+
+def encode(
+    request: Request, messages: tuple[Message, ...], model: ModelAccess, *, streamed: bool
+) -> EncodedRequest:
+    """The request in the vendor's format, with these loaded messages. Raises for an invalid
+    request, before anything is sent."""
     found = model.access
     provider = found.provider
-    request = replace(request, model=model.name, messages=messages)
-    encoded = provider.wire.encode(request, provider, streamed)
+    encoded = provider.wire.encode(
+        replace(request, model=model.name, messages=messages), provider, streamed
+    )
     path = encoded.path
     if found.extras:
         for extra, value in found.extras.items():
@@ -97,29 +104,39 @@ async def encode(request: Request, model: ModelAccess, *, streamed: bool) -> Enc
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise ConfigError(f"the request cannot be written as JSON: {error}") from error
     url = found.base_url + path
-    return EncodedRequest(url, body, encoded.headers, encoded.warnings, history)
+    return EncodedRequest(url, body, encoded.headers, encoded.warnings, request.messages)
 
 
 async def send(http: Http, request: EncodedRequest, model: ModelAccess) -> PendingResponse:
-    """Send the request. Raises the error of a response whose status is not a success."""
-    found, headers = model.access, model.headers
-    provider = found.provider
+    """Send a request whose response is streamed. Raises the error of a response whose status is
+    not a success."""
+    key, headers = model.access.key, model.headers
+    provider = model.access.provider
     if provider.credentials is not None:
-        found = await with_token(found, _tokens)
-        headers = found.headers
+        key, headers = await _key_and_headers(model)
     if request.headers:
         headers = {**headers, **request.headers}
     try:
         answer = await http.post(request.url, request.body, headers)
+        if not answer.is_success:
+            raise await _read_error(answer, provider, model.name)
     except CorralError as error:
-        attach_provider(error, provider, found.key)
+        attach_provider(error, provider, key)
         raise
-    if not 200 <= answer.status < 300:
-        raise attach_provider(await _read_error(answer, provider, model.name), provider, found.key)
-    parts = ResponseBuilder(provider.name, model.name, request.history)
+    return PendingResponse(answer, _builder(request, model), provider, model, key)
+
+
+async def _key_and_headers(model: ModelAccess) -> tuple[str | None, dict[str, str]]:
+    """For a provider that takes a token instead of a key."""
+    found = await with_token(model.access, _tokens)
+    return found.key, found.headers
+
+
+def _builder(request: EncodedRequest, model: ModelAccess) -> ResponseBuilder:
+    parts = ResponseBuilder(model.access.provider.name, model.name, request.history)
     if request.warnings:
         parts.warnings += request.warnings
-    return PendingResponse(answer, parts, provider, model, found.key)
+    return parts
 
 
 _tokens: TokenCache = {}
@@ -159,23 +176,33 @@ async def request_response(
 ) -> Response:
     """Send the request and read its response, which is not streamed. ``name`` is that of the model
     with its vendor."""
-    sent = await send(http, request, model)
-    provider = sent.provider
+    key, headers = model.access.key, model.headers
+    provider = model.access.provider
+    if provider.credentials is not None:
+        key, headers = await _key_and_headers(model)
+    if request.headers:
+        headers = {**headers, **request.headers}
     try:
-        try:
-            body = await sent.answer.body()
-        finally:
-            sent.answer.close()
+        answer = await http.post(request.url, request.body, headers)
+        if not 200 <= answer.status < 300:
+            raise await _read_error(answer, provider, model.name)
+        body = answer.arrived_body()
+        if body is None:
+            try:
+                body = await answer.body()
+            finally:
+                answer.close()
         if not body.strip():
             raise StreamBroken(
                 f"{provider.title} sent an empty response",
                 hint="Try again; a proxy may have timed out.",
             )
-        _check_not_html(sent.answer, provider, body)
-        provider.wire.read(body, sent.parts, provider)
-        return _build_response(sent, name, body)
+        _check_not_html(answer, provider, body)
+        parts = _builder(request, model)
+        provider.wire.read(body, parts, provider)
+        return _build_response(parts, answer, model, name, body)
     except CorralError as error:
-        attach_provider(error, provider, sent.key)
+        attach_provider(error, provider, key)
         raise
 
 
@@ -219,7 +246,7 @@ class ResponseReader:
             self._read_unterminated_event()
         if sent.parts.finish is None:
             _check_not_html(sent.answer, sent.provider, b"")
-        self.response = _build_response(sent, self._model)
+        self.response = _build_response(sent.parts, sent.answer, sent.model, self._model)
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take_events(), Finish(reason, usage, self.response)]
@@ -244,12 +271,14 @@ def failed_event(error: CorralError) -> Failed:
     return Failed(error.code, error.message)
 
 
-def _build_response(sent: PendingResponse, model: str, body: bytes = b"") -> Response:
-    parts = sent.parts
+def _build_response(
+    parts: ResponseBuilder, answer: HttpResponse, model: ModelAccess, name: str, body: bytes = b""
+) -> Response:
     usage = parts.usage = parts.usage.plausible()
-    cost = sent.model.catalogue.cost(model, usage, parts.model)
-    names = sent.provider.wire.rate_limit_headers
-    return parts.response(cost, _rate_limit(names, sent.answer) if names else None, body)
+    cost = model.catalogue.cost(name, usage, parts.model)
+    names = model.rate_limit_names
+    rate_limit = _rate_limit(model, answer) if names and answer.has_any(names) else None
+    return parts.response(cost, rate_limit, body)
 
 
 def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> None:
@@ -267,14 +296,13 @@ def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> No
         )
 
 
-def _rate_limit(names: Mapping[str, str], answer: HttpResponse) -> RateLimit | None:
-    if not answer.headers.has_any(tuple(names.values())):
-        return None
-    values_by_field = {
-        field: answer.headers[name] for field, name in names.items() if name in answer.headers
-    }
+def _rate_limit(model: ModelAccess, answer: HttpResponse) -> RateLimit:
     values: dict[str, str | int] = {}
-    for field, value in values_by_field.items():
+    headers = answer.headers
+    for field, name in model.access.provider.wire.rate_limit_headers.items():
+        value = headers.get(name)
+        if value is None:
+            continue
         if field.endswith("_reset"):
             values[field] = value
         elif value.strip().isdigit():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -46,7 +46,9 @@ class Http:
         self._read_timeout = read_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._targets: dict[str, Target] = {}
-        self._post_heads: dict[tuple[object, ...], bytes] = {}
+        self._post_heads: dict[tuple[object, ...], tuple[Target, bytes]] = {}
+        """The heads of requests up to the length of their bodies: most requests to a URL differ
+        only in their bodies."""
         self._reset()
 
     def _reset(self) -> None:
@@ -84,9 +86,12 @@ class Http:
     ) -> Coroutine[Any, Any, HttpResponse]:
         """Send a POST request. Return the response; its body is not read yet. Raises
         ``NetworkFailed``, ``IdleTimeout`` and ``ConfigError``."""
-        target = self._target(url)
-        head = self._post_head(url, headers) + b"content-length: %d\r\n\r\n" % len(body)
-        return self._send(target, head, body)
+        key = (url, *headers.items())
+        prepared = self._post_heads.get(key)
+        if prepared is None:
+            prepared = self._prepare_post(key, url, headers)
+        target, start = prepared
+        return self._send(target, b"%bcontent-length: %d\r\n\r\n" % (start, len(body)), body)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Coroutine[Any, Any, HttpResponse]:
         """Send a GET request, like ``post``."""
@@ -106,23 +111,21 @@ class Http:
         origin = target.origin
         connection = self._idle_connection(origin) or await self._new_connection(origin)
         connection.send_request(head, body)
-        await connection.wait_for_head()
-        response = HttpResponse(connection, origin, self._return)
-        _log.debug("request to %s: status %s", origin.authority, response.status)
-        return response
+        while not connection.began:
+            await connection.wait()
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("request to %s: status %s", origin.authority, connection.status)
+        return HttpResponse(connection, origin, self._return)
 
-    def _post_head(self, url: str, headers: Mapping[str, str]) -> bytes:
-        """The head of a request up to its length. Most requests differ only in their bodies, so
-        it is cached."""
-        key = (url, *headers.items())
-        start = self._post_heads.get(key)
-        if start is None:
-            sent = {"Content-Type": "application/json", **headers}
-            start = encode_head("POST", self._target(url), sent)[:-2]
-            if len(self._post_heads) >= ADDRESSES:
-                self._post_heads.clear()
-            self._post_heads[key] = start
-        return start
+    def _prepare_post(
+        self, key: tuple[object, ...], url: str, headers: Mapping[str, str]
+    ) -> tuple[Target, bytes]:
+        target = self._target(url)
+        sent = {"Content-Type": "application/json", **headers}
+        if len(self._post_heads) >= ADDRESSES:
+            self._post_heads.clear()
+        prepared = self._post_heads[key] = target, encode_head("POST", target, sent)[:-2]
+        return prepared
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)
@@ -223,8 +226,8 @@ class Http:
             self._sweeping = self._loop.call_later(IDLE / 2, self._sweep)
 
 
-@lru_cache
-def _wire_names(names: tuple[str, ...]) -> frozenset[bytes]:
+def wire_names(names: Iterable[str]) -> frozenset[bytes]:
+    """Names of headers for ``HttpResponse.has_any``."""
     return frozenset(name.lower().encode("latin-1") for name in names)
 
 
@@ -244,10 +247,6 @@ class Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._fields[name.lower().encode("latin-1")].decode("latin-1")
-
-    def has_any(self, names: tuple[str, ...]) -> bool:
-        """Whether one of these is there."""
-        return not _wire_names(names).isdisjoint(self._fields)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower().encode("latin-1") in self._fields
@@ -295,6 +294,10 @@ class HttpResponse:
     def headers(self) -> Headers:
         return Headers(self._fields)
 
+    def has_any(self, names: frozenset[bytes]) -> bool:
+        """Whether one of these headers is there. ``wire_names`` makes the names."""
+        return not names.isdisjoint(self._fields)
+
     @property
     def media_type(self) -> str:
         return _media_type(self._fields.get(b"content-type", b""))
@@ -333,15 +336,23 @@ class HttpResponse:
             self.close()
             raise self._broken(f"it cannot be decompressed: {error}") from error
 
+    def arrived_body(self) -> bytes | None:
+        """Return the complete body if it has arrived already, as a small one has, and is not
+        compressed; else None. Raises ``StreamBroken`` if it is too large."""
+        connection = self._connection
+        if connection is None or not connection.ended or self._decompressor is not None:
+            return None
+        data = connection.take_unread()
+        self._connection = None
+        self._return(connection, self._origin)
+        return self._checked(data)
+
     async def body(self) -> bytes:
         """Return the complete body. Raises ``StreamBroken`` if it is too large or cut short."""
-        connection = self._connection
-        if connection is not None and connection.ended and self._decompressor is None:
-            data = connection.take_unread()
-            self._connection = None
-            self._return(connection, self._origin)
-        else:
-            data = await self.head(LARGEST_ANSWER + 1)
+        data = self.arrived_body()
+        return self._checked(await self.head(LARGEST_ANSWER + 1)) if data is None else data
+
+    def _checked(self, data: bytes) -> bytes:
         if len(data) > LARGEST_ANSWER:
             raise StreamBroken(
                 f"the response of {self._origin.authority} is larger than {LARGEST_ANSWER:,} bytes",

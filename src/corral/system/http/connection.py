@@ -8,8 +8,8 @@ the transport and of the parser, and in the calls of the one reader.
 States:
 
 1. idle: connected, no request. Bytes from the server close the connection: nothing was requested.
-2. waiting: ``send_request`` was called. ``wait_for_head`` returns when the head of the response is
-   there. Interim responses (1xx) are skipped.
+2. waiting: ``send_request`` was called. The client calls ``wait`` until the head of the response
+   is there (``began``). Interim responses (1xx) are skipped.
 3. reading: ``next_chunk`` returns what has arrived. If more than ``MOST_UNREAD`` bytes are waiting,
    the socket is not read until the reader has taken them.
 4. complete: the response has ended. ``release`` makes the connection idle again if both sides
@@ -40,6 +40,7 @@ import os
 import re
 import select
 from collections.abc import Callable
+from time import monotonic
 from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -130,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the client.
 
     def send_request(self, head: bytes, body: bytes = b"") -> None:
-        """Write a request. A lost connection is reported by ``wait_for_head``."""
+        """Write a request. A lost connection is reported by ``wait``."""
         self._reset()
         self._busy = True
         transport = self._transport
@@ -144,13 +145,6 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(body)
         self._unsent = transport.get_write_buffer_size()
 
-    async def wait_for_head(self) -> None:
-        """Wait for the head of the response. Raises ``NetworkFailed`` and ``IdleTimeout``."""
-        while not self.began:
-            if self._fault is not None:
-                raise self._fault
-            await self._wait()
-
     async def next_chunk(self) -> bytes:
         """Return all that has arrived, at least one byte; empty at the end. Raises ``StreamBroken``
         and ``IdleTimeout``."""
@@ -158,9 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         while not pieces:
             if self.ended:
                 return b""
-            if self._fault is not None:
-                raise self._fault
-            await self._wait()
+            await self.wait()
         return self.take_unread()
 
     def take_unread(self) -> bytes:
@@ -195,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
             announced := _KEEP_ALIVE.search(self.fields[b"keep-alive"])
         ):
             seconds = min(seconds, int(announced[1]) - 1)
-        self._idle_until = self._loop.time() + seconds
+        self._idle_until = monotonic() + seconds
         return True
 
     def is_open(self) -> bool:
@@ -203,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         loop does not know yet, nor sent anything."""
         if self.lost or self._transport is None or self._transport.is_closing():
             return False
-        if self._loop.time() > self._idle_until or self._poll.poll(0):
+        if monotonic() > self._idle_until or self._poll.poll(0):
             self.abort()
             return False
         return True
@@ -258,7 +250,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.began:
             if self.ended and not self.keeps:
                 self.abort()
-            self._wake()
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
     def eof_received(self) -> None:
         self.keeps = False  # the transport closes itself next
@@ -315,7 +309,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # Waiting and errors.
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
+        """Wait until something arrives or fails. Raises ``NetworkFailed``, ``StreamBroken`` and
+        ``IdleTimeout``."""
+        if self._fault is not None:
+            raise self._fault
         loop = self._loop
         waiter = self._waiter = loop.create_future()
         self._deadline = deadline = loop.time() + self._read_timeout
