@@ -141,7 +141,7 @@ _PART_TYPES: frozenset[type] = frozenset(_PARTS)
 _TEXT_TYPE: frozenset[type] = frozenset({Text})
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One entry of the history. ``content`` may be a string, a part or a list.
 
     ::
@@ -158,8 +158,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ConfigError(f"a role must be one of {', '.join(ROLES)}, got: {self.role!r}")
-        if not _are_parts(self.content):
-            msgspec.structs.force_setattr(self, "content", to_parts(self.content))
+        content = self.content
+        if type(content) is not tuple or not _PART_TYPES.issuperset(map(type, content)):
+            msgspec.structs.force_setattr(self, "content", to_parts(content))
 
     @classmethod
     def system(cls, *content: str | Part) -> Message:

@@ -13,18 +13,20 @@ from corral.values import Json, JsonObject
 
 def instructions(request: Request) -> list[str]:
     """The texts of the system and developer messages, which are sent apart from the history."""
-    return [
-        part.text
-        for message in request.messages
-        if message.role in ("system", "developer")
-        for part in message.content
-        if isinstance(part, Text)
-    ]
+    texts: list[str] = []
+    for message in request.messages:
+        if message.role in ("system", "developer"):
+            texts += [part.text for part in message.content if isinstance(part, Text)]
+    return texts
 
 
 def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
     """Every tool call by its id; a tool result has only the id."""
-    return {call.id: call for message in messages for call in message.tool_calls}
+    calls: dict[str, ToolCall] = {}
+    for message in messages:
+        if not message.is_only_text:
+            calls.update((call.id, call) for call in message.tool_calls)
+    return calls
 
 
 def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:

@@ -47,7 +47,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Effort → the fields that set it, where the usual field does not."""
 
 
-class Encoded(msgspec.Struct, frozen=True, kw_only=True):
+class Encoded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request in the vendor's format."""
 
     path: str

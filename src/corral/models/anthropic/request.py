@@ -27,7 +27,7 @@ from corral.messages import (
 from corral.model_types import Request, ResponseFormat, ToolNamed
 from corral.models.encoding import deep_merge, instructions, media_bytes, media_url, vendor_options
 from corral.models.spec import Encoded, Provider
-from corral.values import JsonObject, int_or_none
+from corral.values import Json, JsonObject, int_or_none
 
 RESULT_TOOL = "corral_result"
 """The tool that stands for a schema of an object."""
@@ -38,6 +38,7 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh":
 limit of the models with a budget; the API accepts no budget below 1,024."""
 DEFAULT_MAX_TOKENS = 8192
 """Output tokens if the request sets none: the API requires a limit."""
+PATH = "/v1/messages"
 CACHED: JsonObject = {"type": "ephemeral"}
 THOUGHTFUL = ("enabled", "adaptive")
 UNFORCED = "Anthropic cannot force a tool call while the model thinks"
@@ -95,11 +96,34 @@ def model_quirks(model: str) -> ModelQuirks:
 
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
+    kind = model_quirks(request.model)
+    if request.has_settings:
+        return _encode_with_settings(request, provider, streamed, kind)
+    system = [_text(text) for text in instructions(request) if text.strip()]
+    turns = _turns(request, provider)
+    _mark_cached([], system, turns)
+    body = _body(request.model, kind.default_max_tokens, turns)
+    if system:
+        body["system"] = [*system]
+    if streamed:
+        body["stream"] = True
+    return Encoded(path=PATH, body=body)
+
+
+def _body(model: str, max_tokens: int, turns: list[_Turn]) -> JsonObject:
+    messages: list[Json] = []
+    for turn in turns:
+        messages.append({"role": turn.role, "content": [*turn.blocks]})
+    return {"model": model, "max_tokens": max_tokens, "messages": messages}
+
+
+def _encode_with_settings(
+    request: Request, provider: Provider, streamed: bool, kind: ModelQuirks
+) -> Encoded:
     warnings: list[str] = []
     options, headers = vendor_options(request, provider)
     cached = options.pop("auto_cache", options.pop("cache", True))
     _move_betas(options, headers, provider)
-    kind = model_quirks(request.model)
     form = request.response_format
     schema = _schema_tool(form) if form is not None and form.type == "json_schema" else None
     plan = _plan(request, kind, schema, warnings)
@@ -110,11 +134,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     turns = _turns(request, provider)
     if cached:
         _mark_cached(tools, system, turns)
-    body: JsonObject = {
-        "model": request.model,
-        "max_tokens": _max_tokens(request, kind, plan.thinking, warnings),
-        "messages": [{"role": turn.role, "content": [*turn.blocks]} for turn in turns],
-    }
+    body = _body(request.model, _max_tokens(request, kind, plan.thinking, warnings), turns)
     given: JsonObject = {
         "system": [*system] or None,
         "tools": [*tools] or None,
@@ -130,7 +150,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         if value is not None:
             body[name] = value
     return Encoded(
-        path="/v1/messages",
+        path=PATH,
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
@@ -309,11 +329,14 @@ class _Turn(msgspec.Struct, frozen=True):
 
 def _mark_cached(tools: list[JsonObject], system: list[JsonObject], turns: list[_Turn]) -> None:
     """Mark up to three of the four blocks that may be cached, the most stable first."""
-    none: list[JsonObject] = []
-    last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), none)
-    for blocks in (tools, system, last_user):
-        if blocks:
-            blocks[-1]["cache_control"] = dict(CACHED)
+    if tools:
+        tools[-1]["cache_control"] = {**CACHED}
+    if system:
+        system[-1]["cache_control"] = {**CACHED}
+    for turn in reversed(turns):
+        if turn.role == "user":
+            turn.blocks[-1]["cache_control"] = {**CACHED}
+            break
 
 
 def _turns(request: Request, provider: Provider) -> list[_Turn]:
@@ -324,11 +347,21 @@ def _turns(request: Request, provider: Provider) -> list[_Turn]:
             continue
         role = "assistant" if message.role == "assistant" else "user"
         own = message.provider in (None, provider.name)
-        blocks = [block for part in message.content if (block := _block(part, own)) is not None]
+        blocks: list[JsonObject] = []
+        for part in message.content:
+            block = _block(part, own)
+            if block is not None:
+                blocks.append(block)
         if turns and turns[-1].role == role:
             turns[-1].blocks.extend(blocks)
         elif blocks:
             turns.append(_Turn(role, blocks))
+    _arrange(turns)
+    return turns
+
+
+def _arrange(turns: list[_Turn]) -> None:
+    """Put tool results first, and remove whitespace at the end of an assistant's last text."""
     for turn in turns:
         if len(turn.blocks) > 1:
             turn.blocks.sort(key=lambda block: block["type"] != "tool_result")
@@ -336,14 +369,13 @@ def _turns(request: Request, provider: Provider) -> list[_Turn]:
         last = turns[-1].blocks[-1]
         if last["type"] == "text":
             last["text"] = str(last["text"]).rstrip()  # the API rejects trailing whitespace
-    return turns
 
 
 def _block(part: Part, own: bool) -> JsonObject | None:
     match part:
         case Text():
             # The API rejects blank text.
-            return _text(part.text) if part.text.strip() else None
+            return {"type": "text", "text": part.text} if part.text.strip() else None
         case Thinking():
             if not own or part.signature is None:
                 return None  # the API accepts only signed thinking

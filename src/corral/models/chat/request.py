@@ -23,23 +23,23 @@ from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, Provider, Traits
 from corral.values import Json, JsonObject
 
+PATH = "/chat/completions"
 SCHEMA_INSTRUCTION = "Answer only with JSON that fits this JSON Schema:\n"
 _STREAMED: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
-    warnings: list[str] = []
     traits = provider.traits
     instruction_texts = instructions(request)
+    if not request.has_settings:
+        body = _body(request, provider, instruction_texts)
+        if streamed:
+            body.update(_STREAMED if traits.stream_usage else {"stream": True})
+        return Encoded(path=PATH, body=body)
+    warnings: list[str] = []
     form = _format(request, provider, traits, instruction_texts, warnings)
-    messages: list[Json] = []
-    if instruction_texts:
-        messages.append({"role": traits.system_role, "content": "\n\n".join(instruction_texts)})
-    for message in request.messages:
-        if message.role not in ("system", "developer"):
-            messages += _encode_message(message, provider, traits)
-    body: JsonObject = {"model": request.model, "messages": messages}
+    body = _body(request, provider, instruction_texts)
     if form is not None:
         body["response_format"] = form
     if request.tools:
@@ -57,11 +57,22 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body.update(_STREAMED if traits.stream_usage else {"stream": True})
     options, headers = vendor_options(request, provider)
     return Encoded(
-        path="/chat/completions",
+        path=PATH,
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+def _body(request: Request, provider: Provider, instruction_texts: list[str]) -> JsonObject:
+    traits = provider.traits
+    messages: list[Json] = []
+    if instruction_texts:
+        messages.append({"role": traits.system_role, "content": "\n\n".join(instruction_texts)})
+    for message in request.messages:
+        if message.role not in ("system", "developer"):
+            messages += _encode_message(message, provider, traits)
+    return {"model": request.model, "messages": messages}
 
 
 def _add_metadata(
@@ -159,6 +170,8 @@ def _encode_message(message: Message, provider: Provider, traits: Traits) -> lis
     calls directly."""
     if message.role == "assistant":
         return _encode_assistant(message, provider, traits)
+    if len(message.content) == 1 and type(only := message.content[0]) is Text:
+        return [{"role": "user", "content": only.text}]
     entries: list[Json] = [
         {"role": "tool", "tool_call_id": _id(part.call_id, traits), "content": encode_result(part)}
         for part in message.content

@@ -42,10 +42,13 @@ _VERSION = re.compile(r"gemini-(\d+(?:\.\d+)?)")
 
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
-    warnings: list[str] = []
+    path = _path(provider.traits.model_path, request.model, streamed)
     body: JsonObject = {"contents": _contents(request, provider)}
     if texts := instructions(request):
         body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
+    if not request.has_settings:
+        return Encoded(path=path, body=body)
+    warnings: list[str] = []
     if request.tools:
         declared: list[Json] = []
         for tool in request.tools:
@@ -64,7 +67,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         warnings.append("metadata is left out: Gemini does not support it")
     options, headers = vendor_options(request, provider)
     return Encoded(
-        path=_path(provider.traits.model_path, request.model, streamed),
+        path=path,
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
@@ -168,6 +171,9 @@ def _encode_message(
     is_first_call = True
     parts: list[Json] = []
     for part in message.content:
+        if type(part) is Text and part.signature is None:
+            parts.append({"text": part.text})
+            continue
         entry = _encode_part(part, own, names, foreign_calls)
         if entry is None:
             continue

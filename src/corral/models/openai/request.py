@@ -30,6 +30,7 @@ from corral.models.openai.schema import is_strict
 from corral.models.spec import Encoded, Provider
 from corral.values import Json, JsonObject, as_object
 
+PATH = "/responses"
 PHASES = ("commentary", "final_answer")
 """Labels of texts that the vendor wants back: dropping them reduces quality."""
 JSON_INSTRUCTION = "Answer with a JSON object."
@@ -43,6 +44,22 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     body: JsonObject = {"model": request.model, "input": _input(request, provider), "store": False}
     if texts := instructions(request):
         body["instructions"] = "\n\n".join(texts)
+    if request.has_settings:
+        _add_settings(body, request, provider, warnings)
+    _add_effort(body, request)
+    if streamed:
+        body["stream"] = True
+    if not request.provider_options:
+        return Encoded(path=PATH, body=body, warnings=tuple(warnings))
+    options, headers = vendor_options(request, provider)
+    return Encoded(
+        path=PATH, body=deep_merge(body, options), headers=headers, warnings=tuple(warnings)
+    )
+
+
+def _add_settings(
+    body: JsonObject, request: Request, provider: Provider, warnings: list[str]
+) -> None:
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     if request.tool_choice is not None:
@@ -53,21 +70,11 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body["max_output_tokens"] = request.max_tokens
     if request.metadata:
         body["metadata"] = {**request.metadata}
-    _add_effort(body, request)
     _add_sampling(body, request, warnings)
     if request.stop:
         warnings.append(
             f"stop is left out: the Responses API of {provider.title} does not support it"
         )
-    if streamed:
-        body["stream"] = True
-    options, headers = vendor_options(request, provider)
-    return Encoded(
-        path="/responses",
-        body=deep_merge(body, options),
-        headers=headers,
-        warnings=tuple(warnings),
-    )
 
 
 @lru_cache(100)
@@ -137,7 +144,10 @@ def _input(request: Request, provider: Provider) -> list[Json]:
     if form is not None and form.type == "json" and not mentions_json(request):
         items.append({"type": "message", "role": "developer", "content": JSON_INSTRUCTION})
     for message in request.messages:
-        if message.role not in ("system", "developer"):
+        if message.role == "user" and len(message.content) == 1 and message.is_only_text:
+            content: JsonObject = {"type": "input_text", "text": message.text}
+            items.append({"type": "message", "role": "user", "content": [content]})
+        elif message.role not in ("system", "developer"):
             items += _encode_message(message, provider)
     return items
 
