@@ -121,7 +121,8 @@ class Catalogue:
         ``answered_by`` is the model named in the response; it decides the price. The cost is
         unknown if a price or a count is missing.
         """
-        entry = self._billed_entry(model_id, answered_by)
+        cache, asked = self._billed_cache, (model_id, answered_by)
+        entry = cache[asked] if asked in cache else self._billed_entry(model_id, answered_by)
         used, output = usage.input, usage.output
         if entry is None or usage.coverage != "complete" or used is None or output is None:
             return Cost()
@@ -156,14 +157,12 @@ class Catalogue:
             raise ConfigError(f"{source}: {error.message}") from error
 
     def _billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
-        """``_find_billed_entry``, cached: it takes as long as reading the response."""
-        asked = model_id, answered_by
-        cache = self._billed_cache
-        if asked not in cache:
-            if len(cache) >= MAX_CACHED:
-                cache.clear()
-            cache[asked] = self._find_billed_entry(model_id, answered_by)
-        return cache[asked]
+        """``_find_billed_entry``, put into the cache: it takes as long as reading the response."""
+        if len(self._billed_cache) >= MAX_CACHED:
+            self._billed_cache.clear()
+        entry = self._find_billed_entry(model_id, answered_by)
+        self._billed_cache[model_id, answered_by] = entry
+        return entry
 
     def _find_billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
         asked = self.lookup(model_id)

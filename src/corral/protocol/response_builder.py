@@ -2,7 +2,8 @@
 
 A vendor's module calls ``add_text``, ``add_thinking``, ``start_call`` and so on for what it reads.
 The stream events collect in ``events``, and ``response`` returns the complete response. A response
-that did not come as a stream is built with the same calls, so both are equal.
+that did not come as a stream is built with the same calls, so both are equal; texts that are
+complete have a shorter one.
 """
 
 from __future__ import annotations
@@ -38,57 +39,40 @@ _NO_USAGE = Usage()
 _NO_COST = Cost()
 
 
-class _OpenPart:
+class _OpenPart(msgspec.Struct, eq=False):
     """A part that is still open."""
 
-    __slots__ = ("id", "index", "item_id", "kind", "name", "pieces", "signature")
-
-    def __init__(self, kind: str, index: int) -> None:
-        self.kind = kind
-        self.index = index
-        self.pieces: list[str] = []
-        self.signature: str | None = None
-        self.id = ""
-        self.name = ""
-        self.item_id: str | None = None
+    kind: str
+    index: int
+    pieces: list[str] = []
+    signature: str | None = None
+    id: str = ""
+    name: str = ""
+    item_id: str | None = None
 
 
-class ResponseBuilder:
-    """One response while it is read. No tool call of it gets an id of one in ``history``."""
+class ResponseBuilder(msgspec.Struct, eq=False):
+    """One response while it is read. No tool call of it gets an id of one in ``history``.
 
-    __slots__ = (
-        "_calls",
-        "_history",
-        "_open",
-        "_parts",
-        "_started",
-        "_used_ids",
-        "events",
-        "finish",
-        "id",
-        "model",
-        "provider",
-        "usage",
-        "warnings",
-    )
+    A struct is created faster than an object with ``__init__``, and every call has one."""
 
-    def __init__(self, provider: str, model: str, history: Iterable[Message] = ()) -> None:
-        self.provider = provider
-        self.model = model
-        self.id = ""
-        self.usage = _NO_USAGE
-        self.finish: FinishReason | None = None
-        self.warnings: list[str] = []
-        self.events: list[StreamEvent] = []
-        """Events that ``take_events`` has not returned yet."""
-        self._history = history
-        self._used_ids: set[str] | None = None
-        """Made of ``history`` for the first call: most responses have none."""
-        self._parts: list[_OpenPart | Part] = []
-        self._open: _OpenPart | None = None
-        """The text or thinking that is still open."""
-        self._calls: dict[object, _OpenPart] = {}
-        self._started = False
+    provider: str
+    model: str
+    _history: Iterable[Message] = ()
+    id: str = ""
+    usage: Usage = _NO_USAGE
+    finish: FinishReason | None = None
+    warnings: list[str] = []
+    events: list[StreamEvent] = []
+    """Events that ``take_events`` has not returned yet."""
+    _used_ids: set[str] | None = None
+    """Made of ``history`` for the first call; None while there is no call, as in most responses.
+    """
+    _parts: list[_OpenPart | Part] = []
+    _open: _OpenPart | None = None
+    """The text or thinking that is still open."""
+    _calls: dict[object, _OpenPart] = {}
+    _started: bool = False
 
     def take_events(self) -> list[StreamEvent]:
         events, self.events = self.events, []
@@ -112,6 +96,11 @@ class ResponseBuilder:
         if piece:
             part.pieces.append(piece)
             self.events.append(TextDelta(piece, part.index))
+
+    def add_complete_text(self, text: str) -> None:
+        """Add a complete text part of a response that is not streamed: there are no events of
+        it. No other part is open."""
+        self._parts.append(Text(text))
 
     def add_thinking(self, piece: str, item_id: str | None = None) -> None:
         part = self._open
@@ -224,10 +213,11 @@ class ResponseBuilder:
         if self._calls:
             for key in list(self._calls):
                 self.end_call(key)
-        message = Message("assistant", tuple(map(_finish_part, self._parts)), self.provider)
+        parts = tuple([_finish_part(p) if isinstance(p, _OpenPart) else p for p in self._parts])
+        message = Message("assistant", parts, self.provider)
         finish = self.finish
         # In a truncated or filtered response a call may be incomplete: keep these reasons.
-        if finish.reason in ("stop", "other") and message.tool_calls:
+        if self._used_ids is not None and finish.reason in ("stop", "other"):
             finish = FinishReason("tool_calls", finish.raw)
         return Response(
             id=self.id,
@@ -267,9 +257,7 @@ class ResponseBuilder:
         return unique
 
 
-def _finish_part(part: _OpenPart | Part) -> Part:
-    if not isinstance(part, _OpenPart):
-        return part
+def _finish_part(part: _OpenPart) -> Part:
     text = "".join(part.pieces)
     if part.kind == "text":
         return Text(text, part.signature)

@@ -11,11 +11,11 @@ import msgspec
 from corral.values import Json, decoder_for
 
 
-class Details(msgspec.Struct):
+class Details(msgspec.Struct, gc=False):
     thinking_tokens: int | None = None
 
 
-class UsageCounts(msgspec.Struct):
+class UsageCounts(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -23,11 +23,11 @@ class UsageCounts(msgspec.Struct):
     output_tokens_details: Details | None = None
 
 
-class StopDetails(msgspec.Struct):
+class StopDetails(msgspec.Struct, gc=False):
     explanation: str | None = None
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, gc=False):
     type: str = ""
     text: str = ""
     thinking: str = ""
@@ -38,7 +38,7 @@ class Block(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"")
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     content: list[Block] = []
@@ -104,7 +104,7 @@ class ErrorEvent(msgspec.Struct, tag="error"):
     error: ErrorBody
 
 
-class WholeMessage(Message, tag="message"):
+class WholeMessage(Message, tag="message", gc=False):
     """A response that is not streamed."""
 
 

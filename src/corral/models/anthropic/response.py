@@ -245,9 +245,7 @@ class _ResponseReader:
             return
         if self._kind:
             self.end(builder)
-        builder.set_finish(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
-        if message.stop_details is not None and message.stop_details.explanation:
-            builder.warnings.append(message.stop_details.explanation)
+        _set_finish(message, message.stop_reason, builder)
 
     def _count(self, usage: UsageCounts | None, builder: ResponseBuilder) -> None:
         """Counts cover the response so far; a missing count keeps its last value."""
@@ -260,6 +258,12 @@ class _ResponseReader:
                 if (count := getattr(usage, name)) is not None:
                     setattr(self._usage, name, count)
         builder.usage = _to_usage(self._usage)
+
+
+def _set_finish(message: Message, stop_reason: str, builder: ResponseBuilder) -> None:
+    builder.set_finish(FINISHES.get(stop_reason, "other"), stop_reason)
+    if message.stop_details is not None and message.stop_details.explanation:
+        builder.warnings.append(message.stop_details.explanation)
 
 
 def _to_usage(usage: UsageCounts) -> Usage:
@@ -289,14 +293,22 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     if isinstance(message, ErrorEvent):
         raise _error(provider, message.error, builder.model)
     builder.start(message.id, message.model)
-    answer = _ResponseReader(provider)
+    answer: _ResponseReader | None = None
     for index, block in enumerate(message.content):
+        if block.type == "text":
+            if block.text:
+                builder.add_complete_text(block.text)
+            continue
+        answer = answer or _ResponseReader(provider)
         answer.begin(block, index, builder)
         if block.type not in BLOCKS:
             decoded = _value_at(decode_or_none(body), "content", index)
             builder.add_provider_event(block.type, decoded)
         answer.end(builder)
-    answer.finish(message, message.usage, builder)
+    if message.usage is not None:
+        builder.usage = _to_usage(message.usage)
+    if message.stop_reason is not None:
+        _set_finish(message, message.stop_reason, builder)
 
 
 def _value_at(found: Json, *steps: str | int) -> Json:

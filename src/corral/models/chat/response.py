@@ -114,19 +114,18 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     _ResponseReader(provider).translate([body], builder)
 
 
-class _ResponseReader:
+class _ResponseReader(msgspec.Struct, eq=False):
     """The state of one response: its tool calls, by the server's index and by our key."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._answered = False
-        """A chunk came: a ``[DONE]`` alone does not complete a response."""
-        self._started = False
-        self._refused = False
-        self._calls: list[str | None] = []
-        """The server's id of each call. The index in this list is the key of the call."""
-        self._keys_by_index: dict[int, int] = {}
-        """The server's index → the key of the call that it stands for now."""
+    _provider: Provider
+    _answered: bool = False
+    """A chunk came: a ``[DONE]`` alone does not complete a response."""
+    _started: bool = False
+    _refused: bool = False
+    _calls: list[str | None] = []
+    """The server's id of each call. The index in this list is the key of the call."""
+    _keys_by_index: dict[int, int] = {}
+    """The server's index → the key of the call that it stands for now."""
 
     def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
@@ -150,7 +149,7 @@ class _ResponseReader:
                 self._handle_groq(chunk.x_groq, builder)
 
     def _handle_choice(self, choice: _Choice, builder: ResponseBuilder) -> None:
-        delta = choice.delta or choice.message
+        delta = choice.message if choice.delta is None else choice.delta
         if delta is not None:
             self._handle_delta(delta, builder)
         if choice.finish_reason:

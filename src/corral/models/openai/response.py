@@ -14,7 +14,7 @@ from corral.model_types import Reason
 from corral.models.openai.errors import error_in_stream
 from corral.models.spec import Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage, decode_or_none, decoder_for
+from corral.values import Json, Usage, as_list, as_object, decode_or_none, decoder_for
 
 INCOMPLETE: dict[str, Reason] = {
     "max_output_tokens": "length",
@@ -85,14 +85,23 @@ class _Incomplete(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class _Response(msgspec.Struct, gc=False):
+class _ResponseHead(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     status: str | None = None
-    output: list[msgspec.Raw] | None = None
     usage: _Usage | None = None
     error: Json = None
     incomplete_details: _Incomplete | None = None
+
+
+class _Response(_ResponseHead, gc=False):
+    output: list[msgspec.Raw] | None = None
+
+
+class _TypedResponse(_ResponseHead, gc=False):
+    """A response whose items are of known types, as nearly all are."""
+
+    output: list[_Item] | None = None
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -109,6 +118,7 @@ class _Event(msgspec.Struct, gc=False):
 _decode = decoder_for(_Event).decode
 _decode_item = decoder_for(_Item).decode
 _decode_response = decoder_for(_Response).decode
+_decode_typed_response = decoder_for(_TypedResponse).decode
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -117,24 +127,38 @@ def translator(provider: Provider) -> Translate:
 
 
 def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
+    reader = _ResponseReader(provider)
     try:
-        response = _decode_response(body)
+        typed = _decode_typed_response(body)
+    except _DECODE_ERRORS:
+        reader.end(_untyped_response(body, provider), builder)
+        return
+    reader.start(typed, builder, typed.status)
+    for index, item in enumerate(typed.output or ()):
+        if not reader.read_item(item, index, builder):
+            data = as_list(as_object(decode_or_none(body)).get("output"))[index]
+            _add_unknown_item(item, data, builder)
+    reader.finish(typed, builder, typed.status)
+
+
+def _untyped_response(body: bytes, provider: Provider) -> _Response:
+    """The response if one of its items has fields of other types."""
+    try:
+        return _decode_response(body)
     except _DECODE_ERRORS as error:
         raise _invalid_response(provider, body, error) from error
-    _ResponseReader(provider).end(response, builder, response.status)
 
 
-class _ResponseReader:
+class _ResponseReader(msgspec.Struct, eq=False):
     """The state of one response: what was read already."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._read_indexes: set[object] = set()
-        """Output indexes whose content was read; -1 if the server sends no indexes."""
-        self._started_calls: set[object] = set()
-        self._last_reasoning: tuple[object, ...] = ()
-        """The position of the last reasoning delta. A blank line separates two positions."""
-        self._refused = False
+    _provider: Provider
+    _read_indexes: set[object] = set()
+    """Output indexes whose content was read; -1 if the server sends no indexes."""
+    _started_calls: set[object] = set()
+    _last_reasoning: tuple[object, ...] = ()
+    """The position of the last reasoning delta. A blank line separates two positions."""
+    _refused: bool = False
 
     def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:
@@ -165,30 +189,34 @@ class _ResponseReader:
         elif kind in ITEM_EVENTS:
             self._handle_item(event.item, index, builder, is_done=kind.endswith(".done"))
         elif kind in ENDS:
-            response = event.response or _Response()
-            self.end(response, builder, response.status or ENDS[kind])
+            self.end(event.response or _Response(), builder, ENDS[kind])
         elif kind in BEGINS:
             if event.response is not None:
                 builder.start(event.response.id, event.response.model)
         elif kind not in REPEATED_EVENTS:
             self._handle_unknown(kind, data, builder)
 
-    def end(self, response: _Response, builder: ResponseBuilder, status: str | None) -> None:
-        """Read the complete response, after its deltas or without any."""
+    def end(
+        self, response: _Response, builder: ResponseBuilder, event_status: str | None = None
+    ) -> None:
+        """Read the complete response, after its deltas or without any. ``event_status`` is used
+        if it has no status."""
+        status = response.status or event_status
+        self.start(response, builder, status)
+        for index, raw in enumerate(response.output or ()):
+            if index not in self._read_indexes and -1 not in self._read_indexes:
+                self._handle_item(raw, index, builder, is_done=True)
+        self.finish(response, builder, status)
+
+    def start(self, response: _ResponseHead, builder: ResponseBuilder, status: str | None) -> None:
         if response.error is not None or status == "failed":
             raise error_in_stream(self._provider, response.error, builder.model)
         if response.id or response.model:
             builder.start(response.id, response.model)
-        for index, raw in enumerate(response.output or ()):
-            if index not in self._read_indexes and -1 not in self._read_indexes:
-                self._handle_item(raw, index, builder, is_done=True)
-        self._set_finish(response, builder, status)
+
+    def finish(self, response: _ResponseHead, builder: ResponseBuilder, status: str | None) -> None:
         if response.usage is not None:
             builder.usage = _usage(response.usage)
-
-    def _set_finish(
-        self, response: _Response, builder: ResponseBuilder, status: str | None
-    ) -> None:
         if status == "completed" and self._refused:
             builder.set_finish("content_filter", "refusal")
         elif status == "completed":
@@ -219,20 +247,25 @@ class _ResponseReader:
             item = _decode_item(raw)
         except _DECODE_ERRORS:
             item = _Item("unknown")  # an item type whose fields have other types
-        if item.type == "function_call":
-            self._handle_call(item, index, builder, is_done=is_done)
-        elif not is_done:
-            pass  # incomplete: it comes again when it is complete
-        elif item.type == "message":
+        if is_done:
+            if not self.read_item(item, index, builder):
+                _add_unknown_item(item, decode_or_none(bytes(raw)), builder)
+            self._read_indexes.add(index)
+        elif item.type == "function_call":
+            self._handle_call(item, index, builder, is_done=False)
+        # Other items come again when they are complete.
+
+    def read_item(self, item: _Item, index: int, builder: ResponseBuilder) -> bool:
+        """Read a complete item. False if its type is unknown."""
+        if item.type == "message":
             self._handle_message(item, index not in self._read_indexes, builder)
         elif item.type == "reasoning":
             self._handle_reasoning_item(item, index not in self._read_indexes, builder)
+        elif item.type == "function_call":
+            self._handle_call(item, index, builder, is_done=True)
         else:
-            data = decode_or_none(bytes(raw))
-            named = data.get("type") if isinstance(data, dict) else None
-            builder.add_provider_event(str(named or item.type), data)
-        if is_done:
-            self._read_indexes.add(index)
+            return False
+        return True
 
     def _handle_call(
         self, item: _Item, index: int, builder: ResponseBuilder, *, is_done: bool
@@ -248,12 +281,15 @@ class _ResponseReader:
             self._read_indexes.add(key)
 
     def _handle_message(self, item: _Item, is_new: bool, builder: ResponseBuilder) -> None:
-        texts = [piece.text or piece.refusal or "" for piece in item.content or ()]
-        self._refused |= any(piece.type == "refusal" for piece in item.content or ())
-        if is_new:
-            for text in filter(None, texts):
-                builder.add_text(text)
-        if item.phase and any(texts):
+        has_text = False
+        for piece in item.content or ():
+            text = piece.text or piece.refusal
+            self._refused = self._refused or piece.type == "refusal"
+            if text:
+                has_text = True
+                if is_new:
+                    builder.add_text(text)
+        if item.phase and has_text:
             builder.set_signature(item.phase)  # sent back with the next request
         else:
             builder.end_part()
@@ -286,6 +322,11 @@ class _ResponseReader:
                 raise error_in_stream(self._provider, error_body, builder.model)
             case _:
                 raise _invalid_response(self._provider, data, error) from error
+
+
+def _add_unknown_item(item: _Item, data: Json, builder: ResponseBuilder) -> None:
+    kind = data.get("type") if isinstance(data, dict) else None
+    builder.add_provider_event(str(kind or item.type), data)
 
 
 def _is_read(kind: str) -> bool:
