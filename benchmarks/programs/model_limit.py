@@ -117,18 +117,60 @@ TYPES: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "chat": (Chat, of_chat),
 }
 PATHS = {
-    "gemini": "/v1beta/models/m:{}enerateContent",
+    "gemini": "/v1beta/models/gemini-2.5-flash:{}enerateContent",
     "anthropic": "/v1/messages",
     "openai": "/v1/responses",
     "chat": "/v1/chat/completions",
 }
+HEADERS = {
+    "gemini": "x-goog-api-key: none-is-needed",
+    "anthropic": "x-api-key: none-is-needed\r\nanthropic-version: 2023-06-01",
+    "openai": "Authorization: Bearer none-is-needed",
+    "chat": "Authorization: Bearer none-is-needed",
+}
+"""What each vendor needs to accept a request."""
 
 
-def request(wire: str, prompt: str, *, stream: bool) -> bytes:
-    body = f'{{"stream":{"true" if stream else "false"},"prompt":"{prompt}"}}'
+def gemini_body(prompt: str, stream: bool) -> dict[str, Any]:
+    return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
+
+
+def anthropic_body(prompt: str, stream: bool) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}]
+    model = "claude-sonnet-4-5"
+    return {"model": model, "max_tokens": 1000, "messages": messages, "stream": stream}
+
+
+def openai_body(prompt: str, stream: bool) -> dict[str, Any]:
+    return {"model": "gpt-5-mini", "input": prompt, "stream": stream}
+
+
+def chat_body(prompt: str, stream: bool) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}]
+    return {"model": "gpt-5-mini", "messages": messages, "stream": stream}
+
+
+BODIES = {
+    "gemini": gemini_body,
+    "anthropic": anthropic_body,
+    "openai": openai_body,
+    "chat": chat_body,
+}
+"""The smallest request with a prompt that the vendor accepts."""
+
+
+def requests(wire: str, *, stream: bool) -> Callable[[str], bytes]:
+    """From a prompt to a request. Its head up to the length is the same for every prompt."""
     path = PATHS[wire].format("streamG" if stream else "g")
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
+    lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    start = f"{lines}{HEADERS[wire]}\r\nContent-Length: ".encode()
+    body, encode = BODIES[wire], msgspec.json.encode
+
+    def request(prompt: str) -> bytes:
+        data = encode(body(prompt, stream))
+        return b"%b%d\r\n\r\n%b" % (start, len(data), data)
+
+    return request
 
 
 def unchunked(held: bytes) -> tuple[list[bytes], bytes, bool]:
@@ -158,11 +200,12 @@ def streamed(wire: str, port: int) -> Read:
     kind, text_of = TYPES[wire]
     decode = msgspec.json.Decoder(kind).decode
     blank, start = (b"\r\n\r\n", 6) if wire == "gemini" else (b"\n\n", 6)
+    request = requests(wire, stream=True)
 
     async def read(prompt: str) -> int:
         count = 0
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(request(wire, prompt, stream=True))
+            connection.sendall(request(prompt))
             receive = connection.recv
             held = receive(CHUNK)
             while b"\r\n\r\n" not in held:
@@ -200,11 +243,12 @@ def in_loop(wire: str, port: int) -> Read:
     kind, text_of = TYPES[wire]
     decode = msgspec.json.Decoder(kind).decode
     blank, start = (b"\r\n\r\n", 6) if wire == "gemini" else (b"\n\n", 6)
+    request = requests(wire, stream=True)
 
     async def read(prompt: str) -> int:
         loop = asyncio.get_running_loop()
         transport, receiver = await loop.create_connection(_Receiver, "127.0.0.1", port)
-        transport.write(request(wire, prompt, stream=True))
+        transport.write(request(prompt))
 
         async def arrived() -> None:
             waiter = receiver.waiter = loop.create_future()
@@ -232,12 +276,15 @@ def completed(wire: str, port: int) -> Read:
     if wire == "openai":
         kind = Response
     decode = msgspec.json.Decoder(kind).decode
+    request = requests(wire, stream=False)
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def read(prompt: str) -> int:
         reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(wire, prompt, stream=False))
+        writer.write(request(prompt))
         head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(head.decode("latin-1"))
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         answer = decode(await reader.readexactly(length))
         idle.append((reader, writer))
