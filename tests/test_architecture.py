@@ -360,6 +360,9 @@ def test_driving_an_agent_loads_no_terminal_and_no_server() -> None:
     loaded = loaded_after("import corral; corral.session, corral.Turn")
     assert "asyncio" in loaded
     assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral.cli"}
+    for_some = {"permissions", "network_watch", "prompt_options", "redaction", "sync_session"}
+    assert not {name for name in loaded if name in {f"corral.sessions.{each}" for each in for_some}}
+    assert not loaded & {"corral.system.sandbox.box", "corral.system.process.start_errors"}
 
 
 def test_the_command_line_prints_only_through_its_terminal_module() -> None:

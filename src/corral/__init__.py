@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from corral.prompt import Prompt, Section
     from corral.result import Result, result_from_events
     from corral.run_kwargs import RunKwargs
-    from corral.sessions.api import is_installed, pool, run, run_sync, session, session_sync
+    from corral.sessions.api import is_installed, pool, run, session
     from corral.sessions.budget import Budget
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
-    from corral.sessions.sync_session import SyncSession
+    from corral.sessions.sync_session import SyncSession, run_sync, session_sync
     from corral.sessions.tools.hooks import (
         Allow,
         Deny,
@@ -93,9 +93,9 @@ _HOME = {
     "is_installed": "corral.sessions.api",
     "pool": "corral.sessions.api",
     "run": "corral.sessions.api",
-    "run_sync": "corral.sessions.api",
+    "run_sync": "corral.sessions.sync_session",
     "session": "corral.sessions.api",
-    "session_sync": "corral.sessions.api",
+    "session_sync": "corral.sessions.sync_session",
     "Budget": "corral.sessions.budget",
     "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",

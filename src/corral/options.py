@@ -15,7 +15,6 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
-from corral.durations import seconds
 from corral.errors import ConfigError, PromptError
 from corral.policy import PRESETS, Policy, with_tools
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
@@ -287,6 +286,8 @@ def _to_builtin(value: object) -> object:
 def _seconds(name: str, text: str) -> float:
     """Raises ``ConfigError``."""
     try:
+        from corral.durations import seconds
+
         return seconds(text)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error

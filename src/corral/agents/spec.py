@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -32,8 +32,10 @@ from corral.policy import (
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
-from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from corral.protocol.stream_json.quirks import StreamQuirks
 
 Reach = Literal["workspace", "disk"]
 HookSupport = Literal["none", "decide", "edit"]

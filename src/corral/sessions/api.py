@@ -1,4 +1,4 @@
-"""The public functions: ``session``, ``pool``, ``run``, ``run_sync``, ``is_installed``."""
+"""The public functions: ``session``, ``pool``, ``run``, ``is_installed``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
-from corral.sessions.sync_session import sync_session_of
 from corral.system import config, programs
-from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
@@ -83,18 +81,6 @@ def session(
     """
     agent = _or_default(agent, options)
     return Session(agent, options, ask, tools, on_tool_call=on_tool_call, budget=budget)
-
-
-session_sync = sync_session_of(session)
-session_sync.__doc__ = """
-    ``session`` for code that is not async, with the same arguments: a ``with`` block.
-
-    ::
-
-        with corral.session_sync("gemini-cli", policy="edits") as session:
-            print(session.run("Fix the failing test").text)
-            print(session.run("What did you change?").text)
-    """
 
 
 @short_traceback
@@ -252,20 +238,6 @@ def _or_default(agent: str | None, options: RunKwargs) -> str:
         if resume is None
         else store.agent_of(resume, options)
     )
-
-
-run_sync = sync_twin(run)
-run_sync.__doc__ = """
-    ``run`` for code that is not async, with the same arguments; also in a notebook.
-
-    ::
-
-        result = corral.run_sync("gemini-cli", "What does this project do?")
-        print(result.text)
-
-    In async code use ``run``: this function stops the running event loop until it returns, and
-    warns about it.
-    """
 
 
 def is_installed(agent: str) -> bool:

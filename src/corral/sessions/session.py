@@ -34,7 +34,6 @@ from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStd
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
-from corral.sessions.prompt_options import for_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnChecks, turn_type
 from corral.system.environment import SecretRedactor, redactor_of
@@ -394,6 +393,8 @@ class Session:
             given["output_schema"] = typed.schema.json
         prepared = session
         if chosen := {key: value for key, value in given.items() if value is not None}:
+            from corral.sessions.prompt_options import for_prompt
+
             prepared = for_prompt(
                 session,
                 self._agent,

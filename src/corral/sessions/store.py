@@ -25,7 +25,6 @@ import msgspec
 
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
-from corral.id_lookup import LAST, find_id
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
 from corral.values import BudgetState, Usage, WeakBound, decode_as
@@ -404,6 +403,8 @@ def find(name: str) -> SessionRecord:
     for each in records:
         if each.meta.session_id == name:
             return each
+    from corral.id_lookup import LAST, find_id
+
     by_id = {each.folder.name: each for each in records}
     found = find_id(name, list(by_id), "sessions")
     if found is None:

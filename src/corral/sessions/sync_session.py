@@ -1,4 +1,5 @@
-"""A session for code that is not async: its event loop runs in another thread while it is open."""
+"""``session_sync`` and ``run_sync``, for code that is not async. The event loop of a session runs
+in another thread while it is open."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from corral.sessions.api import run, session
 from corral.sessions.session import Session
-from corral.system.blocking import LoopThread, warn_of_blocking
+from corral.system.blocking import LoopThread, sync_twin, warn_of_blocking
 from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
@@ -111,3 +113,29 @@ def sync_session_of(function: Callable[P, Session]) -> Callable[P, SyncSession]:
 
     call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
     return call
+
+
+session_sync = sync_session_of(session)
+session_sync.__doc__ = """
+    ``session`` for code that is not async, with the same arguments: a ``with`` block.
+
+    ::
+
+        with corral.session_sync("gemini-cli", policy="edits") as session:
+            print(session.run("Fix the failing test").text)
+            print(session.run("What did you change?").text)
+    """
+
+
+run_sync = sync_twin(run)
+run_sync.__doc__ = """
+    ``run`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        result = corral.run_sync("gemini-cli", "What does this project do?")
+        print(result.text)
+
+    In async code use ``run``: this function stops the running event loop until it returns, and
+    warns about it.
+    """

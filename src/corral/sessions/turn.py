@@ -40,9 +40,7 @@ from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend, HasService
 from corral.sessions.deadlines import Deadlines
 from corral.sessions.event_normalizer import Ending, EventNormalizer
-from corral.sessions.network_watch import NetworkWatch
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.redaction import EventRedactor
 from corral.sessions.store import POOLED, SessionRecord, title_of
 from corral.system import paths
 from corral.system.environment import SecretRedactor
@@ -61,6 +59,8 @@ from corral.values import (
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
+    from corral.sessions.network_watch import NetworkWatch
+    from corral.sessions.redaction import EventRedactor
     from corral.sessions.structured_output import TypedAnswer
     from corral.system.git.changes import Snapshot
     from corral.telemetry.live import LiveSpans
@@ -236,7 +236,11 @@ class Turn(Generic[T_co]):
         self._prompt = prompt
         self._backend = backend
         self._redactor = redactor
-        self._event_redactor = EventRedactor(redactor) if redactor.values else None
+        self._event_redactor: EventRedactor | None = None
+        if redactor.values:
+            from corral.sessions.redaction import EventRedactor
+
+            self._event_redactor = EventRedactor(redactor)
         self._previous = before
         self._normalizer: EventNormalizer | None = None
         self._deadlines: Deadlines | None = None
@@ -477,6 +481,8 @@ class Turn(Generic[T_co]):
         wrapped = run.program is not None and not self._prepared.program.packaged
         elsewhere = run.replay is not None or run.sandbox == "agent" or wrapped
         if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
+            from corral.sessions.network_watch import NetworkWatch
+
             self._network = NetworkWatch(
                 backend.service_url, run.retries + 1, backend.emit, self._fail
             )

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable
 
 from corral.system import paths
-from corral.system.sandbox.box import interpreter_folders, is_inside
 
 
 def for_child() -> dict[str, str]:
@@ -36,12 +35,16 @@ def settings(cwd: str) -> tuple[str, ...]:
 def programs() -> tuple[str, ...]:
     """The environment that corral itself runs in: what is written there runs outside the sandbox
     when corral next imports it."""
+    from corral.system.sandbox.box import interpreter_folders  # only a sandbox asks
+
     return interpreter_folders()
 
 
 def holds(path: str, roots: Iterable[str]) -> bool:
     """Whether a resolved path is one of ``files`` in one of these folders. A folder that is itself
     in corral's state, such as the workspace of a pipeline, is the agent's."""
+    from corral.system.sandbox.box import is_inside
+
     for own in map(os.path.realpath, files()):
         if is_inside(path, own) and any(is_inside(own, root) and own != root for root in roots):
             return True

@@ -29,7 +29,6 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from corral.protected_paths import Link, Links, protection_of
-from corral.system import own_state
 
 MOST_HOPS = 40
 """Links on the way of one path: as the kernel counts them."""
@@ -145,6 +144,8 @@ class PathGuard:
             if access == "write" and _root_of(real, self.readable) is not None:
                 raise Refused(f"may be read but not written: {path}")
             raise Refused(f"outside the workspace: {path}")
+        from corral.system import own_state  # agents that use their own tools do not come here
+
         if own_state.holds(real, self.readable):
             raise Refused(f"it belongs to corral: {path}")
         if access == "write" and self._protects:

@@ -20,18 +20,9 @@ from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBro
 from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
 from corral.options import check_prompt
 from corral.policy import Action
-from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import (
-    Asker,
-    Granted,
-    PermissionAnswer,
-    PermissionQuestions,
-    Question,
-    broker_of,
-)
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.system import fs, paths
@@ -51,6 +42,13 @@ if TYPE_CHECKING:
     from corral.question_replies import QuestionReply
     from corral.sessions.backends.command_hook import HookedCalls
     from corral.sessions.metering import Meter
+    from corral.sessions.permissions import (
+        Asker,
+        Granted,
+        PermissionAnswer,
+        PermissionQuestions,
+        Question,
+    )
     from corral.sessions.wire_judge import WireJudge
     from corral.system.hook_socket import HookSocket
 
@@ -118,6 +116,7 @@ class StreamBackend:
         self._decisions: list[RawEvent] = []
         if transport.two_way is not None:
             from corral.protocol.stream_json.client import StreamJsonClient
+            from corral.sessions.permissions import PermissionQuestions, broker_of
 
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
@@ -137,6 +136,7 @@ class StreamBackend:
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
         self._judge: WireJudge | None = None
         if prepared.run.at_wire:
+            from corral.sessions.permissions import broker_of
             from corral.sessions.wire_judge import WireJudge
 
             self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted(), self)
@@ -461,6 +461,9 @@ def _question(
     def edited(arguments: JsonObject) -> Question:
         other, shown = control.edited(ask, arguments)
         return replace(_question(other, shown, control, write), new_input=arguments)
+
+    from corral.protocol.named_paths import named_paths
+    from corral.sessions.permissions import Question
 
     action = Action(ask.name, ask.kind, ask.command, own=ask.own)
     paths = (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))

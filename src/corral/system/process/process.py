@@ -58,7 +58,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from corral.system import fs, platform, version_cache
-from corral.system.process.start_errors import spawn_error, write_error
 from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
 from corral.system.process.tree import (
     ProcessRegistry,
@@ -276,6 +275,8 @@ def _writing(folder: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
+        from corral.system.process.start_errors import write_error
+
         raise write_error(error, folder) from error
 
 
@@ -606,6 +607,8 @@ def _spawn(
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     except (OSError, ValueError) as error:
+        from corral.system.process.start_errors import spawn_error
+
         raise spawn_error(error, argv[0], cwd, program) from error
     popen.args = argv[0]  # not held while it runs
     if platform.LINUX:
