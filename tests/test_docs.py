@@ -28,6 +28,7 @@ from typing import NamedTuple, get_args
 
 import click
 import pytest
+from support import answering_gemini
 from support.light_pytest import LIGHT_PYTEST
 from support.real_agents import KEY
 
@@ -49,7 +50,6 @@ from corral.testing import Call, ModelServer, Request, Script, Turn
 pytestmark = pytest.mark.whole_program
 
 ROOT = Path(__file__).parents[1]
-ANSWERING_GEMINI = ROOT / "tests" / "programs" / "answering_gemini.py"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}
 OVERVIEWS = ("README", "command-line")
@@ -171,10 +171,7 @@ def sample_env(
     if request.node.get_closest_marker("gemini_cli"):
         path.insert(1, str(Path(request.getfixturevalue("gemini_program")).parent))
     else:
-        programs = workspace.with_name("programs")
-        programs.mkdir()
-        (programs / "gemini").symlink_to(ANSWERING_GEMINI)
-        path.insert(1, str(programs))
+        path.insert(1, answering_gemini.folder_for_path(workspace.parent))
     return {
         **os.environ,
         "PATH": os.pathsep.join(path),

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support import answering_gemini
 from support.example_lines import COUNTS, code_lines
 from support.installed_agents import installed
 from support.real_agents import KEY
@@ -62,9 +63,11 @@ def project(workspace: Path) -> Path:
 
 
 def environment(server: ModelServer, workspace: Path, agent: str = "") -> dict[str, str]:
-    """The variables of a user who has a key and, with ``agent``, that agent on the path."""
+    """The variables of a user who has a key and, with ``agent``, that agent on the path; otherwise
+    a program like the Gemini CLI, which only answers."""
     lane = server.lane(f"examples-{workspace.parent.name}", answer)
-    path = [str(Path(installed(agent)).parent)] if agent else []
+    answering = answering_gemini.folder_for_path
+    path = [str(Path(installed(agent)).parent) if agent else answering(workspace.parent)]
     return {
         **os.environ,
         **lane.env,
@@ -114,9 +117,8 @@ def test_the_claude_agent_sdk_script_runs_with_two_agents(
     assert len(re.findall(r"^\d+ ms, \d+ tokens$", shown, re.MULTILINE)) == 2
 
 
-@pytest.mark.gemini_cli
 def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, project: Path) -> None:
-    env = environment(model_server, project, "gemini-cli")
+    env = environment(model_server, project)
     shown = run(env, project, str(RUN_NOTEBOOK), str(EXAMPLES / "notebook.ipynb"))
     assert "OUT <div><b>Result success</b>" in shown
     assert shown.count("It is a small project.") == 2

@@ -1,4 +1,4 @@
-"""The review of a diff, in Python with the real Gemini CLI and in one line of shell."""
+"""The review of a diff, in Python with the Gemini CLI and in one line of shell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import answering_gemini
 from support.installed_agents import installed
 from support.pipeline_command import CORRAL
 from support.real_agents import KEY
@@ -43,7 +44,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     script = [Turn(text=text, match="x = 2", repeat="forever"), Turn(text="no", repeat="forever")]
     lane = server.lane(f"review-{project.parent.name}", script)
-    path = [str(Path(CORRAL).parent), *([str(Path(installed(agent)).parent)] if agent else [])]
+    answering = answering_gemini.folder_for_path
+    programs = str(Path(installed(agent)).parent) if agent else answering(project.parent)
+    path = [str(Path(CORRAL).parent), programs]
     env = {
         **os.environ,
         **lane.env,
@@ -57,13 +60,18 @@ def run(
     )
 
 
-@pytest.mark.gemini_cli
-@pytest.mark.parametrize(("severities", "code"), [(("low", "high"), 2), ((), 0)], ids=str)
+@pytest.mark.parametrize(
+    ("severities", "code", "agent"),
+    [
+        pytest.param(("low", "high"), 2, "gemini-cli", marks=pytest.mark.gemini_cli, id="high"),
+        pytest.param((), 0, "", id="none"),
+    ],
+)
 def test_the_exit_code_of_the_python_review_is_the_worst_severity(
-    model_server: ModelServer, project: Path, severities: tuple[str, ...], code: int
+    model_server: ModelServer, project: Path, severities: tuple[str, ...], code: int, agent: str
 ) -> None:
     argv = [sys.executable, str(EXAMPLES / "review_diff.py")]
-    done = run(model_server, project, argv, findings(*severities), "gemini-cli")
+    done = run(model_server, project, argv, findings(*severities), agent)
     assert done.returncode == code, done.stderr
     assert done.stdout.splitlines() == [f"a.py:1: {each}: a bare except" for each in severities]
 

@@ -146,7 +146,7 @@ async def test_the_native_policy_uses_the_defaults_of_the_cli(
 
 
 @for_agents("gemini-cli")
-async def test_a_command_without_a_rule_does_not_run_whatever_its_form(
+async def test_shell_rules_offer_the_shell_alone_and_what_has_no_rule_does_not_run(
     agent: RealAgent, workspace: Path
 ) -> None:
     git(workspace, "init", "-q")
@@ -172,47 +172,27 @@ async def test_a_command_without_a_rule_does_not_run_whatever_its_form(
         agent.shell("git push origin main"),
         agent.shell("git  push origin main"),
         agent.shell("git status; git push"),
+        agent.shell("ls"),
+        agent.shell("echoes"),
+        Call("read_background_output", {"pid": 1}),
+        Call("invoke_agent", {"agent_name": "generalist", "prompt": "touch a file"}),
     )
+    allowed = ("git status --short", 'git log --grep "a b"', "echo one two", "echo")
     program = workspace / "git"
     program.write_text("#!/bin/sh\ntouch evil-path\n")
     program.chmod(0o755)
 
     result = await agent.run(
-        steps(agent.shell("git status --short"), agent.shell('git log --grep "a b"'), *hostile),
-        policy=Policy(shell_rules=("deny git push *", "allow git *")),
+        steps(*map(agent.shell, allowed), *hostile),
+        policy=Policy(shell_rules=("deny git push *", "allow git *", "allow echo *")),
     )
 
     assert result.ok
     assert [name for name in file_names(workspace) if name.startswith("evil")] == []
     assert "?? git" in tool_results_json(agent.requests[1])
-    assert denied_tools(result) == ["run_shell_command"] * len(hostile)
+    assert "one two" in tool_results_json(agent.requests[3])
+    assert denied_tools(result) == [call.name for call in hostile]
     assert [f.path for f in result.files] == []
-
-
-@for_agents("gemini-cli")
-async def test_shell_rules_offer_the_shell_and_nothing_else(
-    agent: RealAgent, workspace: Path
-) -> None:
-    result = await agent.run(
-        steps(
-            agent.shell("git status"),
-            agent.shell("echo one two"),
-            agent.shell("echo"),
-            agent.shell("echoes"),
-            Call("read_background_output", {"pid": 1}),
-            Call("invoke_agent", {"agent_name": "generalist", "prompt": "touch a file"}),
-        ),
-        policy=Policy(shell_rules=("allow echo *",)),
-    )
-
-    assert result.ok
-    assert "one two" in tool_results_json(agent.requests[-1])
-    assert denied_tools(result) == [
-        "run_shell_command",
-        "run_shell_command",
-        "read_background_output",
-        "invoke_agent",
-    ]
 
 
 def contents(*folders: Path) -> dict[Path, bytes]:

@@ -32,7 +32,7 @@ def add(a: int, b: int) -> int:
 
 @for_agents(
     lambda record: record.spec.native_schema is None,
-    every_day=("gemini-cli", "gemini-acp"),
+    every_day=("gemini-cli",),  # gemini-acp in a pool, below
 )
 async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
     agent: RealAgent,
@@ -50,7 +50,7 @@ async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
     assert response == ['{"summary": "fine", "problems": "two"}']
 
 
-@for_agents("gemini-acp", "claude-cli")
+@for_agents("gemini-acp", "claude-cli", every_day=("claude-cli",))
 async def test_an_answer_that_never_fits_is_an_error(agent: RealAgent) -> None:
     options = agent.options([Turn(text="I would rather not.", repeat="forever")])
     result = await corral.run(agent.name, "review it", output=Review, repairs=1, **options)
@@ -65,7 +65,9 @@ async def test_an_answer_that_never_fits_is_an_error(agent: RealAgent) -> None:
 
 @for_agents("gemini-acp")
 async def test_a_pool_repairs_the_answer_in_the_session_of_its_prompt(agent: RealAgent) -> None:
+    """An answer that never fits is an error."""
     script = [
+        Turn(text="I would rather not.", match="never mind", repeat="forever"),
         Turn(text=GOOD, pattern="expected an integer", repeat="forever"),
         Turn(text='{"summary": "fine", "problems": "two"}', repeat="forever"),
     ]
@@ -84,6 +86,11 @@ async def test_a_pool_repairs_the_answer_in_the_session_of_its_prompt(agent: Rea
         failed = await pool.run("review it", output=list[Review], repairs=0)
         with pytest.raises(errors.SchemaNotMet):
             assert failed.output
+        refused = await pool.run("never mind", output=Review, repairs=0)
+        assert refused.status == "error"
+        with pytest.raises(errors.SchemaNotMet) as caught:
+            refused.raise_for_status()
+        assert caught.value.frame == "I would rather not."
 
 
 @for_agents("claude-cli")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.files import files_containing
 from support.mcp_servers import notes_server
-from support.model_scripts import sent_json, steps
+from support.model_scripts import sent_json
 from support.real_agents import KEY, RealAgent, for_agents
 
 from corral import McpServer, result_from_events, to_json
@@ -83,35 +83,22 @@ async def test_secrets_are_in_no_event_and_no_file_and_the_shell_gets_named_vari
 
 
 @for_agents("gemini-cli")
-async def test_a_secret_that_the_agent_says_is_redacted_in_all_that_corral_writes(
+async def test_secrets_of_mcp_servers_reach_them_and_no_file_and_a_secret_is_redacted(
     agent: RealAgent, tmp_path: Path
 ) -> None:
-    read_parent = agent.shell("tr '\\0' '\\n' < /proc/$PPID/environ")
-    script = [Turn(calls=[read_parent]), say(f"It is {KEY}!")]
-    events = await agent.events(script, policy="all", record=True)
-    result = result_from_events(events)
-    assert result.ok
-    assert result.text == "It is [GEMINI_API_KEY redacted]!"
-    assert KEY not in to_text(events)
-    transcript = next((tmp_path / "corral-home" / "sessions").glob("*/events.ndjson"))
-    assert KEY not in transcript.read_text()
-    assert "redacted" in transcript.read_text()
-
-
-@for_agents("gemini-cli")
-async def test_secrets_of_mcp_servers_reach_them_and_no_file(
-    agent: RealAgent, tmp_path: Path
-) -> None:
+    """Also if the agent says it."""
     notes = tmp_path / "notes"
     notes.mkdir()
     calls = [
         agent.mcp_tool("notes", "keep", text="remember"),
         Call("mcp_web_keep", {}),
         agent.shell("env"),
+        agent.shell("tr '\\0' '\\n' < /proc/$PPID/environ | grep GEMINI_API_KEY"),
     ]
+    script = [*(Turn(calls=[call]) for call in calls), say(f"It is {KEY}!")]
     with web_notes() as (url, headers):
         events = await agent.events(
-            steps(*calls),
+            script,
             policy="all",
             mcp_servers=[
                 notes_server(notes, NOTES_TOKEN=TOKEN),
@@ -130,7 +117,12 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file(
     for secret in (TOKEN, HEADER):
         assert secret not in to_text(events)
         assert secret not in returned[2]
+    assert result.text == "It is [GEMINI_API_KEY redacted]!"
+    assert KEY not in to_text(events)
     home = tmp_path / "corral-home"
+    transcript = next((home / "sessions").glob("*/events.ndjson")).read_text()
+    assert KEY not in transcript
+    assert "redacted" in transcript
     assert files_containing(home, HEADER) == []
     found = files_containing(home, TOKEN)
     assert [path for path in found if HISTORY["gemini-cli"] not in path] == []
