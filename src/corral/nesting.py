@@ -59,8 +59,12 @@ def decode_toml(text: str) -> JsonObject:
 
 def is_too_deep(value: object) -> bool:
     """Whether lists and dicts are nested deeper than ``MAX_DEPTH``. Never recurses."""
-    if is_object(value) and _SCALARS.issuperset(map(type, value.values())):
-        return False  # the arguments of most tool calls
+    if is_object(value):
+        for each in value.values():
+            if type(each) not in _SCALARS:
+                break
+        else:
+            return False  # the arguments of most tool calls
     level = _containers_in((value,))
     if not level:
         return False

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from support.scripted_agent import scripted_options
+from support.stream_checks import no_deadline
 
 import corral
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
@@ -67,6 +70,36 @@ def test_a_key_before_a_tool_call_of_the_same_batch_is_redacted() -> None:
     )
     second = redactor.take(["-test", use, "plain", result])
     assert second == ["sk-test", use, "plain", result]
+
+
+ITEMS = st.one_of(
+    st.sampled_from([KEY, KEY[:9], KEY[9:], "s", "text", ""]),
+    st.builds(ToolUse, st.just("1"), st.just("shell"), parent=st.sampled_from([None, "p"])),
+    st.builds(ToolResult, st.just("1"), st.just("success"), parent=st.sampled_from([None, "p"])),
+    st.sampled_from([ToolOutput("1", KEY[:9]), Thinking("s"), Text(KEY[:9], parent="p")]),
+)
+
+
+@no_deadline
+@given(items=st.lists(ITEMS, max_size=8), size=st.integers(1, 8))
+@example(items=["", ToolUse("1", "shell")], size=2)
+def test_batches_of_any_size_are_redacted_alike(items: list[RawEvent], size: int) -> None:
+    redactor = EventRedactor(ERASER)
+    batches = [items[at : at + size] for at in range(0, len(items), size)]
+    together = [each for batch in batches for each in redactor.take(batch)] + redactor.end()
+    assert joined(together) == joined(redacted(*items))
+    assert "" not in together
+
+
+def joined(items: list[RawEvent]) -> list[RawEvent]:
+    """The items with the pieces of the answer between two events as one."""
+    out: list[RawEvent] = []
+    for item in items:
+        if isinstance(item, str) and out and isinstance(last := out[-1], str):
+            out[-1] = last + item
+        elif item:
+            out.append(item)
+    return out
 
 
 def test_thinking_is_redacted_over_deltas_and_keeps_its_message_id() -> None:

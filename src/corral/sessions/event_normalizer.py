@@ -50,7 +50,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -91,6 +91,8 @@ from corral.values import (
     UsageSource,
     add_by_model,
 )
+
+E = TypeVar("E", bound=Event)
 
 MAX_BEFORE_INIT = 1000
 """Log lines that may come before the agent's own ``init``; then one is made up."""
@@ -248,25 +250,13 @@ class EventNormalizer:
     def take(self, items: Iterable[RawEvent], ts: float) -> list[Event]:
         """The events for these items."""
         out: list[Event] = []
-        append = out.append
-        run_id, agent, node, session_id = self._run_id, self._agent, self._node, self._session_id
-        seq, label = self._seq, self._label
+        append, seq = out.append, self._seq
+        text = self._with_envelope(Text(""), ts)
         for item in items:
             if type(item) is str and seq:  # the hot path: text, by the hundred thousand
                 seq += 1
                 self.answered = True
-                append(
-                    Text(
-                        item,
-                        seq=seq,
-                        ts=ts,
-                        run_id=run_id,
-                        session_id=session_id,
-                        agent=agent,
-                        node=node,
-                        label=label,
-                    )
-                )
+                append(replace(text, delta=item, seq=seq))
             else:
                 self._seq = seq
                 # The most frequent ones first.
@@ -276,7 +266,8 @@ class EventNormalizer:
                     self._close_call(item, ts, out)
                 else:
                     self._handle_item(Text(item) if isinstance(item, str) else item, ts, out)
-                seq, session_id = self._seq, self._session_id
+                    text = self._with_envelope(Text(""), ts)
+                seq = self._seq
         self._seq = seq
         return out
 
@@ -551,7 +542,7 @@ class EventNormalizer:
                 del self._closed[oldest]
         took = result.duration_ms
         if took is None or took < 0:
-            # As in _number: nothing else refers to it.
+            # The event was just created by the backend, and nothing else refers to it yet.
             took = round((ts - opened.since) * 1000) if ts > opened.since else 0
             force_setattr(result, "duration_ms", took)
         if given != call_id:
@@ -609,21 +600,20 @@ class EventNormalizer:
         self._number(event, ts, out)
 
     def _number(self, event: Event, ts: float, out: list[Event]) -> None:
-        """Complete the envelope of an event and emit it."""
         self._seq += 1
-        # The event was just created by the backend, and nothing else refers to it yet.
-        force_setattr(event, "seq", self._seq)
-        force_setattr(event, "ts", ts)
-        force_setattr(event, "run_id", self._run_id)
-        force_setattr(event, "agent", self._agent)
-        # Mostly None, and a comparison costs less than a call.
-        if not event.session_id and event.session_id != self._session_id:
-            force_setattr(event, "session_id", self._session_id)
-        if event.node is not self._node:
-            force_setattr(event, "node", self._node)
-        if event.label is not self._label:
-            force_setattr(event, "label", self._label)
-        out.append(event)
+        out.append(self._with_envelope(event, ts))
+
+    def _with_envelope(self, event: E, ts: float) -> E:
+        return replace(
+            event,
+            seq=self._seq,
+            ts=ts,
+            run_id=self._run_id,
+            session_id=event.session_id or self._session_id,
+            agent=self._agent,
+            node=self._node,
+            label=self._label,
+        )
 
 
 def _add(first: tuple[Usage, Cost], second: tuple[Usage, Cost]) -> tuple[Usage, Cost]:

@@ -45,16 +45,49 @@ class EventRedactor:
         self._outputs: dict[str, tuple[StreamRedactor, str | None]] = {}
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
+        texts: list[str] = []  # redacted together: deltas come by the hundred thousand
+        add = texts.append
+        for item in items:
+            if type(item) is str:
+                add(item)
+            elif (
+                type(item) is not ToolUse and type(item) is not ToolResult
+            ) or item.parent is not None:
+                return self._take_each(items)
+        start = 0  # of the last message
+        if len(texts) < len(items):
+            if not self._are_clean(texts):
+                return self._take_each(items)
+            self._messages.pop(None, None)  # a call ends it
+            start = len(items)
+            while type(items[start - 1]) is str:
+                start -= 1
+        out = items[:start]
+        if start < len(items):
+            self._texts(texts[start - len(items) :], out)
+        return out
+
+    def _are_clean(self, texts: list[str]) -> bool:
+        """Whether no secret is in these texts, nothing before them is held back, and none of them
+        is empty."""
+        message = self._messages.get(None)
+        if self._outputs or (message is not None and message.pieces.pending):
+            return False
+        text = "".join(texts)
+        for value in self._redactor.values:
+            if value in text:
+                return False
+        return all(texts)
+
+    def _take_each(self, items: list[RawEvent]) -> list[RawEvent]:
         out: list[RawEvent] = []
-        pieces: list[str] = []  # redacted together: deltas come by the hundred thousand
-        add_piece = pieces.append
+        pieces: list[str] = []
         for item in items:
             if isinstance(item, str):
-                add_piece(item)
+                pieces.append(item)
                 continue
             if pieces:
-                ends = isinstance(item, (ToolUse, ToolResult)) and item.parent is None
-                self._texts(pieces, out, end_here=ends)
+                self._texts(pieces, out)
                 pieces.clear()
             if isinstance(item, (ToolUse, ToolResult)):
                 self._tool_call(item, out)
@@ -66,20 +99,8 @@ class EventRedactor:
             self._texts(pieces, out)
         return out
 
-    def _texts(self, pieces: list[str], out: list[RawEvent], *, end_here: bool = False) -> None:
-        """``end_here``: their message ends with them, so nothing must be held back."""
-        if end_here and None not in self._messages and self._are_clean(pieces):
-            out += pieces
-        else:
-            out += self._message(None, None, out, is_text=True).pieces.add_all(pieces)
-
-    def _are_clean(self, pieces: list[str]) -> bool:
-        """Whether no secret is in these pieces, and none of them is empty."""
-        text = "".join(pieces)
-        for value in self._redactor.values:
-            if value in text:
-                return False
-        return "" not in pieces
+    def _texts(self, pieces: list[str], out: list[RawEvent]) -> None:
+        out += self._message(None, None, out, is_text=True).pieces.add_all(pieces)
 
     def end(self) -> list[RawEvent]:
         pending = [message.rest() for message in self._messages.values()]

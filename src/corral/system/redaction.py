@@ -44,7 +44,7 @@ class StreamRedactor:
                 return [part for part in map(self.add, pieces) if part]
         cut = self._undecided_from(text)
         self.pending = text[cut:]
-        if cut == len(text) and "" not in shown:
+        if cut == len(text) and all(shown):
             return shown
         return _without_end(shown, len(text) - cut)
 
