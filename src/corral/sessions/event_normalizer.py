@@ -50,7 +50,8 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -139,6 +140,11 @@ _CONTAINERS: dict[str, type[list[Any] | dict[str, Any]]] = {
     "written": dict,
 }
 """The containers of a normalizer."""
+_EMPTY = {
+    name: () if kind is list else MappingProxyType[str, Any]({})
+    for name, kind in _CONTAINERS.items()
+}
+"""What it has instead, until an item needs them."""
 
 
 class _Spent(NamedTuple):
@@ -168,6 +174,7 @@ class EventNormalizer:
         "_misses_calls",
         "_node",
         "_open",
+        "_owns_containers",
         "_questions",
         "_renamed",
         "_run_id",
@@ -198,6 +205,9 @@ class EventNormalizer:
         self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
         self._label, self._cwd = init.label, init.cwd
         self._session_id = init.session_id
+        for name, empty in _EMPTY.items():
+            setattr(self, name, empty)
+        self._owns_containers = False
         self._seq = 0
         self._calls = 0
         self._usage, self._cost = self._earlier = _NOTHING_SPENT
@@ -211,7 +221,8 @@ class EventNormalizer:
         self.worked = False
         """Whether any tool ran."""
 
-    # Made at their first use: thousands of turns may wait for their agents at the same time.
+    # Made for the first item that is neither text nor ``init``: thousands of turns may wait for
+    # their agents at the same time. (With ``__getattr__`` every attribute would cost more.)
     _before_init: list[Log | Error | ModelCall]
     _open: OrderedDict[str, _Open]
     """By our own ids, in the order they came. Ordered: its first is found at once."""
@@ -233,15 +244,10 @@ class EventNormalizer:
     written: dict[str, FileKind]
     """Paths that the agent's tools confirmed to have written."""
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Called for what is not set yet."""
-            if name not in _CONTAINERS:
-                raise AttributeError(name)
-            made = _CONTAINERS[name]()
-            setattr(self, name, made)
-            return made
+    def _own_containers(self) -> None:
+        for name, kind in _CONTAINERS.items():
+            setattr(self, name, kind())
+        self._owns_containers = True
 
     @property
     def session_id(self) -> str | None:
@@ -259,6 +265,8 @@ class EventNormalizer:
                 append(replace(text, delta=item, seq=seq))
             else:
                 self._seq = seq
+                if not self._owns_containers and type(item) is not Init:
+                    self._own_containers()
                 # The most frequent ones first.
                 if seq and type(item) is ToolUse:
                     self._open_call(item, ts, out)
@@ -477,10 +485,12 @@ class EventNormalizer:
             continued_from=default.continued_from,
         )
         self._emit(complete, ts, out)
-        self._default_init = complete  # the same object that the caller may hold
+        if isinstance(emitted := out[-1], Init):
+            self._default_init = emitted  # the same object that the caller may hold
         for queued in self._before_init:
             self._emit(queued, ts, out)
-        del self._before_init
+        if self._before_init:
+            self._before_init.clear()
 
     def _handle_repeated_init(self, init: Init, ts: float, out: list[Event]) -> None:
         self._session_id = init.session_id or self._session_id
