@@ -82,14 +82,15 @@ def _name_and_text(words: tuple[str, ...], token: str | None) -> tuple[str, str 
 
 
 def _answer_token(token: str, decision: Decision | None, text: str | None) -> None:
-    from corral.durable import api
+    from corral.durable import existing_runs
 
     if token == STDIN:
         token = (read_prompt(None, "-") or "").strip()
     if decision is None and not (text or "").strip():
         raise ConfigError("the answer is missing", hint="Give --allow, --deny or a text.")
     by = f"{BY} --token"
-    used = api.answer_with_token_sync(token, decision=decision, answer=text or "", by=by)
+    answer = existing_runs.answer_with_token_sync
+    used = answer(token, decision=decision, answer=text or "", by=by)
     echo(f"{used.run} received the answer")
 
 

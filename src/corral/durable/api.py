@@ -1,4 +1,4 @@
-"""``corral.pipelines.run``, ``resume``, ``fork``, ``answer``, ``cancel``, ``runs`` and ``show``.
+"""``corral.pipelines.run``, ``resume`` and ``fork``: execute a run, or follow it to its end.
 
 Runs are durable by default: what has finished is never run twice, whatever crashes. In memory
 (``durable=False``) only the run directory is left, and no engine is needed.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -21,13 +19,13 @@ from msgspec.structs import replace
 from corral.agents.registry import DEFAULT_AGENT
 from corral.display import Card, Displayed, count, spent
 from corral.durable import fork as durable_fork
-from corral.durable import open_questions, query, run_list, service
+from corral.durable import open_questions, query, service
 from corral.durable.dbos import database
 from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
-from corral.errors import ConfigError, CorralError, ProcessFailed, StorageFailed
+from corral.errors import ConfigError, ProcessFailed
 from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
@@ -38,7 +36,7 @@ from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
-from corral.pipelines.scheduler.commands import Answer, Question
+from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.protocol.schema.build import schema_of
@@ -49,8 +47,6 @@ from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
-    from corral.events import Decision
-    from corral.live import tokens
     from corral.sessions.permissions import Asker
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
@@ -151,7 +147,7 @@ async def run(  # noqa: PLR0913
             tree = await asyncio.to_thread(branch_worktree.choose, name, repository, commit)
             request = replace(request, tree=tree)
         request = replace(request, options=as_json(options))
-        async with engine():
+        async with service.engine():
             await _start(graph, request, resources, db=db, queue=queue)
             follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
             result = await _follow_to_end(follower, request.folder, on_start)
@@ -175,7 +171,7 @@ async def _start(
 ) -> None:
     """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
     tree = request.tree
-    async with _engine_lock(), run_worktree.reserved(tree, stays=queue is None):
+    async with service.engine_lock(), run_worktree.reserved(tree, stays=queue is None):
         if tree is not None:
             place = run_worktree.workspace_folder(tree)
             loader.check(graph, place)
@@ -280,10 +276,10 @@ async def resume(
     graph, folder, name = shown.graph, Path(shown.folder), run
     reported = max((event.seq for event in shown.events), default=0)
     now = None if shown.output else current_graph(shown)
-    async with engine():
+    async with service.engine():
         if now is None or durable_fork.is_same_graph(now, graph):
             if shown.output is None:
-                async with _engine_lock():
+                async with service.engine_lock():
                     await service.resume(run, db=db)
         else:
             if not accept_changed_graph:
@@ -295,7 +291,7 @@ async def resume(
                 )
             graph, name, reported = now, new_id(now.name), 0
             folder = folder.with_name(name)
-            async with _engine_lock():
+            async with service.engine_lock():
                 await durable_fork.resume_with_changed_graph(
                     run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
                 )
@@ -334,126 +330,13 @@ async def fork(  # noqa: PLR0913
         raise ConfigError(f"the pipeline has no node {node!r}")
     name = new_id(now.name)
     folder = run_folder(name, run_dir)
-    async with engine():
-        async with _engine_lock():
+    async with service.engine():
+        async with service.engine_lock():
             await durable_fork.fork(
                 run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
             )
         watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
         return await _follow_to_end(watched, folder, on_start)
-
-
-@short_traceback_async
-async def answer(
-    run: str,
-    reply: Answer | str,
-    *,
-    gate: str | None = None,
-    by: str = "",
-    db: str | None = None,
-) -> None:
-    """Answer an open question of the run or of its nested runs; ``gate`` is the node or the
-    question's id. Raises ``ConfigError`` if no such question is open, or if the answer is not one
-    of the choices.
-
-    ::
-
-        await pipelines.answer("review-20260131-142501-3f9a", "approve", gate="approval")
-    """
-    found = await query.show(run, db=db)
-    if found.output is not None:
-        raise open_questions.NoSuchQuestion(f"{run} has already ended: {found.output.status}")
-    await open_questions.answer(run, reply, gate=gate, by=by, db=db)
-
-
-@short_traceback_async
-async def answer_with_token(
-    token: str,
-    *,
-    decision: Decision | None = None,
-    answer: str = "",
-    by: str = "a token",
-) -> tokens.Token:
-    """Answer what a message of ``notify`` asked: a permission request with a ``decision``, a
-    question with an ``answer``. A token works once. Raises ``LiveError`` if it is not valid, and
-    ``ConfigError`` if the answer is not one of the choices; then the token can be used again.
-
-    ::
-
-        await pipelines.answer_with_token(token, answer="approve")
-    """
-    from corral.live import tokens
-
-    with tokens.using(token) as says:
-        if says.kind == "pipeline":
-            db = None if says.db is None or "***" in says.db else says.db
-            reply = Answer(value=answer, text=answer)
-            await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
-        else:
-            await asyncio.to_thread(
-                tokens.answer_session, says, decision=decision, answer=answer, by=by
-            )
-    return says
-
-
-@short_traceback_async
-async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """Cancel a run and everything that it runs; one that has ended stays as it is. Raises
-    ``ConfigError`` if there is no such run.
-
-    ::
-
-        await pipelines.cancel("review-20260131-142501-3f9a", reason="not needed any more")
-    """
-    await query.show(run, db=db)
-    await service.cancel(run, reason=reason, db=db)
-
-
-@short_traceback_async
-async def add_budget(
-    run: str,
-    *,
-    cost: float | None = None,
-    tokens: int | None = None,
-    calls: int | None = None,
-    db: str | None = None,
-) -> None:
-    """Raise the limits of a durable run or batch that has not ended, by these amounts: ``cost`` in
-    USD for ``max_cost``, ``tokens`` for ``max_total_tokens``, ``calls`` for ``max_calls``. Model
-    calls that wait for it are made. Raises ``ConfigError``.
-
-    ::
-
-        await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
-    """
-    from corral.durable import budget_raise
-    from corral.sessions.budget import Raise
-
-    await budget_raise.add_budget(run, Raise(cost, tokens, calls), db=db)
-
-
-@short_traceback_async
-async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
-    """The runs of a database, newest first.
-
-    ::
-
-        for each in await pipelines.runs(limit=10):
-            print(each.id, each.status)
-    """
-    return await run_list.list_runs(db=db, limit=limit)
-
-
-@short_traceback_async
-async def show(run: str, *, db: str | None = None) -> query.RunDetails:
-    """The state of a run. Raises ``ConfigError`` if there is no such run.
-
-    ::
-
-        details = await pipelines.show("review-20260131-142501-3f9a")
-        print(details.state.completed)
-    """
-    return await query.show(run, db=db)
 
 
 run_sync = sync_twin(run)
@@ -487,68 +370,6 @@ fork_sync.__doc__ = """
     """
 
 
-answer_sync = sync_twin(answer)
-answer_sync.__doc__ = """
-    ``answer`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.answer_sync("review-20260131-142501-3f9a", "approve", gate="approval")
-    """
-
-
-answer_with_token_sync = sync_twin(answer_with_token)
-answer_with_token_sync.__doc__ = """
-    ``answer_with_token`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.answer_with_token_sync(token, decision="allow_once")
-    """
-
-
-cancel_sync = sync_twin(cancel)
-cancel_sync.__doc__ = """
-    ``cancel`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.cancel_sync("review-20260131-142501-3f9a", reason="not needed any more")
-    """
-
-
-add_budget_sync = sync_twin(add_budget)
-add_budget_sync.__doc__ = """
-    ``add_budget`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.add_budget_sync("review-20260131-142501-3f9a", cost=1.00)
-    """
-
-
-runs_sync = sync_twin(runs)
-runs_sync.__doc__ = """
-    ``runs`` for code that is not async, with the same arguments.
-
-    ::
-
-        for each in pipelines.runs_sync(limit=10):
-            print(each.id, each.status)
-    """
-
-
-show_sync = sync_twin(show)
-show_sync.__doc__ = """
-    ``show`` for code that is not async, with the same arguments.
-
-    ::
-
-        details = pipelines.show_sync("review-20260131-142501-3f9a")
-        print(details.state.completed)
-    """
-
-
 def new_id(name: str) -> str:
     """``review-20260131-142501-3f9a``"""
     return service.new_id(name)
@@ -564,61 +385,6 @@ async def _follow_to_end(
         return result_from_output(watched.run, closed, folder)
     asked = await open_questions.questions(watched.run, db=watched.db)
     return waiting_result(await query.show(watched.run, db=watched.db), asked)
-
-
-_engine_users = 0
-"""Number of runs in this process that use its engine; the last one stops it."""
-_engine_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-
-def _engine_lock() -> asyncio.Lock:
-    """Held while the engine of this process starts or stops. A lock belongs to one event loop,
-    so there is one per loop."""
-    return _engine_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-
-@asynccontextmanager
-async def engine() -> AsyncGenerator[None]:
-    """Within the block the engine of this process is not stopped. Raises ``StorageFailed`` if the
-    engine fails, for example on a full disk; its runs can be resumed."""
-    global _engine_users  # noqa: PLW0603
-    _engine_users += 1
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    asked = task.cancelling() if task is not None else 0
-    failure: CorralError | None = None
-
-    def end() -> None:
-        if task is not None and inside:
-            task.cancel()
-
-    def failed(error: CorralError) -> None:
-        nonlocal failure
-        failure = error
-        loop.call_soon_threadsafe(end)
-
-    inside = True
-    try:
-        with executor.watched(failed):
-            yield
-    except BaseException as error:
-        inside = False
-        if failure is None or isinstance(error, StorageFailed):
-            raise
-        is_ours = task is None or not isinstance(error, asyncio.CancelledError)
-        if not is_ours and task is not None and task.uncancel() > asked:
-            raise  # another task has cancelled it too
-        raise failure from None
-    finally:
-        inside = False
-        _engine_users -= 1
-        await asyncio.shield(_close_unused_engine())
-
-
-async def _close_unused_engine() -> None:
-    async with _engine_lock():
-        if not _engine_users:
-            await asyncio.to_thread(service.close)
 
 
 # Before a run: its graph, its directories, its options.

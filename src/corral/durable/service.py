@@ -1,4 +1,4 @@
-"""Operations on durable runs: start, follow, wait, cancel, resume.
+"""Operations on durable runs: start, follow, wait, cancel, resume; and the engine of this process.
 
 A run without a queue runs in this process, in a thread of the engine; if the process ends first,
 the run waits to be resumed. A run on a queue is executed by the workers of that queue
@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -45,7 +46,7 @@ from corral.durable.payloads import (
 from corral.durable.worker import executor, run_workflow
 from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
@@ -90,6 +91,61 @@ def close(drain: float = 0.0) -> None:
     here = executor.running()
     if here is not None:
         here.stop(drain)
+
+
+_engine_users = 0
+"""Number of runs in this process that use its engine; the last one stops it."""
+_engine_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def engine_lock() -> asyncio.Lock:
+    """Held while the engine of this process starts or stops. A lock belongs to one event loop,
+    so there is one per loop."""
+    return _engine_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+@contextlib.asynccontextmanager
+async def engine() -> AsyncGenerator[None]:
+    """Within the block the engine of this process is not stopped. Raises ``StorageFailed`` if the
+    engine fails, for example on a full disk; its runs can be resumed."""
+    global _engine_users  # noqa: PLW0603
+    _engine_users += 1
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    asked = task.cancelling() if task is not None else 0
+    failure: CorralError | None = None
+
+    def end() -> None:
+        if task is not None and inside:
+            task.cancel()
+
+    def failed(error: CorralError) -> None:
+        nonlocal failure
+        failure = error
+        loop.call_soon_threadsafe(end)
+
+    inside = True
+    try:
+        with executor.watched(failed):
+            yield
+    except BaseException as error:
+        inside = False
+        if failure is None or isinstance(error, StorageFailed):
+            raise
+        is_ours = task is None or not isinstance(error, asyncio.CancelledError)
+        if not is_ours and task is not None and task.uncancel() > asked:
+            raise  # another task has cancelled it too
+        raise failure from None
+    finally:
+        inside = False
+        _engine_users -= 1
+        await asyncio.shield(_close_unused_engine())
+
+
+async def _close_unused_engine() -> None:
+    async with engine_lock():
+        if not _engine_users:
+            await asyncio.to_thread(close)
 
 
 def new_id(name: str) -> str:

@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral.durable.api import (
         PipelineResult,
+        fork,
+        fork_sync,
+        resume,
+        resume_sync,
+        run,
+        run_sync,
+    )
+    from corral.durable.existing_runs import (
         add_budget,
         add_budget_sync,
         answer,
@@ -25,12 +33,6 @@ if TYPE_CHECKING:
         answer_with_token_sync,
         cancel,
         cancel_sync,
-        fork,
-        fork_sync,
-        resume,
-        resume_sync,
-        run,
-        run_sync,
         runs,
         runs_sync,
         show,
@@ -59,9 +61,9 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome
 
 _HOMES = {
-    "corral.durable.api": "PipelineResult add_budget add_budget_sync answer answer_sync"
-    " answer_with_token answer_with_token_sync cancel cancel_sync fork fork_sync resume"
-    " resume_sync run run_sync runs runs_sync show show_sync",
+    "corral.durable.api": "PipelineResult fork fork_sync resume resume_sync run run_sync",
+    "corral.durable.existing_runs": "add_budget add_budget_sync answer answer_sync"
+    " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
     "corral.pipelines.dot.errors": "DotError",
     "corral.pipelines.dot.parser": "parse",

@@ -94,6 +94,15 @@ def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
     assert folder.visit_dir("a.1") == first
 
 
+def test_a_visit_directory_is_new_only_once(tmp_path: Path) -> None:
+    folder = RunDir(tmp_path / "run")
+    (tmp_path / "run" / "visits").mkdir(parents=True)
+    first, is_new = folder.enter_visit_dir("a.1", "a")
+    assert is_new and not list(first.iterdir())
+    (first / "prompt.md").write_text("of an attempt that was killed")
+    assert folder.enter_visit_dir("a.1", "a") == (first, False)
+
+
 def test_a_restart_uses_an_empty_folder_and_loses_no_file(folder: RunDir) -> None:
     (folder.make_visit_dir("a.1", "a") / "prompt.md").write_text("one")
     folder.append_events([PipelineStarted(name="g")])

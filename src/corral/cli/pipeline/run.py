@@ -234,10 +234,10 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     import_modules(flags["modules"])
     _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api
+    from corral.durable import api, query
 
     name = run_id(name, flags["db"])
-    shown = _run_async(api.show(name, db=flags["db"]))
+    shown = _run_async(query.show(name, db=flags["db"]))
     show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
     show.name = name
 
@@ -276,10 +276,10 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     """
     _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api
+    from corral.durable import api, query
 
     name = run_id(name, flags["db"])
-    shown = _run_async(api.show(name, db=flags["db"]))
+    shown = _run_async(query.show(name, db=flags["db"]))
     graph = api.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
 

@@ -62,10 +62,10 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     RUN is its id, a unique beginning of it, its run folder, or 'last'.
     """
     require()
-    from corral.durable import api, open_questions
+    from corral.durable import open_questions, query
 
     name = run_id(name, db)
-    found = asyncio.run(api.show(name, db=db))
+    found = asyncio.run(query.show(name, db=db))
     questions = [] if found.output else asyncio.run(open_questions.questions(name, db=db))
     if as_json:
         echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
@@ -100,14 +100,14 @@ def answer(
     require()
     if skip and (choice or text):
         raise ConfigError("--skip and an answer are both given")
-    from corral.durable import api
+    from corral.durable import existing_runs
     from corral.pipelines.scheduler.commands import Answer
 
     name = run_id(name, db)
     given = Answer(value=choice or "", text=text, skipped=skip)
-    asyncio.run(api.answer(name, given, gate=gate, by=_user_name(), db=db))
+    asyncio.run(existing_runs.answer(name, given, gate=gate, by=_user_name(), db=db))
     echo(f"{name} received the answer")
-    if asyncio.run(api.show(name, db=db)).status == "interrupted":
+    if asyncio.run(existing_runs.show(name, db=db)).status == "interrupted":
         line = RESUME.format(run=name, db=database_option(db))
         echo(f"the run is not active; continue with: {line}", err=True)
 
@@ -119,13 +119,13 @@ def answer(
 def cancel(name: str, reason: str, db: str | None) -> None:
     """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
     require()
-    from corral.durable import api
+    from corral.durable import existing_runs
 
     name = run_id(name, db)
-    found = asyncio.run(api.show(name, db=db))
+    found = asyncio.run(existing_runs.show(name, db=db))
     if found.output is not None:
         raise ConfigError(f"{name} has already ended: {found.output.status}")
-    asyncio.run(api.cancel(name, reason=reason, db=db))
+    asyncio.run(existing_runs.cancel(name, reason=reason, db=db))
     echo(f"{name} is cancelled")
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, over
 
 import msgspec
 
-from corral.durable import api
+from corral.durable import service
 from corral.durable.batch.command_line import BatchCommand
 from corral.durable.batch.output_file import OutputFile
 from corral.durable.batch.results import (
@@ -343,7 +343,7 @@ class Batch(Generic[T_co]):
                 stack.callback(out.close)
             runner: MemoryRunner | None = None
             if options.durable:
-                await stack.enter_async_context(api.engine())
+                await stack.enter_async_context(service.engine())
                 state = await stack.enter_async_context(
                     durable_state(options, spec, out, self.command)
                 )

@@ -55,9 +55,11 @@ async def answer_with_token(call: Call) -> Done:
         raise ConfigError("give a decision or a text")
     token, text = call.path("token"), body.text or ""
     if is_installed():
-        from corral.durable import api
+        from corral.durable import existing_runs
 
-        await api.answer_with_token(token, decision=body.decision, answer=text, by="a link")
+        await existing_runs.answer_with_token(
+            token, decision=body.decision, answer=text, by="a link"
+        )
     else:
         await asyncio.to_thread(
             live.answer_with_token, token, decision=body.decision, answer=text, by="a link"

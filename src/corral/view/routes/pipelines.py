@@ -142,11 +142,11 @@ async def visit_item(call: Call) -> msgspec.Struct:
 
 
 async def answer(call: Call) -> Done:
-    from corral.durable import api
+    from corral.durable import existing_runs
 
     run, body = call.path("id"), await call.body(TextBody)
     found, db = await _read_durable(call)
-    await api.answer(run, body.text, gate=body.gate, by=BY, db=db)
+    await existing_runs.answer(run, body.text, gate=body.gate, by=BY, db=db)
     if found.status != "interrupted":
         return Done(message="answered", id=run)
     await call.start_command("pipeline", "resume", run, *_database_option(db))
@@ -160,9 +160,9 @@ async def cancel(call: Call) -> Done:
     if found.has_ended:
         raise ConfigError(f"{run} has already ended: {found.status}")
     if found.durable:
-        from corral.durable import api
+        from corral.durable import existing_runs
 
-        await api.cancel(run, reason=f"cancelled on {BY}", db=db)
+        await existing_runs.cancel(run, reason=f"cancelled on {BY}", db=db)
     else:
         await asyncio.to_thread(live.cancel, run)
     return Done(message="cancelled", id=run)
