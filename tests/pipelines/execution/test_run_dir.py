@@ -98,7 +98,8 @@ def test_a_visit_directory_is_new_only_once(tmp_path: Path) -> None:
     folder = RunDir(tmp_path / "run")
     (tmp_path / "run" / "visits").mkdir(parents=True)
     first, is_new = folder.enter_visit_dir("a.1", "a")
-    assert is_new and not list(first.iterdir())
+    assert is_new
+    assert not list(first.iterdir())
     (first / "prompt.md").write_text("of an attempt that was killed")
     assert folder.enter_visit_dir("a.1", "a") == (first, False)
 

@@ -29,15 +29,12 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from corral.durable.dbos import pooler
 from corral.errors import ConfigError, StorageFailed
 from corral.system import clock, fs, paths
 
 if TYPE_CHECKING:
-    import psycopg
-    from psycopg.rows import TupleRow
     from sqlalchemy import Connection, Engine, TextClause
-    from sqlalchemy.engine import Dialect, ExceptionContext
+    from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -143,7 +140,9 @@ def prepare(database: Database) -> None:
         if database.path is not None:
             _prepare_file(database, database.path)
         else:
-            _prepare_server(database)
+            from corral.durable.dbos import server_database
+
+            server_database.prepare(database)
     _remember(database)
 
 
@@ -224,8 +223,8 @@ def _check_file(database: Database, path: Path) -> None:
             def select(statement: str) -> list[tuple[object, ...]]:
                 return opened.execute(statement).fetchall()
 
-            versions = _versions(select, "application_versions") if made else []
-            left = _count_open_workflows(select, "workflow_status") if made else {}
+            versions = protocol_versions(select, "application_versions") if made else []
+            left = count_open_workflows(select, "workflow_status") if made else {}
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     if tables and not ours:
@@ -233,7 +232,7 @@ def _check_file(database: Database, path: Path) -> None:
             f"{path} is a database of another program",
             hint="Choose another file with --db or CORRAL_DB.",
         )
-    _check_protocol(database, versions, left)
+    check_protocol(database, versions, left)
     if not made:
         _create_file(database, path)
     elif not versions:
@@ -271,7 +270,7 @@ def storage_errors(database: Database) -> Generator[None]:
             raise _explain(database, cause) from error
         if cause is not None:
             raise StorageFailed(
-                f"the database {database.shown}: {_first_line(cause)}", retryable=True
+                f"the database {database.shown}: {first_line(cause)}", retryable=True
             ) from error
         raise
 
@@ -305,64 +304,16 @@ def _is_full(database: Database) -> bool:
     return False
 
 
-def _prepare_server(database: Database) -> None:
-    import psycopg
-
-    versions: list[str] = []
-    left: dict[str, int] = {}
-    try:
-        with psycopg.connect(database.url, connect_timeout=CONNECT) as server:
-
-            def select(statement: str) -> list[TupleRow]:
-                return server.execute(statement.encode()).fetchall()
-
-            pooler.check(database, server, CONNECT)
-            ((table,),) = select("SELECT to_regclass('dbos.application_versions')")
-            if table:
-                versions = _versions(select, "dbos.application_versions")
-                left = _count_open_workflows(select, "dbos.workflow_status")
-            ((is_read_only,),) = select("SHOW transaction_read_only")
-            if is_read_only == "on":
-                raise StorageFailed(
-                    f"the database {database.shown} is read-only",
-                    hint="Is it a standby?",
-                    phase="config",
-                )
-    except psycopg.OperationalError as error:
-        name = unquote(urlsplit(database.url).path.lstrip("/"))
-        if f'database "{name}" does not exist' not in str(error):
-            raise StorageFailed(
-                f"the database {database.shown} cannot be reached: {_first_line(error)}",
-                hint="Is the server up, and are host, user and password right?",
-                phase="config",
-                retryable=True,
-            ) from error
-    except psycopg.Error as error:
-        raise StorageFailed(
-            f"the database {database.shown}: {_first_line(error)}", phase="config"
-        ) from error
-    _check_protocol(database, versions, left)
-    if not versions:
-        try:
-            migrate(database.url)
-        except Exception as error:
-            raise StorageFailed(
-                f"the tables of {database.shown} cannot be created: {_first_line(error)}",
-                hint="Run corral once as the owner of the database.",
-                phase="config",
-            ) from error
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _versions(select: Select, table: str) -> list[str]:
+def protocol_versions(select: Select, table: str) -> list[str]:
     """The protocols of all versions of corral that have used the database."""
     return [str(row[0]) for row in select(f"SELECT version_name FROM {table}")]
 
 
-def _count_open_workflows(select: Select, table: str) -> dict[str, int]:
+def count_open_workflows(select: Select, table: str) -> dict[str, int]:
     """Protocol -> number of its workflows that have not ended."""
     states = ", ".join(f"'{state}'" for state in OPEN_STATES)
     rows = select(
@@ -372,7 +323,7 @@ def _count_open_workflows(select: Select, table: str) -> dict[str, int]:
     return {str(name): int(str(count)) for name, count in rows}
 
 
-def _check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
+def check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
     ours = PROTOCOL
     newest = max((int(name) for name in versions if name.isdecimal()), default=ours)
     if newest > ours:
@@ -410,9 +361,6 @@ _SUBSECONDS = (3, 42)
 PATIENCE = 600
 """Seconds to wait for a connection that others use. A thousand runs that continue at once share
 ten, and a run that waits in vain fails."""
-STUCK = 60
-"""Seconds that a transaction may be idle."""
-
 
 UNUSABLE = ("disk is full", "disk I/O error", "unable to open database file")
 """SQLite's messages."""
@@ -465,8 +413,9 @@ def _create_engine(url: str, connections: int) -> Engine:
         event.listen(engine, "connect", _set_up_file)
         event.listen(engine, "before_cursor_execute", _begin)
     else:
-        event.listen(engine, "do_connect", _limit_connect_time)
-        event.listen(engine, "connect", _limit_idle_time)
+        from corral.durable.dbos import server_database
+
+        server_database.limit_times(engine)
     return engine
 
 
@@ -511,22 +460,6 @@ def close_engine(engine: Engine) -> None:
 
 def _close_returned(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
     record.invalidate()
-
-
-def _limit_connect_time(
-    _dialect: Dialect, _record: ConnectionPoolEntry, _given: object, options: dict[str, object]
-) -> None:
-    options.setdefault("connect_timeout", CONNECT)
-    options.setdefault("application_name", "corral")
-
-
-def _limit_idle_time(
-    connection: psycopg.Connection[TupleRow], _record: ConnectionPoolEntry
-) -> None:
-    """As the library does: a session that is idle in a transaction releases its locks."""
-    if "idle_in_transaction_session_timeout" not in connection.info.options:
-        connection.execute(b"SET idle_in_transaction_session_timeout = %d" % (STUCK * 1000))
-        connection.commit()
 
 
 def _set_up_file(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
