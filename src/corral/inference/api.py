@@ -97,10 +97,10 @@ class GenerationLoop:
         self._messages = messages
         """The conversation so far, with what was added since the last request."""
         self._request = build_request(
-            self._models.current, messages, self._toolbox, options.get("tool_choice"), options
+            self._models.all[0], messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
-        self.waits = limit_waits(options)
+        self.waits = limit_waits(options) if "on_limit" in options else None
         """The waits for rate limits; None if the call fails at one."""
 
     async def client(self, options: RequestOptions) -> Client:

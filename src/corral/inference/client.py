@@ -53,13 +53,12 @@ from collections.abc import (
     Mapping,
 )
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, CorralError
 from corral.inference.middleware import Middleware, around_complete, around_stream
-from corral.inference.retry import with_retries
+from corral.inference.retry import check_retries, wait_for_limit, wait_to_retry, with_retries
 from corral.inference.transport import (
     ModelAccess,
     PendingResponse,
@@ -219,9 +218,19 @@ class Client:
         model = self._access(request.model)
         messages = await load_media(request.messages) if has_media(request) else request.messages
         encoded = encode(request, messages, model, streamed=False)
-        once = partial(request_response, self._http, encoded, model, request.model)
         call_waits = None if waits is None else _call_waits(waits, model)
-        return await with_retries(once, retries, waits=call_waits)
+        check_retries(retries)
+        attempt = 0
+        while True:  # ``with_retries`` would be one more coroutine that waits
+            if call_waits is not None:
+                await wait_for_limit(call_waits)
+            try:
+                return await request_response(self._http, encoded, model, request.model)
+            except CorralError as error:
+                following = await wait_to_retry(error, attempt, retries, waits=call_waits)
+                if following is None:
+                    raise
+                attempt = following
 
     def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
         """The waits of a call with this request."""

@@ -32,6 +32,41 @@ def retry_delay(attempt: int, error: CorralError) -> float | None:
     return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=random.random())
 
 
+def check_retries(most: int) -> None:
+    """Raises ``ConfigError`` for a negative number."""
+    if most < 0:
+        raise ConfigError(f"retries must not be negative, got: {most}")
+
+
+async def wait_to_retry(
+    error: CorralError,
+    attempt: int,
+    most: int,
+    *,
+    on_retry: Callable[[CorralError, float], None] | None = None,
+    waits: CallWaits | None = None,
+) -> int | None:
+    """Wait until the call that failed with this error may be made again. Returns the number of the
+    next attempt; None if there should be none. ``attempt`` counts from 0. With ``waits``, it waits
+    for a rate limit to end; that does not count as an attempt."""
+    if waits is not None and await waits.after(error) is not None:
+        return attempt
+    wait = retry_delay(attempt, error) if attempt < most else None
+    if wait is None:
+        return None
+    _log.info("attempt %d failed, next one in %.1f s: %s", attempt + 1, wait, error.message)
+    if on_retry is not None:
+        on_retry(error, wait)
+    await asyncio.sleep(wait)
+    return attempt + 1
+
+
+async def wait_for_limit(waits: CallWaits) -> None:
+    """Wait until a known rate limit ends. Raises its error if that takes too long."""
+    if (limit := await waits.before()) is not None:
+        raise limit.error()
+
+
 async def with_retries(
     work: Callable[[], Awaitable[T]],
     most: int,
@@ -39,24 +74,17 @@ async def with_retries(
     on_retry: Callable[[CorralError, float], None] | None = None,
     waits: CallWaits | None = None,
 ) -> T:
-    """Call ``work`` until it succeeds, at most ``most`` times after the first. With ``waits``, it
-    waits for a rate limit to end; that is not one of these times."""
-    if most < 0:
-        raise ConfigError(f"retries must not be negative, got: {most}")
+    """Call ``work`` until it succeeds, at most ``most`` times after the first. See
+    ``wait_to_retry``."""
+    check_retries(most)
     attempt = 0
     while True:
-        if waits is not None and (limit := await waits.before()) is not None:
-            raise limit.error()
+        if waits is not None:
+            await wait_for_limit(waits)
         try:
             return await work()
         except CorralError as error:
-            if waits is not None and await waits.after(error) is not None:
-                continue
-            wait = retry_delay(attempt, error) if attempt < most else None
-            if wait is None:
+            following = await wait_to_retry(error, attempt, most, on_retry=on_retry, waits=waits)
+            if following is None:
                 raise
-            _log.info("attempt %d failed, next one in %.1f s: %s", attempt + 1, wait, error.message)
-            if on_retry is not None:
-                on_retry(error, wait)
-        attempt += 1
-        await asyncio.sleep(wait)
+            attempt = following

@@ -139,6 +139,8 @@ def _builder(request: EncodedRequest, model: ModelAccess) -> ResponseBuilder:
     return parts
 
 
+_BRACE = ord("{")
+_HTML = "text/html"
 _tokens: TokenCache = {}
 """Cached credentials, such as Google's."""
 
@@ -197,7 +199,8 @@ async def request_response(
                 f"{provider.title} sent an empty response",
                 hint="Try again; a proxy may have timed out.",
             )
-        _check_not_html(answer, provider, body)
+        if body[0] != _BRACE or answer.media_type == _HTML:
+            _check_not_html(answer, provider, body)
         parts = _builder(request, model)
         provider.wire.read(body, parts, provider)
         return _build_response(parts, answer, model, name, body)
@@ -285,7 +288,7 @@ def _check_not_html(answer: HttpResponse, provider: Provider, body: bytes) -> No
     """Raise for HTML with a success status: a proxy's page, or a wrong base URL."""
     start = body[:15]
     is_page = b"<" in start and start.lstrip()[:5].lower() in (b"<!doc", b"<html")
-    if is_page or answer.media_type == "text/html":
+    if is_page or answer.media_type == _HTML:
         answer.close()
         raise StreamBroken(
             f"{provider.title} answered with a web page instead of its API",

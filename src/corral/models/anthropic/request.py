@@ -99,7 +99,8 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     kind = model_quirks(request.model)
     if request.has_settings:
         return _encode_with_settings(request, provider, streamed, kind)
-    system = [_text(text) for text in instructions(request) if text.strip()]
+    texts = instructions(request)
+    system = [_text(text) for text in texts if text.strip()] if texts else []
     turns = _turns(request, provider)
     _mark_cached([], system, turns)
     body = _body(request.model, kind.default_max_tokens, turns)
