@@ -331,8 +331,9 @@ async def test_leaving_by_an_exception_ends_every_process(workspace: Path) -> No
 
 
 async def test_a_pool_cancelled_with_all_its_prompts_leaves_nothing(workspace: Path) -> None:
+    # With a record, a prompt that worked for some time stays as an interrupted session.
     async def merged() -> None:
-        pool = corral.pool(agent(), size=2, **scripted(workspace))
+        pool = corral.pool(agent(), size=2, **scripted(workspace, record=False))
         async with pool, asyncio.TaskGroup() as group:
             for number in range(6):
                 orders = f"touch began-{number}\ndaemon\nhang"
