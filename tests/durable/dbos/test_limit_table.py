@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,3 +54,18 @@ def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match=r"gone\.db cannot be used"):
         limit_table.exchange(Database(f"sqlite:///{file}", file), {"a": LimitState(NOW + 9, "")})
     assert not file.exists()
+
+
+@pytest.mark.seconds
+def test_the_connection_to_a_server_is_closed_at_the_end_of_the_process(new_postgres: str) -> None:
+    program = """
+import sys
+from corral.durable.dbos import limit_table
+from corral.durable.dbos.database import find, prepare
+found = find(sys.argv[1])
+prepare(found)
+print(limit_table.exchange(found, {}))
+"""
+    words = [sys.executable, "-W", "always::ResourceWarning", "-c", program, new_postgres]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("{}\n", "")

@@ -1,7 +1,9 @@
-"""Corral's own tables in a Postgres database: one connection per database and process."""
+"""Corral's own tables in a Postgres database: one connection per database and process, which is
+closed at the end of the process."""
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -45,6 +47,12 @@ def transaction(url: str, what: str) -> Generator[psycopg.Connection[TupleRow]]:
                 f"the {what} in {without_password(url)} cannot be used: {reason}",
                 retryable=isinstance(error, psycopg.OperationalError),
             ) from error
+
+
+@atexit.register
+def _close_all() -> None:
+    while _connections:
+        _connections.popitem()[1].close()
 
 
 def has_table(server: psycopg.Connection[TupleRow], table: str) -> bool:
