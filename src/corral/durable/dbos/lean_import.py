@@ -140,11 +140,15 @@ def _placeholders() -> dict[str, ModuleType]:
     return {name: module for name, module in made.items() if name not in sys.modules}
 
 
+def _unknown_version(_package: str) -> str:
+    return "unknown"
+
+
 def _defer_metadata() -> None:
     """Both libraries import it, and read a version for messages that corral does not print. An
     import of the real module replaces the attribute of the package."""
     placeholder = _DeferredModule(_METADATA)
-    placeholder.__dict__["version"] = lambda _name: "unknown"
+    placeholder.__dict__["version"] = _unknown_version
     sys.modules[_METADATA] = placeholder
     setattr(importlib, "metadata", placeholder)  # noqa: B010 (a checker would complain)
 
