@@ -13,7 +13,7 @@ from benchmarks.measure import Row, at_least, at_most, ms, progress, run_json
 
 ROUNDS = 4
 UPDATES = 100_000
-PEER_UPDATES = 20_000
+PEER_UPDATES = 50_000
 """Each costs the peer ten times as much."""
 PROMPT_ROUNDS = 2
 PROCESSES = 3

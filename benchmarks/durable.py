@@ -42,9 +42,9 @@ PEER_ROUNDS = 1
 MOST = 8e-3
 """CPU seconds that a node may cost."""
 MOST_OF_PREFECT = 0.7
-TASKS, BARE_TASKS = 1_000, 100
+TASKS, BARE_TASKS = 1_000, 400
 MOST_OF_BARE = 1 / 3
-MANY_TASKS, MOST_BYTES = 5_000, 500
+MANY_TASKS, MOST_BYTES = 10_000, 500
 """What a task may leave in memory: its id and its fields are there before it runs."""
 SOONEST = 5.0
 TAKEOVERS = 3
@@ -125,9 +125,9 @@ def batch(bench: BenchEnvironment) -> list[Row]:
         rows = [_batch_row(engine, "SQLite", None)]
         if server is not None:
             rows.append(_batch_row(engine, "Postgres", server))
-    count = MANY_TASKS // 5 if bench.quick else MANY_TASKS
+    count = MANY_TASKS // 10 if bench.quick else MANY_TASKS
     found = engine.figures("durable.py", "corral", count, "batch")
-    each = found["grown"] / (count * 0.8)
+    each = found["grown"] / (count * 0.9)
     return [
         *rows,
         Row(

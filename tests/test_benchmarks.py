@@ -22,6 +22,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks import environment, page, runner  # noqa: E402
 from benchmarks.areas import AREAS  # noqa: E402
+from benchmarks.durable import Engine, running_workers  # noqa: E402
 from benchmarks.environment import BenchEnvironment  # noqa: E402
 from benchmarks.measure import Point, Row, at_most, program_cpu  # noqa: E402
 from benchmarks.plots import write_plots  # noqa: E402
@@ -174,6 +175,19 @@ def test_durable_nodes_run(bench: BenchEnvironment, way: str, form: str) -> None
     if way == "bare" and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < (3, 42):
         pytest.skip("from Python 3.12 on the library alone needs SQLite 3.42")
     assert figures(bench, "durable.py", way, "2", form)["cpu"] > 0
+
+
+def test_runs_wait_for_a_person(bench: BenchEnvironment, tmp_path: Path) -> None:
+    assert figures(bench, "waiting_runs.py", tmp_path / "x.db", "2")["waiting"] == 2
+
+
+def test_workers_run_submitted_nodes(bench: BenchEnvironment, tmp_path: Path) -> None:
+    db, log = str(tmp_path / "x.db"), tmp_path / "log"
+    engine = Engine(bench, sys.executable, bench.env)
+    with running_workers(engine, db, 2, concurrency=1) as workers:
+        assert engine.figures("durable_submit.py", db, 3, 0, log)["seconds"] > 0
+        assert len(log.read_text().splitlines()) == 3
+    assert all(worker.returncode for worker in workers)
 
 
 def test_the_files_of_a_run_are_counted(bench: BenchEnvironment) -> None:

@@ -3,7 +3,7 @@
     durable.py WAY COUNT wide|chain|batch [DATABASE]
 
 Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end;
-of a batch of corral, also by how many bytes the process grew in the last four fifths. A DATABASE is
+of a batch of corral, also by how many bytes the process grew in the last nine tenths. A DATABASE is
 for batches; without it, it is a new file.
 """
 
@@ -148,7 +148,7 @@ def batch(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
     sizes: list[int] = []
 
     def on_result(_result: object, report: Any) -> None:
-        if report.succeeded in (count // 5, count):
+        if report.succeeded in (count // 10, count):
             sizes.append(resident())
 
     async def run_to_end(tasks: list[dict[str, int]], name: str) -> tuple[float, float]:
