@@ -146,7 +146,9 @@ def _compared(measured: Measured) -> list[Row]:
     rows: list[Row] = []
     for count, took in measured.seconds.items():
         limit = NODES * SECONDS / (AT_ONCE * count)
-        what = f"{count} workers on one Postgres, {NODES} nodes of {SECONDS} s, wall"
+        what = (
+            f"{count} worker{'s' * (count > 1)} on one Postgres, {NODES} nodes of {SECONDS} s, wall"
+        )
         ratio = took / limit
         bar = Bar(f"≤ {LONGEST:g} ×", ratio <= LONGEST) if count == 1 else None
         rows.append(Row(what, f"{took:.1f} s", f"the waiting alone {limit:.1f} s", ratio, bar))
