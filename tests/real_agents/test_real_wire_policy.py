@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -36,15 +36,20 @@ RULES = Policy(write="allow", shell="ask", shell_rules=("deny touch denied*",))
 
 
 class Person:
-    """Answers each question, and notes it."""
+    """Answers each question, and notes it. ``others``: a word in a question → its answer."""
 
-    def __init__(self, answer: Decision | Callable[[PermissionRequest], Decision]) -> None:
+    def __init__(self, usual: Decision, others: Mapping[str, Decision] | None = None) -> None:
         self.questions: list[PermissionRequest] = []
-        self._answer = answer
+        self._usual: Decision = usual
+        self._others: Mapping[str, Decision] = others or {}
 
     def __call__(self, request: PermissionRequest) -> Decision:
         self.questions.append(request)
-        return self._answer(request) if callable(self._answer) else self._answer
+        named = json.dumps([request.title, request.input])
+        for word, decision in self._others.items():
+            if word in named:
+                return decision
+        return self._usual
 
 
 def decisions(events: list[Event]) -> list[tuple[str, str, str | None]]:
@@ -58,13 +63,7 @@ async def test_calls_are_refused_by_a_rule_or_a_person_and_the_others_are_made(
 ) -> None:
     """A refused call is replayed to the model, an answer for the session is asked for once, and if
     one of several calls is refused none is made."""
-    answers: dict[str, Decision] = {"asked": "allow_once", "no.txt": "deny", "log": "allow_session"}
-
-    def answer(request: PermissionRequest) -> Decision:
-        named = json.dumps([request.title, request.input])
-        return next((found for word, found in answers.items() if word in named), "allow_once")
-
-    person = Person(answer)
+    person = Person("allow_once", {"no.txt": "deny", "log.txt": "allow_session"})
     both = [agent.shell("touch beside.txt"), agent.shell("touch denied.txt")]
     turns = [
         [agent.shell("touch denied.txt")],
