@@ -4,7 +4,7 @@ A request is one line, and so is its answer. The server has its own thread, beca
 may have several event loops, or one that is busy. The thread serves one connection at a time, and
 waits at most ``TIMEOUT`` seconds for it. Only the user who started the process is answered: the
 socket is readable by its owner alone, and the kernel says who has connected. The same thread can
-do other short work for iter (``tick``), so that this needs no thread for it.
+do other short work (``tick``), which then needs no thread.
 """
 
 from __future__ import annotations
