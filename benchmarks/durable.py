@@ -178,7 +178,11 @@ def postgres() -> Generator[PostgresServer | None]:
         server: Any = get_server(data, cleanup_mode="stop")
         try:
             pid = int((data / "postmaster.pid").read_text().split()[0])
-            yield PostgresServer(lambda name: str(server.get_uri(name)), pid)
+
+            def url(name: str) -> str:
+                return str(server.get_uri(name))
+
+            yield PostgresServer(url, pid)
         finally:
             server.cleanup()
 
