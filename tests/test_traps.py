@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 
 REAL_SESSIONS, REAL_ERRORS = "real_agents/test_real_sessions.py", "real_agents/test_real_errors.py"
 REAL_POLICY, REAL_ATTACKS = "real_agents/test_real_policy.py", "real_agents/test_real_attacks.py"
+SERVICE_ERRORS = "real_agents/test_real_errors_and_tools.py"
 REAL_REPOSITORY = "real_agents/test_real_hostile_repository.py"
 REAL_PROMPTS, REAL_TOOLS = "real_agents/test_real_prompts.py", "real_agents/test_real_tools.py"
 CLAUDE = "agents/claude/test_claude.py"
@@ -157,7 +158,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "the bridge tells an API error as an answer": (
-        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
+        (SERVICE_ERRORS, "errors_of_the_service_are_errors_and_the_start_names_the_tools"),
     ),
     # OpenCode
     "it believes PWD": (
@@ -217,7 +218,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "in ACP mode it sends an API error as an answer": (
-        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
+        (SERVICE_ERRORS, "errors_of_the_service_are_errors_and_the_start_names_the_tools"),
         (ACP, "an_error_sent_as_the_answer_is_an_error_if_no_tokens_were_counted"),
     ),
     "COPILOT_ALLOW_ALL runs the repository's hooks": (
@@ -241,7 +242,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "an API error comes as text": (
         (QWEN_SAID, "a_failure_of_the_service_is_not_an_answer"),
-        (REAL_ERRORS, "one_process_reports_each_api_error_and_answers_again"),
+        (SERVICE_ERRORS, "errors_of_the_service_are_errors_and_the_start_names_the_tools"),
     ),
     "words in pieces come again whole, under another id": (
         (
