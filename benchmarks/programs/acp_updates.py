@@ -2,7 +2,8 @@
 
 ``corral`` and ``wire``: all of the file in one turn. ``session`` and ``pool``, with the
 number of prompts: as many turns, in one session or each in its own. The figures are the
-CPU time of this process, from the start of the agent to its end, and its resident memory.
+CPU time of this process, from the first update (``session`` and ``pool``: from the start of the
+agent) to the end of the agent, and its resident memory.
 ``quiet_period=0``: this agent sends nothing after the end of a turn.
 """
 
@@ -30,27 +31,28 @@ def agent(file: str) -> str:
     return shlex.join([sys.executable, "-S", "-E", str(AGENT), "--acp", file])
 
 
-def through_corral(file: str) -> tuple[int, list[int]]:
+def through_corral(file: str) -> None:
     """Resident memory too, after each tenth of the updates."""
     tenth = Path(file).read_bytes().count(b"\n") // 10
 
-    async def main() -> tuple[int, list[int]]:
-        count, last, sizes = 0, None, list[int]()
+    async def main() -> tuple[float, int, list[int]]:
+        begin, count, last, sizes = 0.0, 0, None, list[int]()
         async with corral.session(agent(file), track_files=False, keep=False) as opened:
             async for event in opened.prompt("go"):
                 if isinstance(event, Text):
+                    begin = begin or spent()
                     count += 1
                     if count % tenth == 0:
                         sizes.append(resident())
                 last = event
         if not isinstance(last, Done) or last.status != "success":
             raise RuntimeError(f"the run failed: {last}")
-        return count, sizes
+        return begin, count, sizes
 
-    return asyncio.run(main())
+    report(*asyncio.run(main()))
 
 
-def through_wire(file: str) -> tuple[int, list[int]]:
+def through_wire(file: str) -> None:
     data = Path(file).read_bytes()
     acp, count = AcpClient(), 0
     before = spent()
@@ -58,11 +60,10 @@ def through_wire(file: str) -> tuple[int, list[int]]:
         for command in acp.receive(data[start : start + CHUNK]):
             if isinstance(command, Emit):
                 count += len(command.events)
-    print(json.dumps({"cpu": spent() - before, "count": count}))
-    raise SystemExit
+    report(before, count, [])
 
 
-def many_in_a_session(file: str) -> tuple[int, list[int]]:
+def many_in_a_session(file: str) -> None:
     async def main() -> tuple[int, list[int]]:
         prompts, sizes = int(sys.argv[3]), list[int]()
         async with corral.session(agent(file), keep=False, quiet_period=0) as opened:
@@ -72,10 +73,11 @@ def many_in_a_session(file: str) -> tuple[int, list[int]]:
                     sizes.append(resident())
         return prompts, sizes
 
-    return asyncio.run(main())
+    before = spent()
+    report(before, *asyncio.run(main()))
 
 
-def many_in_a_pool(file: str) -> tuple[int, list[int]]:
+def many_in_a_pool(file: str) -> None:
     async def main() -> tuple[int, list[int]]:
         prompts, sizes = int(sys.argv[3]), list[int]()
         async with corral.pool(agent(file), quiet_period=0) as pool:
@@ -85,10 +87,11 @@ def many_in_a_pool(file: str) -> tuple[int, list[int]]:
                     sizes.append(resident())
         return prompts, sizes
 
-    return asyncio.run(main())
+    before = spent()
+    report(before, *asyncio.run(main()))
 
 
-WAYS: dict[str, Callable[[str], tuple[int, list[int]]]] = {
+WAYS: dict[str, Callable[[str], None]] = {
     "corral": through_corral,
     "wire": through_wire,
     "session": many_in_a_session,
@@ -107,10 +110,8 @@ def resident() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main() -> None:
-    before = spent()
-    count, sizes = WAYS[sys.argv[1]](sys.argv[2])
+def report(before: float, count: int, sizes: list[int]) -> None:
     print(json.dumps({"cpu": spent() - before, "count": count, "resident": sizes}))
 
 
-main()
+WAYS[sys.argv[1]](sys.argv[2])
