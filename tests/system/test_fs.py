@@ -52,6 +52,13 @@ def test_the_start_of_a_file_is_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new and long"
 
 
+def test_a_draft_is_recognized_by_its_name(tmp_path: Path) -> None:
+    assert fs.is_draft(Path(fs.draft_path(tmp_path / "prompt.md")).name)
+    assert fs.is_draft(Path(fs.draft_path(tmp_path / ("long" * 50))).name)
+    for name in ("prompt.md", ".prompt.md", ".a.0123456789ab.c", "a.0123456789ab", ".0123456789ab"):
+        assert not fs.is_draft(name)
+
+
 def test_a_reader_of_the_old_file_keeps_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import sys
 from collections.abc import Generator
@@ -52,7 +51,8 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _DRAFT_NAME = 40
 """Characters of a file's name that its draft's name repeats: a name has at most 255 bytes."""
 
-_DRAFT_FORM = re.compile(r"\..*\.[0-9a-f]{12}\Z", re.DOTALL).match
+_DRAFT_END = 12
+"""Hexadecimal digits at the end of the name of a draft."""
 
 
 def real_path(path: str) -> str:
@@ -204,12 +204,13 @@ def draft_path(path: str | os.PathLike[str]) -> str:
     """Return a new hidden name in the folder of ``path``."""
     text: str = os.fspath(path)
     start = max(text.rfind("/"), text.rfind(os.sep)) + 1
-    return f"{text[:start]}.{text[start : start + _DRAFT_NAME]}.{os.urandom(6).hex()}"
+    return f"{text[:start]}.{text[start : start + _DRAFT_NAME]}.{os.urandom(_DRAFT_END // 2).hex()}"
 
 
 def is_draft(name: str) -> bool:
     """Whether this is the name of a draft."""
-    return _DRAFT_FORM(name) is not None
+    head, _, end = name.rpartition(".")
+    return head.startswith(".") and len(end) == _DRAFT_END and not end.strip("0123456789abcdef")
 
 
 def move_into_place(
