@@ -50,10 +50,15 @@ class Surface:
             reap(scene)
 
 
+def has_traceback(text: str) -> bool:
+    """Whether there is one of corral or of a library. That of an agent, which corral quotes, is no
+    fault of corral."""
+    return "Traceback (most" in text and ("/src/corral/" in text or "site-packages" in text)
+
+
 def check_exit(scene: Scene, code: int, out: str, err: str) -> None:
-    """A failure has a reason and no traceback. That of an agent is no fault of corral."""
-    text = out + err
-    if "Traceback (most" in text and ("/src/corral/" in text or "site-packages" in text):
+    """A failure has a reason and no traceback."""
+    if has_traceback(out + err):
         scene.verdict.false(f"a traceback: {(err or out)[-1500:]}")
     elif code < 0 and not scene.was_killed:
         scene.verdict.false(f"ended by signal {-code}: {err[-500:]}")
@@ -235,7 +240,7 @@ class Pipeline(Surface):
             code = 0 if all(map(scene.is_done, self.works)) else None
             if code is None:
                 code = scene.healthy("again", *self.command(scene))
-        if "Traceback" in text:
+        if has_traceback(text):
             scene.verdict.false(f"resume: a traceback: {text[-1500:]}")
         elif scene.was_killed and code not in (0, None):
             scene.verdict.false(f"not continued: {code}, {text[-1500:]}")
