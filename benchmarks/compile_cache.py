@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.environment import CACHE, HERE, MANAGED, BenchEnvironment
 from benchmarks.measure import Candidate, Row, at_most, measure_rounds, program_cpu, progress
 
-ROUNDS = 4
+ROUNDS = 6
 MOST = 0.85
 TOOL = HERE.parent / "tools" / "node" / "node_modules"
 
@@ -66,9 +66,7 @@ def _row(
     run += ["--sandbox", sandbox, "--no-keep", "--quiet", "go"]
 
     def candidate(env: dict[str, str]) -> Candidate:
-        return Candidate(
-            lambda: program_cpu(run, env, bench.project), bench.rounds(ROUNDS), is_warmed=False
-        )
+        return Candidate(lambda: program_cpu(run, env, bench.project), bench.rounds(ROUNDS))
 
     return measure_rounds({"cached": candidate(cached), "plain": candidate(plain)}).row(
         f"a prompt to the real Gemini CLI with Node's compile cache, {what}, CPU of the tree",
