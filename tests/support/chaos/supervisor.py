@@ -119,10 +119,10 @@ def _run(scene: Scene, surface: Surface, fault: Fault, span: float) -> None:
 
 
 def _strike(scene: Scene, fault: Fault, moment: float) -> bool:
-    """Apply the fault; False if the subject was over before."""
+    """Apply the fault; False if the subject was over before, or a worker's run."""
     assert scene.subject is not None
     begin = time.monotonic()
-    while scene.subject.poll() is None:
+    while all(each.poll() is None for each in (scene.subject, *scene.others)):
         if time.monotonic() - begin >= moment and fault.strike(scene):
             return True
         time.sleep(0.003)
