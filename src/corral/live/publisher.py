@@ -249,7 +249,7 @@ class Publisher:
         self._due: float | None = None
         """When the file is written next, by the thread of the socket."""
         self._dropped: deque[Entry] = deque()
-        """Entries of sessions that nobody holds any more."""
+        """Entries of sessions that were dropped without being closed."""
         self._problem = ""
         atexit.register(self.close)
 
