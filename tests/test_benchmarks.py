@@ -190,7 +190,7 @@ def test_workers_run_submitted_nodes(bench: BenchEnvironment, tmp_path: Path) ->
     assert all(worker.returncode for worker in workers)
 
 
-def test_the_files_of_a_run_are_counted(bench: BenchEnvironment) -> None:
+def test_the_structure_of_the_source_is_measured(bench: BenchEnvironment) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "structure.py", "--list"],
         env=bench.env,
@@ -201,6 +201,7 @@ def test_the_files_of_a_run_are_counted(bench: BenchEnvironment) -> None:
     assert done.returncode == 0, done.stderr
     assert "one ACP prompt:" in done.stdout
     assert "one durable simulated node:" in done.stdout
+    assert "private functions called once:" in done.stdout
 
 
 def test_every_program_is_named_by_a_benchmark() -> None:
