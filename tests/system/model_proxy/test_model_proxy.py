@@ -263,7 +263,7 @@ async def test_1000_streams_that_are_cut_anywhere_pass_unchanged_and_are_counted
         sent = framed(variant(vendor, chance), chance)
         places = [chance.randrange(100_000) for _ in range(chance.randrange(12))]
         call = OpenCall(request, None)
-        response = Response(call)
+        response = call.response
         pieces = [piece for piece in cut(sent, places) if piece]
         got = b"".join(call.encode(response, response.receive(piece)) for piece in pieces)
         response.end()

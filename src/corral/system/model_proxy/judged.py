@@ -56,7 +56,6 @@ class JudgedCall(OpenCall):
     def __init__(self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool) -> None:
         super().__init__(request, ticket, holds_limits=holds_limits)
         self._pieces: list[bytes] = []
-        self.response = Response(self)
 
     def on_head(self, response: Response) -> None:
         super().on_head(response)
@@ -147,9 +146,7 @@ class JudgedExchange:
         call.owner = self._proxy.owner_of(request)
         response = call.response
         try:
-            if call.added_usage is not None:
-                request = request.with_body(call.added_usage)
-            await self._upstream.send(self._proxy.head(request), request.body)
+            await self._proxy.send(request, call, self._upstream)
             is_started = False
             while not response.is_complete:
                 data = await self._upstream.read()

@@ -40,6 +40,9 @@ class OpenRequest:
         """Whether the agent got a part of the response."""
         self.keeps_open = True
         """Whether the agent's connection can be used again after the call."""
+        self.is_sent = False
+        """Whether the request was sent to the vendor."""
+        self.response = Response(self)
 
     def on_head(self, response: Response) -> None:
         pass

@@ -62,7 +62,7 @@ from corral.system.model_proxy.client_requests import (
 )
 from corral.system.model_proxy.gates import CallGate, Ticket, ToolJudge
 from corral.system.model_proxy.open_calls import LIMITED, OpenCall, OpenRequest
-from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
+from corral.system.model_proxy.upstream import ResponseFailed, Upstream
 
 if TYPE_CHECKING:
     from corral.system.rate_limits import CallWaits, LimitWaits
@@ -300,12 +300,9 @@ class ModelProxy:
     ) -> bool:
         """Send the request to the vendor and the response to the agent. Returns whether the
         connection can be used again."""
-        response = Response(call)
+        response = call.response
         try:
-            added = call.added_usage
-            if added is not None:
-                request = request.with_body(added)
-            await upstream.send(self.head(request), request.body)
+            await self.send(request, call, upstream)
             while not response.is_complete:
                 data = await upstream.read()
                 body = response.receive(data) if data else response.end()
@@ -326,6 +323,13 @@ class ModelProxy:
         if not response.keeps_open:
             upstream.close()
         return response.has_length
+
+    async def send(self, request: AgentRequest, call: OpenRequest, upstream: Upstream) -> None:
+        """Send the request to the vendor. Raises ``ResponseFailed`` if it cannot be reached."""
+        if call.added_usage is not None:
+            request = request.with_body(call.added_usage)
+        await upstream.send(self.head(request), request.body)
+        call.is_sent = True
 
     def report(self, call: OpenRequest) -> None:
         """The call has ended."""
