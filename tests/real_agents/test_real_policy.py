@@ -16,7 +16,10 @@ from support.repositories import git
 
 import corral
 from corral import Policy, errors, result_from_events
+from corral.agents.registry import find
+from corral.agents.spec import compile_for
 from corral.events import Decision, PermissionRequest
+from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, Turn, say
 
@@ -50,6 +53,18 @@ def note_calls(agent: RealAgent) -> list[Call]:
 
 def has_all_tools_with_notes(agent: RealAgent) -> bool:
     return agent.record.supports("mcp_servers") and agent.record.mcp_model is None
+
+
+NOT_PARSED = "a command that its parser does not understand"
+REFUSED_COMMANDS = {
+    "plain.txt": ("touch plain.txt", ()),
+    "opened.txt": ("bash -c '(exec 3<>opened.txt)'", (NOT_PARSED,)),
+    "substituted.txt": ("touch $(echo substituted.txt)", ("command substitution",)),
+    "expanded.txt": ("echo ${HOME@P} > expanded.txt", (NOT_PARSED, "parameter transformation")),
+    "forced.txt": ("rm -f nothing; touch forced.txt", ("rm with -f",)),
+}
+"""Commands that an agent may refuse although all is allowed: the file that each makes, and the
+words of the report of an agent that refuses it."""
 
 
 def offered_tools(agent: RealAgent) -> set[str]:
@@ -423,3 +438,20 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_starts(agent: RealAg
         with pytest.raises(kind, match=message):
             await agent.run([say("never")], **options)
         assert agent.requests == []
+
+
+@for_agents(every_day=("gemini-cli", "gemini-acp", "codex-cli"))
+async def test_under_all_every_command_runs_unless_the_report_says_that_it_is_refused(
+    agent: RealAgent, workspace: Path
+) -> None:
+    commands = [agent.shell(command) for command, _words in REFUSED_COMMANDS.values()]
+    await agent.run(steps(*commands), policy="all")
+
+    compiled = compile_for(find(agent.name), RunOptions(agent=agent.name, policy=Policy.full()))
+    (note,) = [row.note for row in compiled.report if row.capability == "shell"]
+    reported = {
+        name
+        for name, (_command, words) in REFUSED_COMMANDS.items()
+        if any(text in note for text in words)
+    }
+    assert {*REFUSED_COMMANDS} - {*file_names(workspace)} == reported

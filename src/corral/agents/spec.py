@@ -243,6 +243,8 @@ def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
         report = tuple(map(_with_race, report))
     if policy.network_hosts and _may_run_commands(policy, run, report):
         report = tuple(map(_with_hosts, report))
+    if agent.refused_commands and policy.mode != "native":
+        report = tuple(_with_refused_commands(row, agent.refused_commands) for row in report)
     return msgspec.structs.replace(
         compiled,
         report=_shared_report(report),
@@ -310,6 +312,13 @@ def _with_race(row: PolicyRow) -> PolicyRow:
         return row
     note = f"{row.note}; {RACES}" if row.note else RACES
     return msgspec.structs.replace(row, note=note, races="open")
+
+
+def _with_refused_commands(row: PolicyRow, refused: tuple[str, ...]) -> PolicyRow:
+    if row.capability != "shell" or row.verdict == "deny":
+        return row
+    notes = [note for note in (row.note, f"it refuses by itself: {', '.join(refused)}") if note]
+    return msgspec.structs.replace(row, note="; ".join(notes))
 
 
 def image_name(number: int, path: str) -> str:
@@ -571,6 +580,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_hook: HookSupport = "none"
     """Whether the agent can be made to ask before each of its tool calls (``on_tool_call``), and
     whether a call can then be edited. ``compile`` makes it ask if ``RunOptions.hooked`` is set."""
+    refused_commands: tuple[str, ...] = ()
+    """Shell commands that the program refuses by itself, whatever its rules allow: one description
+    each. No flag or setting permits them. The report says so wherever commands may run."""
     own_sandbox: bool = False
     """The agent always runs its commands in its own sandbox."""
     resumes: bool = False

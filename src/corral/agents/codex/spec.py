@@ -85,6 +85,7 @@ HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     native_schema=is_strict,
+    refused_commands=("rm with -f",),
     own_sandbox=True,
     cumulative_usage=True,
     reports_all_denials=False,

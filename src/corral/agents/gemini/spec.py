@@ -80,6 +80,7 @@ _PROBE = Probe(
     mcp_name="mcp_{server}_{tool}",
 )
 
+_SUBSTITUTION = "command substitution ($(...), `...`, <(...))"
 _HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
@@ -109,6 +110,7 @@ _HEADLESS = AgentSpec(
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage"),
     asks=False,
+    refused_commands=(_SUBSTITUTION, "a command that its parser does not understand"),
     tool_call_hook="edit",
     resumes=True,
     native_resume=("env", "GEMINI_CLI_HOME={home}", "gemini", "--resume", "{session}"),
@@ -161,6 +163,7 @@ _ACP = msgspec.structs.replace(
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,
+    refused_commands=(_SUBSTITUTION,),  # what its parser does not understand, it asks about
     tool_call_hook="decide",
 )
 
