@@ -151,10 +151,15 @@ def key():
     if ctypes.CDLL(None).syscall({keyctl}, 0, -3, 0) < 0:
         raise OSError
 attempt('stream', lambda: socket.socket(1, 1).connect('socket'))
-attempt('datagram', lambda: socket.socketpair(1, 2)[0].sendto(b'x', 'datagrams'))
+for kind in {*range(16)} - {5}:  # an address for a packet is ignored
+    for flags in (0, socket.SOCK_CLOEXEC, socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK):
+        send = lambda: socket.socketpair(1, kind | flags)[0].sendto(b'x', 'datagrams')
+        attempt('datagram of kind ' + str(kind), send)
+attempt('pair of another family', lambda: socket.socketpair(30, 1))
 attempt('vsock', lambda: socket.socket(40, 1))
 attempt('keyring', key)
 attempt('pair', lambda: socket.socketpair(1, 1))
+attempt('packets', lambda: socket.socketpair(1, 5))
 attempt('internet', lambda: socket.socket(2, 1))
 "
 """
@@ -168,7 +173,47 @@ async def test_it_opens_no_unix_socket_and_reads_no_key_of_the_kernel(workspace:
         datagrams.bind(str(workspace / "datagrams"))
         command = SOCKETS.replace("{keyctl}", keyctl) % sys.executable
         _, output, stderr = await run(command, box(workspace))
-    assert output.split() == ["pair", "internet"], stderr
+        datagrams.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(1)
+    assert output.splitlines() == ["pair", "packets", "internet"], stderr
+
+
+FIRST_PROCESS = """
+import ctypes, os, signal, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+attach, seize = 16, 0x4206
+calls = {"attach": ({ptrace}, attach, 1, 0, 0), "seize": ({ptrace}, seize, 1, 0, 0),
+         "read": ({read}, 1, 0, 0, 0, 0, 0), "write": ({write}, 1, 0, 0, 0, 0, 0),
+         "pidfd": (434, 1, 0)}
+for name, call in calls.items():
+    if libc.syscall(*call) >= 0:
+        print("not refused:", name, flush=True)
+for name in ("mem", "environ", "root", "fd", "task/1/mem"):
+    if os.path.lexists(f"/proc/1/{name}"):
+        print("is there:", name, flush=True)
+for number in set(signal.Signals) - {signal.SIGKILL}:
+    os.kill(1, number)
+child = os.fork()
+if child == 0:
+    time.sleep(100)
+assert libc.ptrace(attach, child, None, None) == 0, "a debugger works"
+print("tried", flush=True)
+os.close(1)
+time.sleep(100)
+"""
+
+
+async def test_the_process_that_ends_the_sandbox_cannot_be_stopped(workspace: Path) -> None:
+    numbers = {"x86_64": (101, 310, 311), "aarch64": (117, 270, 271)}[os.uname().machine]
+    program = FIRST_PROCESS
+    for name, number in zip(("ptrace", "read", "write"), numbers, strict=True):
+        program = program.replace(f"{{{name}}}", str(number))
+    (workspace / "stop.py").write_text(program)
+    daemon = f"setsid {sys.executable} stop.py > log 2>&1 &"
+    wait = "while ! grep -q tried log; do sleep 0.05; done"
+    exited, output, _ = await run(f"{daemon} {wait}; cat log; exit 3", box(workspace))
+    assert (exited.code, output) == (3, "tried\n")
 
 
 async def test_the_exit_code_is_passed_on(workspace: Path) -> None:

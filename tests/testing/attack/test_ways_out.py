@@ -37,6 +37,8 @@ MACHINE_DECIDES = {
     "the host of a virtual machine",  # a kernel without that family of sockets
     "the root of the first process",  # which may be another user's, or another container's
     "files by the first process",
+    "the memory of the first process",
+    "ptrace of the first process",
     "ptrace",
     "a nested namespace",
     *(("the system's folders", "the kernel's settings") if os.geteuid() else ()),

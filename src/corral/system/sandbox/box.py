@@ -244,6 +244,8 @@ def _system(home: str) -> dict[str, _Step]:
         steps.update({path: _cover(path) for path in SECRETS if os.path.exists(path)})
     steps["/dev"] = ("--dev", "/dev")
     steps["/proc"] = ("--proc", "/proc")
+    # The process that ends the sandbox. Its memory could be written, so that it never ends.
+    steps["/proc/1"] = ("--tmpfs", "/proc/1")
     steps.update({path: ("--ro-bind", path, path) for path in KERNEL if os.path.exists(path)})
     return steps
 

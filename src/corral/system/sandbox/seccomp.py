@@ -3,10 +3,14 @@
 - Sockets other than those of the internet and of netlink. A Unix socket on a read-only file system
   can still be connected to: that of Docker, of an SSH agent or of D-Bus would be a way out. A
   virtual machine's socket to its host belongs to no network namespace. Pairs of connected Unix
-  sockets (``socketpair``) stay allowed: they lead nowhere else. Those of datagrams do not, because
-  a datagram can be sent to any address.
+  sockets (``socketpair``) stay allowed if they stay connected: streams and sequenced packets. A
+  datagram can be sent to any address, and the kernel makes datagram sockets of raw ones too.
 - The kernel's keys (``keyctl``): a process inherits the user's session keyring.
 - io_uring, which can open sockets without the system call that is filtered.
+- Access to the first process of the sandbox (pid 1), which waits for the program and ends with it.
+  A process that stops or changes it would keep the sandbox from ending. ``ptrace`` of others stays
+  allowed: debuggers and leak detectors need it. Signals are no danger: the kernel ignores those
+  that a first process does not handle. ``/proc/1`` is hidden by a mount.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -24,36 +28,68 @@ _EQUAL = 0x15
 _AT_LEAST = 0x35
 _AND = 0x54
 _RETURN = 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Offsets in the call's data. Both supported machines are little-endian, so the low half of an
-argument comes first."""
+_NUMBER, _ARCHITECTURE = 0, 4
+"""Offsets in the call's data."""
+_ARGUMENTS = (16, 24)
+"""Offsets of the first two arguments. Both supported machines are little-endian, so the low half
+comes first. The kernel uses no more than that of the arguments that are checked."""
 _ALLOW = 0x7FFF0000
 _DENY = 0x00050000 | errno.EPERM
-_FAMILIES = (2, 10, 16)
-"""IPv4, IPv6 and netlink, which programs ask for the addresses of the machine."""
-_TYPE_BITS, _DATAGRAM = 0xF, 2
-_IO_URING = (425, 426, 427)
+_ALL_BITS = 0xFFFFFFFF
 _OTHER_ABI = 0x40000000
 """Numbers from here on are those of the x32 ABI on x86-64."""
+
+
+class _Check(msgspec.Struct, frozen=True):
+    """What an argument of a call must be."""
+
+    argument: int
+    values: tuple[int, ...]
+    mask: int = _ALL_BITS
+    allows: bool = True
+    """The values are the only ones that are allowed. Otherwise they are denied."""
+
+
+_FAMILIES = _Check(0, (2, 10, 16))
+"""IPv4, IPv6 and netlink, which programs ask for the addresses of the machine."""
+_UNIX = _Check(0, (1,))
+_CONNECTED = _Check(1, (1, 5), mask=0xF)
+"""Streams and sequenced packets. The bits above are flags."""
+_NOT_FIRST = _Check(0, (1,), allows=False)
+_NOT_FIRST_AS_SECOND = _Check(1, (1,), allows=False)
 
 
 class _Machine(msgspec.Struct, frozen=True):
     """Its identifier for the kernel's audit, and the numbers of its system calls."""
 
     architecture: int
+    denied: tuple[int, ...]
+    """``add_key``, ``request_key``, ``keyctl``; ``io_uring_setup``, ``_enter``, ``_register``."""
     socket: int
     socketpair: int
-    keys: tuple[int, int, int]
-    """``add_key``, ``request_key``, ``keyctl``."""
+    ptrace: int
+    by_pid: tuple[int, ...]
+    """``process_vm_readv``, ``process_vm_writev``, ``pidfd_open``: the pid comes first."""
 
 
 _MACHINES: Mapping[str, _Machine] = {
-    "x86_64": _Machine(0xC000003E, 41, 53, (248, 249, 250)),
-    "aarch64": _Machine(0xC00000B7, 198, 199, (217, 218, 219)),
+    "x86_64": _Machine(
+        architecture=0xC000003E,
+        denied=(248, 249, 250, 425, 426, 427),
+        socket=41,
+        socketpair=53,
+        ptrace=101,
+        by_pid=(310, 311, 434),
+    ),
+    "aarch64": _Machine(
+        architecture=0xC00000B7,
+        denied=(217, 218, 219, 425, 426, 427),
+        socket=198,
+        socketpair=199,
+        ptrace=117,
+        by_pid=(270, 271, 434),
+    ),
 }
-_Step = tuple[int, int, int | str | None, int | str | None]
-"""Operation, operand, where to go if true, where to go if false. None: the next one; a text: the
-step of that label."""
 
 
 def is_supported() -> bool:
@@ -63,41 +99,41 @@ def is_supported() -> bool:
 def build_filter() -> bytes:
     """The filter as an array of ``struct sock_filter``."""
     machine = _MACHINES[os.uname().machine]
-    denied = (*_IO_URING, *machine.keys)
-    socket: list[_Step] = [
-        (_LOAD, _FIRST_ARGUMENT, None, None),
-        *((_EQUAL, family, _ALLOW, None) for family in _FAMILIES[:-1]),
-        (_EQUAL, _FAMILIES[-1], _ALLOW, _DENY),
+    checks: dict[int, tuple[_Check, ...]] = {
+        machine.socket: (_FAMILIES,),
+        machine.socketpair: (_UNIX, _CONNECTED),
+        machine.ptrace: (_NOT_FIRST_AS_SECOND,),
+        **dict.fromkeys(machine.by_pid, (_NOT_FIRST,)),
+    }
+    steps = [
+        _step(_LOAD, _ARCHITECTURE),
+        _step(_EQUAL, machine.architecture, yes=1),
+        _step(_RETURN, _DENY),
+        _step(_LOAD, _NUMBER),
+        _step(_AT_LEAST, _OTHER_ABI, no=1),
+        _step(_RETURN, _DENY),
     ]
-    pair: list[_Step] = [
-        (_LOAD, _SECOND_ARGUMENT, None, None),
-        (_AND, _TYPE_BITS, None, None),
-        (_EQUAL, _DATAGRAM, _DENY, _ALLOW),
-    ]
-    head: list[_Step] = [
-        (_LOAD, _ARCHITECTURE, None, None),
-        (_EQUAL, machine.architecture, None, _DENY),
-        (_LOAD, _NUMBER, None, None),
-        (_AT_LEAST, _OTHER_ABI, _DENY, None),
-        *((_EQUAL, number, _DENY, None) for number in denied),
-        (_EQUAL, machine.socket, "socket", None),
-        (_EQUAL, machine.socketpair, "pair", _ALLOW),
-    ]
-    labels = {"socket": len(head), "pair": len(head) + len(socket)}
-    return _encode([*head, *socket, *pair], labels)
+    for number in machine.denied:
+        steps += [_step(_EQUAL, number, no=1), _step(_RETURN, _DENY)]
+    for number, each in checks.items():
+        block = [step for check in each for step in _checked(check)]
+        steps += [_step(_EQUAL, number, no=len(block) + 1), *block, _step(_RETURN, _ALLOW)]
+    return b"".join([*steps, _step(_RETURN, _ALLOW)])
 
 
-def _encode(steps: list[_Step], labels: Mapping[str, int]) -> bytes:
-    ends = {_ALLOW: len(steps), _DENY: len(steps) + 1}
+def _checked(check: _Check) -> Iterator[bytes]:
+    """Return ``_DENY`` if the argument is not as it must be, else continue after these steps."""
+    yield _step(_LOAD, _ARGUMENTS[check.argument])
+    yield _step(_AND, check.mask)
+    last = len(check.values) - 1
+    for index, value in enumerate(check.values):
+        if check.allows:  # to after the step that denies
+            yield _step(_EQUAL, value, yes=last - index + 1)
+        else:  # to the step that denies; the last one goes past it
+            yield _step(_EQUAL, value, yes=last - index, no=int(index == last))
+    yield _step(_RETURN, _DENY)
 
-    def skipped(index: int, target: int | str | None) -> int:
-        if target is None:
-            return 0
-        found = labels[target] if isinstance(target, str) else ends[target]
-        return found - index - 1
 
-    program = [
-        struct.pack("HBBI", code, skipped(index, yes), skipped(index, no), operand)
-        for index, (code, operand, yes, no) in enumerate(steps)
-    ]
-    return b"".join([*program, *(struct.pack("HBBI", _RETURN, 0, 0, end) for end in ends)])
+def _step(code: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
+    """An operation. ``yes`` and ``no``: how many steps a comparison skips."""
+    return struct.pack("HBBI", code, yes, no, operand)

@@ -233,6 +233,11 @@ SOCKETS = _ways(
             " '{cwd}/datagrams')\"",
             MESSAGE,
         ),
+        "a datagram from a pair of raw sockets": (
+            "{python} -c \"import socket; socket.socketpair(1, 3)[0].sendto(b'{name}',"
+            " '{cwd}/datagrams')\"",
+            MESSAGE,
+        ),
         "the host of a virtual machine": (
             "{python} -c \"import socket; socket.socket(40, 1); print('was' + '-opened')\"",
             returned("was-opened"),
@@ -255,6 +260,15 @@ OTHERS = _ways(
             '{python} -c "import ctypes; libc = ctypes.CDLL(None);'
             " print('attached' if libc.ptrace(0x4206, {pid}, None, None) == 0 else 'no')\"",
             returned("attached"),
+        ),
+        "ptrace of the first process": (
+            '{python} -c "import ctypes; libc = ctypes.CDLL(None);'
+            " print('attached' if libc.ptrace(0x4206, 1, None, None) == 0 else 'no')\"",
+            returned("attached"),
+        ),
+        "the memory of the first process": (
+            "{python} -c \"open('/proc/1/mem', 'r+b'); print('was' + '-opened')\"",
+            returned("was-opened"),
         ),
         "its memory": ("head -c 1 /proc/{pid}/mem; ls -l /proc/{pid}/exe", returned("sleep")),
         "shared memory": (_SHARED, returned("{login}")),
