@@ -19,8 +19,8 @@ from corral.policy import (
     PRESETS,
     Action,
     Policy,
+    ShellRule,
     Verdict,
-    parse_rule,
     policy_from_table,
 )
 
@@ -163,12 +163,11 @@ def test_the_order_is_deny_rules_allow_rules_capability_ask(policy: Policy, acti
     assert policy.evaluate(action).verdict == expected(policy, action)
 
 
-def first_match(rules: tuple[str, ...], command: str) -> str | None:
+def first_match(rules: tuple[ShellRule, ...], command: str) -> str | None:
     for rule in rules:
-        verb, pattern = parse_rule(rule)
-        test = shell_patterns.matches if verb == "deny" else shell_patterns.covers
-        if test(pattern, command):
-            return verb
+        test = shell_patterns.matches if rule.verdict == "deny" else shell_patterns.covers
+        if test(rule.pattern, command):
+            return rule.verdict
     return None
 
 
@@ -180,7 +179,7 @@ def expected(policy: Policy, action: Action) -> str:
     parts = shell_patterns.parse(action.command or "")
     texts = [part.text for part in parts] if parts else [action.command or ""]
     if action.command is not None:
-        verdicts = [first_match(policy.shell_rules, text) for text in texts]
+        verdicts = [first_match(policy.rules, text) for text in texts]
         if "deny" in verdicts:
             return "deny"
         if None not in verdicts and action.kind == "execute":
@@ -219,9 +218,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"allow_tools": "write_file"}, "allow_tools must be a list, got: str"),
     ({"deny_tools": [1]}, "deny_tools must contain names, got: 1"),
     ({"deny_tools": [" "]}, "deny_tools must contain names, got: ' '"),
-    ({"shell_rules": ["git status"]}, "a shell rule must be 'allow PATTERN' or 'deny PATTERN'"),
-    ({"shell_rules": ["allow"]}, "a shell rule must be"),
-    ({"shell_rules": ["Deny rm"]}, "a shell rule must be"),
+    (
+        {"shell_rules": ["git status"]},
+        "shell_rules: a shell rule must be 'allow PATTERN' or 'deny PATTERN'",
+    ),
+    ({"shell_rules": ["allow"]}, "shell_rules: a shell rule must be"),
+    ({"shell_rules": ["Deny rm"]}, "shell_rules: a shell rule must be"),
     (
         {"shell_rules": ["allow \ud800 *"]},
         "shell_rules contains text that cannot be passed to a program",
@@ -229,6 +231,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"deny_tools": ["a\udfff"]}, "deny_tools contains text that cannot be passed to a program"),
     ({"writable": ["a\0b"]}, "writable contains text that cannot be passed to a program"),
     ({"writable": {"a": 1}}, "writable must be a list, got: dict"),
+    ({"shell_rules": {"deny rm *"}}, "shell_rules must be a list, got: set"),
+    ({"shell_rules": ["allow git\nrm -r x"]}, "shell_rules: a shell rule must be one line"),
+    ({"shell_rules": ["allow git\u00a0status"]}, "shell_rules: a shell rule must be one line"),
+    ({"shell_rules": ["allow echo 'a  b'"]}, "shell_rules: a shell rule with quotes"),
+    ({"allow_tools": ["mcp__x,Bash"]}, "allow_tools: not the name of a tool: 'mcp__x,Bash'"),
+    ({"deny_tools": ["Bash(git *)"]}, "deny_tools: names, not patterns"),
+    ({"deny_tools": ["Bash(git)"]}, "deny_tools: not the name of a tool"),
+    ({"deny_tools": ["a\nb"]}, "deny_tools: not the name of a tool"),
+    ({"writable": ["./ x"]}, "writable: a path that begins or ends with a blank: './ x'"),
+    ({"writable": [" /tmp"]}, "writable: a path that begins or ends with a blank: ' /tmp'"),
+    ({"network_hosts": ["a b"]}, "network_hosts: not a host: 'a b'"),
 ]
 
 
@@ -247,7 +260,32 @@ def test_lists_of_a_file_become_tuples_and_the_policy_stays_hashable() -> None:
     policy = Policy(allow_tools=names, shell_rules=("allow  git   status",))
     assert policy.allow_tools == ("a", "b")
     assert len({policy}) == 1
-    assert parse_rule(policy.shell_rules[0]) == ("allow", "git status")
+    assert policy.rules == (ShellRule("allow", "git status"),)
+
+
+ODD_SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"shell_rules": [" deny rm *"]}, {"shell_rules": ("deny rm *",)}),
+    ({"shell_rules": ["\tallow  git\tstatus \n"]}, {"shell_rules": ("allow git status",)}),
+    ({"shell_rules": ["deny rm *", "deny  rm *"]}, {"shell_rules": ("deny rm *",)}),
+    ({"shell_rules": ["allow echo 'a b' "]}, {"shell_rules": ("allow echo 'a b'",)}),
+    ({"allow_tools": [" Bash", "Read\n", "Bash"]}, {"allow_tools": ("Bash", "Read")}),
+    ({"writable": ["./out/", "a//b", "/ c", "..", "./"]},
+     {"writable": ("out", "a/b", "/ c", "..", ".")}),
+    ({"writable": ["//srv/./x/"]}, {"writable": ("/srv/x",)}),
+    ({"network_hosts": [" PyPI.org. ", "[::1]:80"]}, {"network_hosts": ("pypi.org", "[::1]:80")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "normal"), ODD_SPELLINGS)
+def test_lists_are_normalized_when_the_policy_is_made(
+    written: dict[str, Any], normal: dict[str, Any]
+) -> None:
+    policy = Policy(**written)
+    assert policy == Policy(**normal)
+    [(name, value)] = normal.items()
+    assert getattr(policy, name) == value
+    assert msgspec.structs.replace(Policy(), **written) == policy
+    assert msgspec.convert({name: [*written[name]]}, Policy) == policy
 
 
 @pytest.mark.parametrize("preset", ["reads", "edits", "all"])

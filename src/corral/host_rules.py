@@ -104,7 +104,7 @@ def parse_host_rule(text: str) -> HostRule:
     if found is None or (port is not None and not 0 < port < 65536):
         url = re.match(r"[a-z]+://(?:[^@/]*@)?([^/]+)", text.strip().lower())
         raise PolicyError(
-            f"network_hosts must contain hosts, got: {text!r}",
+            f"not a host: {text!r}",
             hint=f"Name the host only: {url[1]!r}."
             if url
             else "For example: 'pypi.org', '*.npmjs.org', 'git.example.org:8443'.",
@@ -122,7 +122,7 @@ def _check_address(host: str, text: str) -> None:
     try:
         ip_address(host)
     except ValueError as error:
-        raise PolicyError(f"network_hosts: not an IP address: {text!r}") from error
+        raise PolicyError(f"not an IP address: {text!r}") from error
 
 
 def find_rule(rules: Iterable[HostRule], host: str, port: int) -> HostRule | None:

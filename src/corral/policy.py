@@ -8,7 +8,7 @@ agent's own controls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -82,7 +82,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
       rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
       assignments ...) is not accepted. See ``corral.shell_patterns``. Rules refuse commands of
-      more than 16 KB.
+      more than 16 KB. Blanks around a rule and between its words do not matter.
     - ``writable``: further folders that may be written. Everything outside the workspace and
       these folders may not.
     - ``network_hosts``: the only hosts that commands may reach: ``"pypi.org"``, ``"*.npmjs.org"``,
@@ -117,13 +117,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             value: object = getattr(self, name)
             if value is not None and value not in VERDICTS:
                 raise PolicyError(f"{name} must be allow, ask or deny, got: {value!r}")
-        for name in ("allow_tools", "deny_tools", "shell_rules", "writable", "network_hosts"):
-            _check_names(self, name)
+        for name in _PARSERS:
+            _parse_list(self, name)
         if self.network_hosts:
-            self.host_rules()
             msgspec.structs.force_setattr(self, "network", "deny")
-        for rule in self.shell_rules:
-            parse_rule(rule)
         if self.mode not in (None, "native", "plan"):
             raise PolicyError(f"mode must be native or plan, got: {self.mode!r}")
 
@@ -169,6 +166,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         verdict: Verdict | None = getattr(self, capability)
         return verdict or "ask"
 
+    @property
+    def rules(self) -> tuple[ShellRule, ...]:
+        """``shell_rules``, parsed."""
+        return tuple(map(parse_shell_rule, self.shell_rules))
+
+    @property
+    def allows_commands(self) -> bool:
+        """Whether a shell rule allows some command."""
+        return any(rule.verdict == "allow" for rule in self.rules)
+
     def host_rules(self) -> tuple[HostRule, ...]:
         """``network_hosts``, parsed."""
         from corral.host_rules import parse_host_rule
@@ -188,7 +195,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.allow_tools is not None and not listed:
             return Ruling("deny", "allow_tools: not listed")
         if action.command is not None:
-            ruling = _shell_ruling(self.shell_rules, action.command)
+            ruling = _shell_ruling(self.rules, action.command)
             # Any tool may have an argument called command: allow rules apply to the shell only.
             if ruling is not None and (ruling.verdict == "deny" or action.kind == "execute"):
                 return ruling
@@ -270,23 +277,25 @@ def _allows(policy: Policy, kind: ToolKind) -> bool:
 
 
 def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
-    rules, wider = tuple(dict.fromkeys(policy.shell_rules)), tuple(dict.fromkeys(than.shell_rules))
-    verbs = {rule: parse_rule(rule)[0] for rule in (*rules, *wider)}
-    has_allow_rule = any(verbs[rule] == "allow" for rule in rules)
-    if not has_allow_rule and policy.verdict("shell") == "deny" and not _lists_shell(policy, tools):
+    rules, wider = tuple(dict.fromkeys(policy.rules)), tuple(dict.fromkeys(than.rules))
+    if (
+        not policy.allows_commands
+        and policy.verdict("shell") == "deny"
+        and not _lists_shell(policy, tools)
+    ):
         return True  # no command is allowed, nor asked about
     if not wider:
-        return than.verdict("shell") == "allow" or not has_allow_rule
-    return bool(rules) and _are_rules_of(wider, rules, verbs)
+        return than.verdict("shell") == "allow" or not policy.allows_commands
+    return bool(rules) and _are_rules_of(wider, rules)
 
 
-def _are_rules_of(wider: Sequence[str], rules: Sequence[str], verbs: Mapping[str, str]) -> bool:
+def _are_rules_of(wider: Sequence[ShellRule], rules: Sequence[ShellRule]) -> bool:
     """Whether the rules are those of ``wider`` in their order, perhaps without some that allow, and
     with more that deny."""
-    common = [rule for rule in rules if verbs[rule] == "allow" or rule in wider]
+    common = [rule for rule in rules if rule.verdict == "allow" or rule in wider]
     remaining = iter(wider)
     in_order = all(rule in remaining for rule in common)
-    denied = {rule for rule in wider if verbs[rule] == "deny"}
+    denied = {rule for rule in wider if rule.verdict == "deny"}
     return in_order and denied <= set(common)
 
 
@@ -296,37 +305,102 @@ def _lists_shell(policy: Policy, tools: Mapping[str, ToolKind]) -> bool:
     return any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
 
 
-def parse_rule(rule: str) -> tuple[Literal["allow", "deny"], str]:
-    """Split ``"allow git *"`` into verb and pattern. Raises ``PolicyError``."""
-    verb, _, pattern = rule.strip().partition(" ")
-    pattern = " ".join(pattern.split())
-    if verb not in ("allow", "deny") or not pattern:
+class ShellRule(msgspec.Struct, frozen=True):
+    """``"allow git *"``, parsed. ``str`` gives the rule in its normal form."""
+
+    verdict: Literal["allow", "deny"]
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.pattern}"
+
+
+def parse_shell_rule(text: str) -> ShellRule:
+    """Raises ``PolicyError``."""
+    words = text.split()
+    match words:
+        case ["allow" | "deny" as verdict, *rest] if rest:
+            pattern = " ".join(rest)
+        case _:
+            raise PolicyError(
+                f"a shell rule must be 'allow PATTERN' or 'deny PATTERN', got: {text!r}",
+                hint="For example: shell_rules = ['allow git status', 'deny git push *']",
+            )
+    if not text.strip().replace("\t", " ").isprintable():
         raise PolicyError(
-            f"a shell rule must be 'allow PATTERN' or 'deny PATTERN', got: {rule!r}",
-            hint="For example: shell_rules = ['allow git status', 'deny git push *']",
+            f"a shell rule must be one line of printable characters, got: {text!r}",
+            hint="Write one rule for each command.",
         )
-    return ("allow" if verb == "allow" else "deny"), pattern
+    # Blanks inside quotes are part of a word: without them it would be another rule.
+    if ("'" in pattern or '"' in pattern) and pattern not in text:
+        raise PolicyError(
+            f"a shell rule with quotes must have single blanks, got: {text!r}",
+            hint="Use * for a part of the command that has several blanks.",
+        )
+    return ShellRule("allow" if verdict == "allow" else "deny", pattern)
 
 
-def _shell_ruling(rules: Iterable[str], command: str) -> Ruling | None:
+def _parse_tool(text: str) -> str:
+    """Lists of tools become flags and rules of the agents, in which some characters separate names
+    or have another meaning."""
+    name = text.strip()
+    if "*" in name:
+        raise PolicyError(f"names, not patterns: {text!r}")
+    if not name.isprintable() or any(char in " ,()\"'" for char in name):
+        raise PolicyError(
+            f"not the name of a tool: {text!r}",
+            hint="Name each tool by itself. Rules for commands are shell_rules: 'allow git *'.",
+        )
+    return name
+
+
+def _parse_folder(text: str) -> str:
+    """Without ``.`` and doubled separators. ``..`` stays: what it means depends on links."""
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    folder = ("/" if text.startswith("/") else "") + "/".join(parts) or "."
+    if folder != folder.strip():
+        raise PolicyError(f"a path that begins or ends with a blank: {text!r}", hint="Remove it.")
+    return folder
+
+
+def _parse_host(text: str) -> str:
+    from corral.host_rules import parse_host_rule
+
+    return str(parse_host_rule(text))
+
+
+def _parse_rule_text(text: str) -> str:
+    return str(parse_shell_rule(text))
+
+
+_PARSERS: dict[str, Callable[[str], str]] = {
+    "allow_tools": _parse_tool,
+    "deny_tools": _parse_tool,
+    "shell_rules": _parse_rule_text,
+    "writable": _parse_folder,
+    "network_hosts": _parse_host,
+}
+"""The fields with lists, and what makes the normal form of an item. Each raises ``PolicyError``."""
+
+
+def _shell_ruling(rules: Sequence[ShellRule], command: str) -> Ruling | None:
     """The first rule that matches decides, for each simple command of the line by itself: one
     that is denied denies the line, and the line is allowed when all of them are. A line that
     cannot be parsed is judged in one piece, and only by deny rules and its own exact text."""
-    parsed = [(rule, *parse_rule(rule)) for rule in rules]
-    if parsed and len(command) > MAX_LENGTH:
+    if rules and len(command) > MAX_LENGTH:
         return Ruling("deny", f"shell_rules: the command has more than {MAX_LENGTH} characters")
     open_parts = parse(command)
     allowed_by: dict[str, None] = {}
-    for rule, verb, pattern in parsed:
-        if is_literal(pattern, command):
-            return Ruling(verb, f"shell_rules: {rule}")
-        if verb == "deny":
-            if _is_denied(pattern, command, open_parts):
+    for rule in rules:
+        if is_literal(rule.pattern, command):
+            return Ruling(rule.verdict, f"shell_rules: {rule}")
+        if rule.verdict == "deny":
+            if _is_denied(rule.pattern, command, open_parts):
                 return Ruling("deny", f"shell_rules: {rule}")
         elif open_parts is not None:
-            left = tuple(part for part in open_parts if not accepts(pattern, part))
+            left = tuple(part for part in open_parts if not accepts(rule.pattern, part))
             if len(left) < len(open_parts):
-                allowed_by[rule] = None
+                allowed_by[str(rule)] = None
             if not left:
                 return Ruling("allow", f"shell_rules: {', '.join(allowed_by)}")
             open_parts = left
@@ -338,16 +412,17 @@ def _is_denied(pattern: str, command: str, open_parts: tuple[SimpleCommand, ...]
     return any(matches(pattern, text) for text in texts)
 
 
-def _check_names(policy: Policy, name: str) -> None:
-    names: Iterable[object] | None = getattr(policy, name)
-    if names is None:
+def _parse_list(policy: Policy, name: str) -> None:
+    """Bring a list of the policy into its normal form."""
+    items: Iterable[object] | None = getattr(policy, name)
+    if items is None:
         return
-    if isinstance(names, list | set | frozenset):
-        names = tuple(names)
-        msgspec.structs.force_setattr(policy, name, names)
-    if not isinstance(names, tuple):
-        raise PolicyError(f"{name} must be a list, got: {type(names).__name__}")
-    for item in names:
+    # The order of rules matters.
+    is_set = isinstance(items, set | frozenset) and name != "shell_rules"
+    if not isinstance(items, list | tuple) and not is_set:
+        raise PolicyError(f"{name} must be a list, got: {type(items).__name__}")
+    parsed: dict[str, None] = {}
+    for item in items:
         if not isinstance(item, str) or not item.strip():
             raise PolicyError(f"{name} must contain names, got: {item!r}")
         if "\0" in item or any("\ud800" <= char <= "\udfff" for char in item):
@@ -355,6 +430,11 @@ def _check_names(policy: Policy, name: str) -> None:
                 f"{name} contains text that cannot be passed to a program, got: {item!r}",
                 hint="Remove the NUL character or the lone surrogate.",
             )
+        try:
+            parsed[_PARSERS[name](item)] = None
+        except PolicyError as error:
+            raise PolicyError(f"{name}: {error.message}", hint=error.hint) from None
+    msgspec.structs.force_setattr(policy, name, tuple(parsed))
 
 
 def with_tools(policy: Policy, tools: Iterable[object]) -> Policy:

@@ -344,3 +344,26 @@ def test_the_report_says_which_servers_start(name: str, verdict: Verdict) -> Non
     assert row.verdict == verdict
     assert {*compiled.servers} == ({"corral", "notes"} if verdict == "allow" else {"corral"})
     assert ("own functions: allow" in row.note) == (verdict == "deny")
+
+
+ODD_AND_NORMAL = {
+    "deny rule": ((" deny rm *",), ("deny rm *",)),
+    "allow rule": (("\tallow  git  status ",), ("allow git status",)),
+    "both": ((" deny git push *", "allow git *\n"), ("deny git push *", "allow git *")),
+}
+
+
+@pytest.mark.parametrize("name", ODD_AND_NORMAL)
+@pytest.mark.parametrize("shell", ["allow", "ask", "deny"])
+@pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
+def test_blanks_around_a_shell_rule_change_nothing(
+    agent: AgentSpec, shell: Verdict, name: str
+) -> None:
+    odd, normal = ODD_AND_NORMAL[name]
+    found = [
+        compile_for(agent, options_of(agent, Policy(shell=shell, shell_rules=rules)))
+        for rules in (odd, normal)
+    ]
+    place = place_for(agent, NOT_COMPILED)
+    assert found[0].folder_rules(place) == found[1].folder_rules(place)
+    assert replace(found[0], for_folders=None) == replace(found[1], for_folders=None)

@@ -146,7 +146,7 @@ def test_a_policy_file_is_read_completely(tmp_path: Path) -> None:
         ('shel = "deny"\n', r"p\.toml: unknown key 'shel'"),
         ('shell = "no"\n', r"p\.toml: shell must be allow, ask or deny"),
         ('preset = "most"\n', r"p\.toml: preset must be reads, edits or all"),
-        ('shell_rules = ["git"]\n', r"p\.toml: a shell rule must be"),
+        ('shell_rules = ["git"]\n', r"p\.toml: shell_rules: a shell rule must be"),
     ],
 )
 def test_an_invalid_policy_file_is_an_error_with_its_position(

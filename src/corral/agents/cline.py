@@ -84,7 +84,7 @@ def verdict_of(policy: Policy, capability: Capability, run: RunOptions) -> Verdi
         tools = TOOLS_OF.get(capability, ())
         return "allow" if any(name in tools for name in policy.allow_tools) else "deny"
     verdict = policy.verdict(capability)
-    rules = capability == "shell" and any(r.split()[0] == "allow" for r in policy.shell_rules)
+    rules = capability == "shell" and policy.allows_commands
     if rules and verdict == "deny":
         return "ask"
     return "deny" if verdict == "ask" and not (run.interactive or rules) else verdict

@@ -27,7 +27,6 @@ from corral.policy import (
     Enforcement,
     Policy,
     Verdict,
-    parse_rule,
 )
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
@@ -294,8 +293,7 @@ def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Poli
 
 def _may_run_commands(policy: Policy, run: RunOptions, report: Iterable[PolicyRow]) -> bool:
     verdicts = [row.verdict for row in report if row.capability == "shell"]
-    rules = any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
-    return rules or "allow" in verdicts or ("ask" in verdicts and run.interactive)
+    return policy.allows_commands or "allow" in verdicts or ("ask" in verdicts and run.interactive)
 
 
 def _with_hosts(row: PolicyRow) -> PolicyRow:

@@ -19,7 +19,7 @@ Facts that this depends on, each seen in runs of the real program:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 
 import msgspec
@@ -29,7 +29,7 @@ from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, ShellRule, Verdict
 from corral.protected_paths import globs
 from corral.values import Json
 
@@ -242,12 +242,12 @@ def _tool_grant(
     policy: Policy, run: RunOptions, capability: Capability, denied: tuple[str, ...]
 ) -> _Grant:
     tools, verdict = _TOOLS_OF[capability], policy.verdict(capability)
-    rules = policy.shell_rules if capability == "shell" else ()
+    rules = policy.rules if capability == "shell" else ()
     judged = any((rules, run.hooked))  # each call, by us
     if policy.allow_tools is not None:
         tools = tuple(name for name in policy.allow_tools if name in tools)
         verdict = "allow" if tools else "deny"
-    elif _effective(policy, run, capability) == "deny" and not _have_allow(rules):
+    elif _effective(policy, run, capability) == "deny" and not _allow_some(rules):
         return _Grant(verdict, hidden=tools)
     offered = tuple(name for name in tools if name not in denied)
     if verdict != "allow" or judged:
@@ -260,8 +260,8 @@ def _tool_grant(
     return _Grant(verdict, offered, free=() if capability == "read" else offered)
 
 
-def _have_allow(rules: Iterable[str]) -> bool:
-    return any(rule.startswith("allow") for rule in rules)
+def _allow_some(rules: tuple[ShellRule, ...]) -> bool:
+    return any(rule.verdict == "allow" for rule in rules)
 
 
 def _mcp_grant(policy: Policy, run: RunOptions) -> _Grant:
@@ -345,8 +345,8 @@ def _write_notes(_policy: Policy, verdict: Verdict, free_shell: bool) -> list[st
 
 
 def _shell_notes(policy: Policy, _verdict: Verdict, free_shell: bool) -> list[str]:
-    rules = policy.shell_rules
-    denies = any(rule.startswith("deny") for rule in rules)
+    rules = policy.rules
+    denies = any(rule.verdict == "deny" for rule in rules)
     return report_notes.applying(
         (
             (rules, f"{len(rules)} shell rules"),

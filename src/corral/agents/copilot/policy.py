@@ -27,7 +27,7 @@ from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, PolicyRow
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, ShellRule, Verdict
 
 READ = ("view", "grep", "glob")
 WRITE = ("create", "edit", "apply_patch")
@@ -163,7 +163,7 @@ def _flags(policy: Policy, run: RunOptions, *, asks: bool) -> tuple[str, ...]:
             own = server.name == OWN_SERVER
             flags += _verb(server.name, verdict_of(policy, "mcp", run, asks=asks, own=own))
     if not asks:
-        flags += [_shell_flag(rule) for rule in policy.shell_rules]
+        flags += [_shell_flag(rule) for rule in policy.rules]
     if hidden:
         flags.append(f"--excluded-tools={','.join(dict.fromkeys(hidden))}")
     return tuple(flags)
@@ -203,11 +203,10 @@ def _listed(names: tuple[str, ...], run: RunOptions, *, asks: bool) -> list[str]
     return flags
 
 
-def _shell_flag(rule: str) -> str:
+def _shell_flag(rule: ShellRule) -> str:
     """Its rules name a command and its sub-command, with any arguments; ours are globs."""
-    verb, pattern = parse_rule(rule)
-    stem = pattern.removesuffix(" *")
-    return f"--{verb}-tool=shell({stem}{':*' if stem != pattern else ''})"
+    stem = rule.pattern.removesuffix(" *")
+    return f"--{rule.verdict}-tool=shell({stem}{':*' if stem != rule.pattern else ''})"
 
 
 def _row(policy: Policy, capability: Capability, run: RunOptions, *, asks: bool) -> PolicyRow:

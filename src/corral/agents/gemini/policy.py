@@ -40,7 +40,7 @@ from corral.agents.spec import CompiledPolicy, LaunchContext, PolicyRow
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, ShellRule, Verdict
 from corral.quoting import json_pattern, toml_string
 from corral.shell_regex import allow_regex
 
@@ -118,7 +118,7 @@ def compile_headless(policy: Policy, run: RunOptions) -> CompiledPolicy:
 
     policy_file(None)  # raises now the errors that the launch would raise
     missing = inexpressible_rules(policy)
-    note = f"the CLI's rules cannot express, and so deny: {', '.join(missing)}"
+    note = f"the CLI's rules cannot express, and so deny: {', '.join(map(str, missing))}"
     return CompiledPolicy(
         tuple(_row(policy, each) for each in CAPABILITIES),
         _mode_flags(policy),
@@ -142,8 +142,6 @@ def compile_acp(policy: Policy, run: RunOptions) -> CompiledPolicy:
         return replace(native, unhooked=(report_notes.UNASKED_BY_DEFAULT,))
     rules = _Rules()
     _denied(policy, rules, strict=run.strict)
-    for rule in policy.shell_rules:
-        parse_rule(rule)
     _questions(policy, run, rules)
     rows = (_asking_row(policy, each, interactive=run.interactive) for each in CAPABILITIES)
     return CompiledPolicy(tuple(rows), _mode_flags(policy), {POLICY_FILE: rules.text()})
@@ -211,22 +209,22 @@ def _shell_rules(policy: Policy, rules: _Rules) -> None:
         return
     if len(policy.shell_rules) > _MOST_RULES:
         raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
-    for number, rule in enumerate(policy.shell_rules):
-        verb, pattern = parse_rule(rule)
-        found = _denying(pattern) if verb == "deny" else _allowing(pattern)
-        if verb == "deny" and not all(map(_is_taken, found)):
+    for number, rule in enumerate(policy.rules):
+        denies = rule.verdict == "deny"
+        found = _denying(rule.pattern) if denies else _allowing(rule.pattern)
+        if denies and not all(map(_is_taken, found)):
             raise PolicyError(
-                f"the Gemini CLI would not take the shell rule {rule!r}",
+                f"the Gemini CLI would not take the shell rule {str(rule)!r}",
                 hint="It takes short rules, and few with parentheses.",
             )
         for regex in found:
-            rules.add("run_shell_command", verb, _RULES - number, pattern=regex)
+            rules.add("run_shell_command", rule.verdict, _RULES - number, pattern=regex)
 
 
-def inexpressible_rules(policy: Policy) -> tuple[str, ...]:
+def inexpressible_rules(policy: Policy) -> tuple[ShellRule, ...]:
     """The allow rules that the headless CLI's rules cannot express: what they allow is denied."""
-    found = (rule for rule in policy.shell_rules if parse_rule(rule)[0] == "allow")
-    return tuple(rule for rule in found if not _allowing(parse_rule(rule)[1]))
+    found = (rule for rule in policy.rules if rule.verdict == "allow")
+    return tuple(rule for rule in found if not _allowing(rule.pattern))
 
 
 def _is_taken(regex: str) -> bool:
@@ -288,15 +286,11 @@ def _rules_count(policy: Policy) -> bool:
     return listed and bool(policy.shell_rules)
 
 
-def _allows_commands(policy: Policy) -> bool:
-    return any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
-
-
 def _questions(policy: Policy, run: RunOptions, rules: _Rules) -> None:
     """The rules of the persistent CLI: a tool that is limited by more than its name asks."""
     tools, mcp = _asking(policy, run)
     shell = "run_shell_command"
-    if _rules_count(policy) and (shell in tools or _allows_commands(policy)):
+    if _rules_count(policy) and (shell in tools or policy.allows_commands):
         tools[shell] = True
     if shell in tools:
         decision = "ask_user" if tools.pop(shell) else "allow"
@@ -375,7 +369,7 @@ def _row(policy: Policy, capability: Capability) -> PolicyRow:
     if verdict == "ask":
         notes.append(report_notes.HEADLESS_DENIED)
     if capability == "shell" and (missing := inexpressible_rules(policy)):
-        notes.append(f"its rules cannot express, and so deny: {', '.join(missing)}")
+        notes.append(f"its rules cannot express, and so deny: {', '.join(map(str, missing))}")
     if capability == "write" and verdict == "allow":
         notes.append(f"the CLI itself refuses {BUILD_FILES}")
     return _noted(policy, capability, verdict, "native", notes)
@@ -425,7 +419,7 @@ def _noted(
     if capability == "shell":
         if policy.shell_rules:
             notes.append(f"{len(policy.shell_rules)} shell rules")
-        if verdict == "allow" and any(rule.startswith("deny") for rule in policy.shell_rules):
+        if verdict == "allow" and any(rule.verdict == "deny" for rule in policy.rules):
             notes.append(report_notes.BYPASSABLE)
         if verdict == "allow":
             notes.append("it can read the CLI's own environment through /proc")

@@ -34,7 +34,7 @@ from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, CompiledPolicy, Form, LaunchContext, PolicyRow
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict, parse_rule
+from corral.policy import CAPABILITIES, Capability, Enforcement, Policy, Verdict
 from corral.protected_paths import NAMES, Links
 from corral.values import Json
 
@@ -181,8 +181,8 @@ def _headless_grants(policy: Policy, run: RunOptions) -> dict[str, Json]:
             verdict = policy.verdict("mcp", own=server.name == OWN_SERVER)
             rules[f"{server.name}_*"] = _flat(verdict)
     if policy.shell_rules and "bash" not in policy.deny_tools:
-        parsed = [parse_rule(rule) for rule in reversed(policy.shell_rules)]
-        rules["bash"] = {"*": rules.get("bash", "deny"), **{glob: verb for verb, glob in parsed}}
+        commands = {rule.pattern: rule.verdict for rule in reversed(policy.rules)}
+        rules["bash"] = {"*": rules.get("bash", "deny"), **commands}
     return rules
 
 

@@ -135,19 +135,15 @@ def _effective(
 ) -> Verdict:
     """*ask* is *deny* where no one can answer; but rules may still allow single commands."""
     verdict = _verdict(policy, capability, own=own)
-    if verdict != "ask" or run.interactive or (capability == "shell" and _has_allow_rule(policy)):
+    if verdict != "ask" or run.interactive or (capability == "shell" and policy.allows_commands):
         return verdict
     return "deny"
-
-
-def _has_allow_rule(policy: Policy) -> bool:
-    return any(rule.split()[0] == "allow" for rule in policy.shell_rules)
 
 
 def _verdict(policy: Policy, capability: Capability, *, own: bool = False) -> Verdict:
     if policy.allow_tools is not None:
         return "allow" if _listed(policy, capability) else "deny"
-    if capability == "shell" and _has_allow_rule(policy):
+    if capability == "shell" and policy.allows_commands:
         return "ask" if policy.shell != "allow" else "allow"
     return policy.verdict(capability, own=own)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from corral.agents.shared import report_notes
 from corral.agents.spec import AgentSpec, CompiledPolicy, PolicyRow, WireTools, stream_transport
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import Capability, Policy, Verdict, parse_rule
+from corral.policy import Capability, Policy, Verdict
 
 AT_WIRE = "each call is judged in the model's response, before the agent sees it"
 
@@ -44,7 +44,7 @@ def compile_at_wire(agent: AgentSpec, policy: Policy, run: RunOptions) -> Compil
     given = agent.compile(_widened(policy, capabilities), run)
     report = agent.compile(policy, replace(run, at_wire=False)).report
     rows = [_row(row, policy, capabilities) for row in report]
-    if wire.judges_paths and ("shell" in capabilities or has_allow_rule(policy)):
+    if wire.judges_paths and ("shell" in capabilities or policy.allows_commands):
         rows = list(map(_with_paths, rows))
     return replace(given, report=tuple(rows))
 
@@ -55,15 +55,11 @@ def _with_paths(row: PolicyRow) -> PolicyRow:
     return PolicyRow(row.capability, "allow", "brokered", AT_WIRE)
 
 
-def has_allow_rule(policy: Policy) -> bool:
-    return any(parse_rule(rule)[0] == "allow" for rule in policy.shell_rules)
-
-
 def _widened(policy: Policy, capabilities: tuple[Capability, ...]) -> Policy:
     verdicts: dict[str, Verdict] = dict.fromkeys(capabilities, "allow")
     if "mcp" in capabilities and policy.own_mcp == "ask":
         verdicts["own_mcp"] = "allow"
-    if has_allow_rule(policy):
+    if policy.allows_commands:
         verdicts["shell"] = "allow"
     return replace(policy, **verdicts)
 

@@ -33,8 +33,6 @@ def check_names(
     for where in ("allow_tools", "deny_tools"):
         names: tuple[str, ...] = getattr(policy, where) or ()
         for name in names:
-            if "*" in name:
-                raise PolicyError(f"{where}: names, not patterns: {name!r}")
             if name not in tools and not from_server(name):
                 _refuse(name, where, tools, title, strict=strict)
 
