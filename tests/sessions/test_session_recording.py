@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD, PROGRAM, child_pids
 from support.stream_checks import check_stream
 
@@ -226,13 +228,13 @@ async def test_processes_of_a_recorded_agent_end_with_it(
     assert left(tmp_path) == []
 
 
-async def test_a_run_that_is_cancelled_leaves_nothing_of_recorder_and_agent(
+async def test_a_recorded_run_that_is_cancelled_leaves_nothing(
     workspace: Path, recording_file: Path, tmp_path: Path
 ) -> None:
     async with corral.session(peer(), cwd=workspace, record_to=recording_file, grace=1) as session:
         async for event in session.prompt("text x\nignore-cancel\nhang"):
             if isinstance(event, Text):
-                assert len(left(tmp_path)) == 2
+                assert len(left(tmp_path)) == 1
                 break
     assert left(tmp_path) == []
     assert format.read(recording_file)[0].head.agent == peer()
@@ -298,3 +300,155 @@ async def test_what_cannot_be_recorded_or_replayed_is_refused(
     await talk(peer(), "text x", cwd=workspace, record_to=recording_file)
     with pytest.raises(errors.ConfigError, match="a recording calls no tools"):
         await corral.run(peer(), "text x", cwd=workspace, replay=recording_file, tools=[tool])
+
+
+LOOK = """
+cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline > /tmp/seen
+find "$HOME" "$TMPDIR/.." . /run -xdev -type f -exec cat {} + >> /tmp/seen
+mv /tmp/seen seen
+"""
+"""Everything that an agent in the sandbox can read of its processes and folders."""
+ATTACK = """
+cat rec/deep/talk.ndjson > shown
+echo forged >> rec/deep/talk.ndjson
+rm -f rec/deep/talk.ndjson
+mv rec/deep/talk.ndjson rec/deep/old && echo forged > rec/deep/talk.ndjson
+mv rec/deep rec/old && mkdir -p rec/deep && echo forged > rec/deep/talk.ndjson
+mv rec old && mkdir -p rec/deep && echo forged > rec/deep/talk.ndjson
+ln -f rec/deep/talk.ndjson other && echo forged >> other
+:
+"""
+OFFLINE = corral.Policy(read="allow", write="allow", shell="allow", network="deny")
+
+
+async def talk_in_sandbox(workspace: Path, script: str, **options: Unpack[RunKwargs]) -> None:
+    (workspace / "script.sh").write_text(script)
+    complete: RunKwargs = {
+        **options,
+        "cwd": workspace,
+        "program": PROGRAM,
+        "policy": OFFLINE,
+        "sandbox": "require",
+    }
+    orders = "init\nsh sh script.sh 2> /dev/null\ntext done\nresult"
+    stream = await talk("gemini-cli", orders, **complete)
+    assert isinstance(stream[-1], Done)
+    assert stream[-1].status == "success", stream[-1]
+
+
+@needs_sandbox
+@pytest.mark.parametrize("place", ["inside", "outside"])
+async def test_a_recorded_agent_finds_no_secret_in_the_sandbox(
+    place: str, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:canary-database@localhost/x")
+    await talk_in_sandbox(
+        workspace,
+        LOOK,
+        env={"GEMINI_API_KEY": "canary-key-0123456789"},
+        meter=True,
+        record_to=(workspace if place == "inside" else tmp_path) / "rec/talk.ndjson",
+    )
+    seen = (workspace / "seen").read_bytes()
+    assert b"GEMINI_API_KEY=" in seen
+    assert b"canary" not in seen
+
+
+@needs_sandbox
+async def test_a_recorded_agent_neither_sees_nor_changes_the_recording(workspace: Path) -> None:
+    recording = workspace / "rec/deep/talk.ndjson"
+    await talk_in_sandbox(
+        workspace, ATTACK, env={"GEMINI_API_KEY": KEY}, meter=False, record_to=recording
+    )
+    assert (workspace / "shown").read_text() == ""
+    assert "forged" not in recording.read_text()
+    (take,) = format.read(recording)
+    assert isinstance(take.entries[-1], format.Ended)
+
+
+async def test_a_secret_that_an_agent_reads_is_not_in_the_recording(
+    workspace: Path, recording_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that the agent was not given, and in a line that arrives in two pieces."""
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:canary-database@localhost/x")
+    (workspace / ".env").write_text("PASSWORD=canary-database")
+    (workspace / "pieces.sh").write_text("printf 'canary-da' >&2; sleep 0.2; echo 'tabase' >&2")
+    orders = "init\nsh cat .env\nsh echo; sh pieces.sh\ntext It is canary-database\nresult"
+    env = {"GEMINI_API_KEY": KEY}
+    await talk(
+        "gemini-cli", orders, cwd=workspace, record_to=recording_file, program=PROGRAM, env=env
+    )
+    recording = recording_file.read_text()
+    assert "canary" not in recording
+    assert recording.count("redacted]") >= 4  # the prompt has it too
+
+
+async def test_a_session_whose_prompts_choose_models_is_recorded_completely(
+    workspace: Path, recording_file: Path
+) -> None:
+    options: RunKwargs = {
+        "cwd": workspace,
+        "program": PROGRAM,
+        "env": {"GEMINI_API_KEY": KEY},
+        "record_to": recording_file,
+        "meter": False,
+    }
+    async with corral.session("gemini-cli", **options) as session:
+        for model in ("gemini-2.5-flash", "gemini-2.5-pro"):
+            assert (await session.run(GOOD, model=model)).ok
+    models = [take.head.args for take in format.read(recording_file)]
+    assert len(models) == 2
+
+
+async def test_a_link_is_not_overwritten_by_a_recording(workspace: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (workspace / "talk.ndjson").symlink_to(precious)
+    (workspace / "rec").symlink_to(tmp_path)
+    for path in ("talk.ndjson", "rec/precious"):
+        with pytest.raises(errors.ConfigError, match="is a link that leads out of the workspace"):
+            await talk(peer(), "text x", cwd=workspace, record_to=workspace / path)
+    assert precious.read_text() == "mine"
+
+
+async def test_a_file_of_the_agent_that_cannot_be_read_does_not_stop_a_recording(
+    workspace: Path, recording_file: Path
+) -> None:
+    """A pipe in the agent's home that has the name of a word in the prompt."""
+    env = {"GEMINI_API_KEY": KEY}
+    stream = await talk(
+        "gemini-cli",
+        'init\nsh mkfifo "$TMPDIR/../home/a-long-name"\ntext made\nresult',
+        "init\ntext a-long-name\nresult",
+        cwd=workspace,
+        record_to=recording_file,
+        program=PROGRAM,
+        env=env,
+        policy="all",
+    )
+    assert isinstance(stream[-1], Done)
+    assert stream[-1].status == "success"
+
+
+async def test_a_recording_on_a_full_disk_is_reported_and_the_run_goes_on(
+    workspace: Path, recording_file: Path
+) -> None:
+    prompts = ("text one", f"text {'x' * 20_000}")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    try:
+        stream = await talk(peer(), *prompts, cwd=workspace, record_to=recording_file, record=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (warning,) = [event for event in stream if isinstance(event, corral.events.Error)]
+    assert (warning.code, warning.level) == ("recording_lost", "warning")
+    assert warning.message.startswith(f"the recording {recording_file} is not complete: File too")
+    assert isinstance(stream[-1], Done)
+    assert stream[-1].status == "success"
+    now = await talk(peer(), *prompts, cwd=workspace, replay=recording_file)
+    assert "ends here: it was not recorded to its end" in stop_of(now).message
+
+
+async def test_a_recording_that_cannot_be_started_is_an_error(workspace: Path) -> None:
+    with pytest.raises(errors.StorageFailed, match="cannot write the recording /dev/full"):
+        await talk(peer(), "text x", cwd=workspace, record_to="/dev/full")

@@ -28,7 +28,7 @@ from corral.nesting import decode_json
 from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
-from corral.sessions.prepared_run import Answers, PreparedRun, share
+from corral.sessions.prepared_run import Answers, PreparedRun, Recording, share
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -152,6 +152,7 @@ def prepare(
         helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
         guard=_guard(run, cwd),
         hook=_hook(on_tool_call, agent, cwd),
+        recording=_recording(agent, run, cwd),
     )
     return share(prepared)
 
@@ -204,12 +205,15 @@ def _program(
         from corral.sessions.recording import with_replay
 
         return with_replay(agent, run)
-    found, env = programs.locate(agent, run.program), environment.gather(agent, run)
-    if run.record_to is not None:
-        from corral.sessions.recording import with_recorder
+    return agent, programs.locate(agent, run.program), environment.gather(agent, run)
 
-        found, env = with_recorder(agent, run, found, env)
-    return agent, found, env
+
+def _recording(agent: AgentSpec, run: RunOptions, cwd: str) -> Recording | None:
+    if run.record_to is None:
+        return None
+    from corral.sessions.recording import choose_recording
+
+    return choose_recording(agent, run.record_to, cwd)
 
 
 def _meter_route(

@@ -41,6 +41,14 @@ Answers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
 
 
+class Recording(msgspec.Struct, frozen=True):
+    """Where the communication with the agent's program is recorded."""
+
+    path: str
+    run: str
+    """Its name in the file: the processes of one run share a file."""
+
+
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """A run whose options, folders, program, credentials and policy were checked."""
 
@@ -75,6 +83,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """What the model calls may use."""
     limit_waits: LimitWaits | None = None
     """The waits for rate limits; None if the run fails at one."""
+    recording: Recording | None = None
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose
@@ -137,8 +146,9 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
         self, launch: Launch, folder: Path, hook: HookSocket | None = None
     ) -> Sandbox | None:
         """The sandbox for one start of the agent, for a session stored in ``folder``. Its ``hook``
-        can be reached inside."""
-        if self.sandbox is None:
+        can be reached inside. The player of a recording needs none: it is a program of corral's
+        own."""
+        if self.sandbox is None or self.run.replay is not None:
             return None
         from corral.sessions import sandbox
 

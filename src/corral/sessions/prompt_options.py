@@ -66,7 +66,12 @@ def for_prompt(
         own_tools=session.run.own_tools,
         on_tool_call=on_tool_call,
     )
-    return msgspec.structs.replace(prepared, budget=session.budget, limit_waits=session.limit_waits)
+    return msgspec.structs.replace(
+        prepared,
+        budget=session.budget,
+        limit_waits=session.limit_waits,
+        recording=session.recording,
+    )
 
 
 def check_narrower(policy: Policy, session: PreparedRun) -> None:

@@ -1,7 +1,9 @@
-"""Recording and replay: another program runs in the agent's place.
+"""Recording and replay of what an agent's program reads and writes.
 
-To record, the recorder starts the agent. To replay, our own program answers instead: neither the
-agent nor its key is needed, and what the checks need to know of them comes from the recording.
+A recording is made by corral itself, outside of the sandbox, from the bytes that it sends and reads
+(``ProcessSpec.recording``). So the agent needs no access to the file, and every secret that corral
+knows is redacted. To replay, our own program answers in the agent's place: neither the agent nor
+its key is needed, and what the checks need to know of them comes from the recording.
 """
 
 from __future__ import annotations
@@ -16,24 +18,63 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, AgentSpec, Ending, InProcess
-from corral.errors import ConfigError, CorralError, ReplayMismatch
+from corral.errors import ConfigError, CorralError, ReplayMismatch, StorageFailed
 from corral.options import RunOptions
-from corral.system import environment
+from corral.sessions.prepared_run import PreparedRun, Recording
+from corral.sessions.sandbox import check_link
+from corral.system import environment, fs, paths
 from corral.system.cassette import format
-from corral.system.cassette.record import RUN, SECRETS
-from corral.system.cassette.replay import DIFFERS, SIGN
-from corral.system.environment import Environment, variable, variables
+from corral.system.cassette.format import Head, Writer
+from corral.system.cassette.replay import DIFFERS, SECRETS, SIGN
+from corral.system.environment import (
+    Environment,
+    SecretRedactor,
+    named_secrets,
+    variable,
+    variables,
+)
+from corral.system.process.process import ProcessSpec
 from corral.system.programs import FoundProgram
 
 
-def with_recorder(
-    agent: AgentSpec, run: RunOptions, found: FoundProgram, env: Environment
-) -> tuple[FoundProgram, Environment]:
-    """The same program and environment, with the recorder before it."""
-    path = _recording_path(agent, run.record_to or "")
-    arguments = (path, str(len(found.argv)), agent.name, found.version or "")
-    argv = (*_python_command("record"), *arguments, *found.argv)
-    return replace(found, argv=argv), _with_recorder_env(env)
+def choose_recording(agent: AgentSpec, record_to: str, cwd: str) -> Recording:
+    """Where a run is recorded. From now on the file is corral's own: no agent can use it. Raises
+    ``ConfigError`` for a link that leads out of the workspace."""
+    path = _recording_path(agent, record_to)
+    check_link(path, cwd)
+    paths.announce(path)
+    return Recording(path=path, run=_run_id())
+
+
+def recorded(prepared: PreparedRun, recording: Recording, spec: ProcessSpec) -> ProcessSpec:
+    """The same process, with a new take in the recording. Raises ``StorageFailed``."""
+    given = {**named_secrets(spec.env), **prepared.environment.secrets}
+    head = Head(
+        cassette=format.FORMAT,
+        run=recording.run,
+        argv=tuple(spec.argv),
+        words=len(prepared.program.argv),
+        places=format.places(fs.real_path(str(spec.cwd)), spec.env),
+        secrets=tuple(sorted(given)),
+        agent=prepared.agent.name,
+        version=prepared.program.version,
+    )
+    # The variables of a metered agent have dummy keys: those are replaced too, because they
+    # differ between runs.
+    redactor = SecretRedactor(prepared.environment.redacted, named_secrets(spec.env))
+    try:
+        writer = Writer(recording.path, head, redactor)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write the recording {recording.path}: {error.strerror}",
+            hint="Choose a file in a writable folder, on a disk with free space.",
+        ) from error
+    stdin = spec.stdin if isinstance(spec.stdin, bytes) else b""
+    text = "" if format.is_conversation(stdin) else stdin.decode("utf-8", "replace")
+    for named in ("\n".join(head.args), text):
+        for name, content in format.named_files(named, head.places).items():
+            writer.given(name, content)
+    return replace(spec, recording=writer)
 
 
 def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProgram, Environment]:
@@ -59,8 +100,8 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProg
     agent = replace(agent, explain=_explain(agent), credential_files=(), transport=transport)
     return (
         agent,
-        FoundProgram(path, (*_python_command("replay"), path), head.version, "option"),
-        _with_recorder_env(env),
+        FoundProgram(path, (*_player_command(), path), head.version, "option"),
+        _with_player_env(env),
     )
 
 
@@ -85,15 +126,19 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _with_recorder_env(env: Environment) -> Environment:
-    """The environment with the variables for the recorder and the player, which do not pass them
-    on to the agent."""
-    run = variable(RUN) or os.urandom(8).hex()
-    return replace(env, values={**env.values, RUN: run, SECRETS: json.dumps(env.secrets)})
+def _with_player_env(env: Environment) -> Environment:
+    """The environment with the variables for the player. It is corral's own program and runs
+    outside of the sandbox."""
+    given = {format.RUN: _run_id(), SECRETS: json.dumps(env.redacted)}
+    return replace(env, values={**env.values, **given})
 
 
-def _python_command(module: str) -> tuple[str, ...]:
-    """A command that runs a module of this corral with our interpreter, and imports nothing from
+def _run_id() -> str:
+    return variable(format.RUN) or os.urandom(8).hex()
+
+
+def _player_command() -> tuple[str, ...]:
+    """A command that runs the player of this corral with our interpreter, and imports nothing from
     the workspace. corral comes after the standard library in ``sys.path``, because a package
     beside it may have the name of a standard module, and before other installed packages."""
     homes = [str(Path(__file__).parents[2]), str(Path(msgspec.__file__).parents[1])]
@@ -101,6 +146,6 @@ def _python_command(module: str) -> tuple[str, ...]:
         "import sys; path = sys.path;"
         " at = [n for n, p in enumerate(path) if p.endswith('-packages')] or [len(path)];"
         f" path[at[0]:at[0]] = {homes!r};"
-        f" from corral.system.cassette.{module} import main; main(sys.argv[1:])"
+        " from corral.system.cassette.replay import main; main(sys.argv[1:])"
     )
     return (sys.executable, "-P", "-c", code)

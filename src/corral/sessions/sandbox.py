@@ -70,15 +70,16 @@ def _check_folders(run: RunOptions, cwd: str) -> None:
     for path in run.policy.writable:
         folder = os.path.join(cwd, path)
         _check_folder(os.path.realpath(folder))
-        _check_link(folder, cwd)
+        check_link(folder, cwd)
 
 
-def _check_link(folder: str, cwd: str) -> None:
-    """An agent of an earlier run may have made the link."""
-    real, root = os.path.realpath(folder), os.path.realpath(cwd)
-    if is_inside(os.path.normpath(folder), os.path.normpath(cwd)) and not is_inside(real, root):
+def check_link(path: str, cwd: str) -> None:
+    """Raises ``ConfigError`` for a path in the workspace that leads out of it: an agent of an
+    earlier run may have made the link."""
+    real, root = os.path.realpath(path), os.path.realpath(cwd)
+    if is_inside(os.path.normpath(path), os.path.normpath(cwd)) and not is_inside(real, root):
         raise ConfigError(
-            f"{folder} is a link that leads out of the workspace, to {real}",
+            f"{path} is a link that leads out of the workspace, to {real}",
             hint=f"If it may be written, name it as it is: {real}",
         )
 
@@ -172,7 +173,7 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
     box = msgspec.structs.replace(
         base,
         cwd=launch.cwd or prepared.cwd,
-        writable=(*base.writable, *own, *_credentials(prepared), *_recording(prepared)),
+        writable=(*base.writable, *own, *_credentials(prepared)),
         readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
         endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
@@ -322,21 +323,6 @@ def _credentials(prepared: PreparedRun) -> Iterator[str]:
     home = paths.user_home()
     for name in prepared.linked:
         yield str(home / name)
-
-
-def _recording(prepared: PreparedRun) -> Iterator[str]:
-    """The file of the recording, which the recorder writes from inside. It must exist to be shown.
-    Raises ``ConfigError`` for a link, which an agent of an earlier run may have made."""
-    if prepared.run.record_to is None:
-        return
-    path = os.path.abspath(os.path.expanduser(prepared.run.record_to))
-    _check_link(path, prepared.cwd)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise ConfigError(f"cannot write the recording {path}: {error.strerror}") from error
-    yield path
 
 
 def git_folders(cwd: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from corral.errors import CorralError, StreamBroken
 from corral.events import Error
+from corral.sessions.prepared_run import PreparedRun
 from corral.system import paths
 
 
@@ -25,6 +26,12 @@ def session_lost(folder: Path, error: OSError) -> Error:
 
 def transcript_lost(folder: Path, error: OSError) -> Error:
     return warning("transcript_lost", f"the transcript ends here: {_write_error(folder, error)}")
+
+
+def recording_lost(prepared: PreparedRun, error: OSError) -> Error:
+    path, why = prepared.run.record_to, error.strerror or str(error)
+    text = f"the recording {path} is not complete: {why}: free some space, and record it again"
+    return warning("recording_lost", text)
 
 
 def diff_lost(error: Exception) -> Error:

@@ -259,14 +259,20 @@ class SecretRedactor:
 
     __slots__ = ("__weakref__", "_pairs", "values")
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    def __init__(self, *secrets: Mapping[str, str]) -> None:
+        """Each mapping is name → value. They may have other values for the same name."""
         marks: dict[bytes, bytes] = {}
-        for name, value in secrets.items():
+        for name, value in (pair for values in secrets for pair in values.items()):
             for form in _written_forms(value):
                 marks[form.encode("utf-8", "surrogateescape")] = f"[{name} redacted]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
         self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs if value)
         """What is redacted, in each of its written forms; the longest first."""
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest form of a secret; 0 if there is none."""
+        return len(self._pairs[0][0]) if self._pairs else 0
 
     def clean(self, data: bytes) -> bytes:
         for value, mark in self._pairs:

@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def agent_cassette(request: pytest.FixtureRequest) -> Iterator[AgentCassette]:
     """Options for an agent that is recorded with ``--corral-record``, and replayed without."""
     # All runs of one test share one file. Without this each run would overwrite it.
-    from corral.system.cassette.record import RUN
+    from corral.system.cassette.format import RUN
 
     before = os.environ.get(RUN)
     os.environ[RUN] = os.urandom(8).hex()

@@ -22,12 +22,12 @@ from corral.system.environment import SecretRedactor
 
 pytestmark = pytest.mark.whole_program
 
-RECORD = "import sys; from corral.system.cassette.record import main; main(sys.argv[1:])"
+RECORD = "from corral.cli.entry import main; main()"
 SECRET = 'a "canary" value/ü'
 
 
 def command(path: Path, *argv: str) -> list[str]:
-    return [sys.executable, "-c", RECORD, str(path), "1", "any", "", *argv]
+    return [sys.executable, "-c", RECORD, "record", "run", "-o", str(path), "--", *argv]
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def test_a_secret_that_comes_in_two_pieces_is_not_in_the_file(path: Path) -> Non
 def test_a_secret_in_a_very_long_line_is_not_in_the_file(path: Path, before: int) -> None:
     secret = "0123456789abcdef"
     head = format.Head(cassette=1, take="t", run="r", argv=("x",))
-    writer = format.Writer(path, head, SecretRedactor({"K": secret}), len(secret) + 2)
+    writer = format.Writer(path, head, SecretRedactor({"K": secret}))
     complete = b"x" * before + secret.encode() + b"y" * 40
     cut = format.PIECE + 1  # where a piece is written, though the line goes on
     writer.data("out", complete[:cut])
@@ -273,14 +273,14 @@ def test_a_recording_that_cannot_be_written_is_an_error_before_the_start(tmp_pat
     (tmp_path / "file").touch()
     trace = tmp_path / "started"
     done = recorded(tmp_path / "file" / "below", ["touch", str(trace)])
-    assert done.returncode == 127
+    assert done.returncode == 1
     assert b"cannot write the recording" in done.stderr
     assert not trace.exists()
 
 
 def test_a_missing_program_is_an_error(path: Path) -> None:
     done = recorded(path, ["/no/such/program"])
-    assert done.returncode == 127
+    assert done.returncode == 12
     assert b"/no/such/program was not found" in done.stderr
 
 

@@ -239,19 +239,22 @@ class Connection:
         self.service_url = launch.service_url
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
         _log.debug("command line: %s", " ".join(self.argv))
-        self._process = await Process.start(
-            ProcessSpec(
-                launch.argv,
-                cwd=launch.cwd or prepared.cwd,
-                env=prepared.env(launch, record.next_run_id),
-                keep_stdin_open=True,
-                stdout="pipe",
-                scratch=record.tmp,
-                registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-                on_stderr=self._stderr_lines.feed,
-                sandbox=prepared.agent_sandbox(launch, record.folder),
-            )
+        spec = ProcessSpec(
+            launch.argv,
+            cwd=launch.cwd or prepared.cwd,
+            env=prepared.env(launch, record.next_run_id),
+            keep_stdin_open=True,
+            stdout="pipe",
+            scratch=record.tmp,
+            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
+            on_stderr=self._stderr_lines.feed,
+            sandbox=prepared.agent_sandbox(launch, record.folder),
         )
+        if prepared.recording is not None:
+            from corral.sessions.recording import recorded
+
+            spec = recorded(prepared, prepared.recording, spec)
+        self._process = await Process.start(spec)
         run = prepared.run
         try:
             offer = Offer(run.allow_file_reads, run.allow_file_writes, questions=run.has_person)
@@ -287,6 +290,11 @@ class Connection:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    @property
+    def recording_failure(self) -> OSError | None:
+        """Why the recording of the process is not complete."""
+        return self._process.recording_failure if self._process else None
 
     @property
     def stderr(self) -> str:

@@ -29,6 +29,7 @@ from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
+from corral.sessions.turn_warnings import recording_lost
 from corral.system.media import media_type_of
 from corral.system.threads import in_thread
 
@@ -297,6 +298,8 @@ class AcpBackend:
         if session is None:
             return []
         items, session.inbox = session.inbox, []
+        if self._connection is not None and self._connection.recording_failure is not None:
+            items.append(recording_lost(self._prepared, self._connection.recording_failure))
         return items
 
     async def close(self) -> None:

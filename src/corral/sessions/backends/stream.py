@@ -25,6 +25,7 @@ from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
+from corral.sessions.turn_warnings import recording_lost
 from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
@@ -203,20 +204,23 @@ class StreamBackend:
             import shlex
 
             _log.debug("command line: %s", self._redactor.clean_text(shlex.join(launch.argv)))
-        self._process = await Process.start(
-            ProcessSpec(
-                launch.argv,
-                cwd=prepared.cwd,
-                env=prepared.env(launch, self._record.next_run_id),
-                stdin=self._stdin,
-                keep_stdin_open=self._control is not None,
-                stdout=self._transport.stdout,
-                scratch=self._record.tmp,
-                registry=shared_registry(paths.process_registry(), prepared.agent.name),
-                on_stderr=self._stderr_lines.feed,
-                sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
-            )
+        spec = ProcessSpec(
+            launch.argv,
+            cwd=prepared.cwd,
+            env=prepared.env(launch, self._record.next_run_id),
+            stdin=self._stdin,
+            keep_stdin_open=self._control is not None,
+            stdout=self._transport.stdout,
+            scratch=self._record.tmp,
+            registry=shared_registry(paths.process_registry(), prepared.agent.name),
+            on_stderr=self._stderr_lines.feed,
+            sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
         )
+        if prepared.recording is not None:
+            from corral.sessions.recording import recorded
+
+            spec = recorded(prepared, prepared.recording, spec)
+        self._process = await Process.start(spec)
         # What the agent has got is not held while it works: its files alone may be many kB.
         self._launch = replace(launch, files=_NOTHING, env=_NOTHING, stdin=b"")
         self._stdin = b""
@@ -340,6 +344,8 @@ class StreamBackend:
         await self.close()
         items += [*self._own_items, *self._stream.end()]
         self._own_items = ()
+        if self._process is not None and self._process.recording_failure is not None:
+            items.append(recording_lost(self._prepared, self._process.recording_failure))
         return items
 
     async def close(self) -> None:

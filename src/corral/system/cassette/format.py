@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -26,6 +27,8 @@ from corral.system.environment import SecretRedactor
 from corral.values import decode_as, is_object
 
 FORMAT = 1
+RUN = "CORRAL_CASSETTE_RUN"
+"""The variable that names the run of a take: takes of one run share a file."""
 PIECE = 1024 * 1024
 """Bytes of an incomplete line that are buffered until its end arrives."""
 
@@ -39,7 +42,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The start of a take."""
 
     cassette: int
-    take: str
+    take: str = ""
+    """Set by the writer."""
     run: str
     """Takes of one run are in one file; another run overwrites the file."""
     argv: tuple[str, ...]
@@ -48,10 +52,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     places: dict[str, str] = {}
     """Folders that the program knows, by name."""
     secrets: tuple[str, ...] = ()
-    """Names of the variables whose values were redacted."""
+    """Names of the secrets that the program was given. More may have been redacted."""
     agent: str | None = None
     version: str | None = None
     recorded: str = ""
+    """The time of the start, set by the writer."""
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -158,13 +163,11 @@ def _entry(line: _Line) -> Entry:
 class Writer:
     """Writes one take with known secrets redacted. Can be used by several threads."""
 
-    def __init__(
-        self, path: str | Path, head: Head, redactor: SecretRedactor, longest_secret: int
-    ) -> None:
+    def __init__(self, path: str | Path, head: Head, redactor: SecretRedactor) -> None:
         """Raises ``OSError``. Later failures end the recording and are in ``failure``."""
-        self._take = head.take
+        self._take = os.urandom(4).hex()
         self._redactor = redactor
-        self._overlap = max(longest_secret - 1, 0)
+        self._overlap = max(redactor.longest - 1, 0)
         self._lock = threading.Lock()
         self._begin = time.monotonic()
         self._unwritten: dict[Direction, bytearray] = {
@@ -173,6 +176,8 @@ class Writer:
         self.failure: OSError | None = None
         clean = msgspec.structs.replace(
             head,
+            take=self._take,
+            recorded=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=tuple(redactor.clean_text(word) for word in head.argv),
             places={name: redactor.clean_text(path) for name, path in head.places.items()},
         )
@@ -233,21 +238,24 @@ class Writer:
         seconds = round(time.monotonic() - self._begin, 3)
         data = json.dumps({"take": self._take, **line, "t": seconds}, ensure_ascii=False).encode()
         try:
-            os.write(self._fd, data + b"\n")
+            # On a full disk the first part of a line may be written. Then nothing comes after it.
+            fs.write_all(self._fd, data + b"\n")
         except OSError as error:
             self.failure = error
 
 
 def _open(path: str | Path, head: Head) -> int:
-    """Open the file to append to and write the head. A file of another run is emptied."""
+    """Open the file to append to and write the head. A file of another run is emptied. A link is
+    not followed: an agent may have made it."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
     try:
         with fs.hold_lock(fd):  # two processes of one run may start at once
             first = os.pread(fd, 4096, 0).split(b"\n")[0]
             if f'"run":{json.dumps(head.run)}'.encode() not in first:
                 os.ftruncate(fd, 0)
-            os.write(fd, msgspec.json.encode(head) + b"\n")
+            fs.write_all(fd, msgspec.json.encode(head) + b"\n")
     except BaseException:
         os.close(fd)
         raise
@@ -289,10 +297,17 @@ def named_files(text: str, folders: Mapping[str, str]) -> dict[str, str]:
             path = os.path.join(folder, name)
             stem = name.partition(".")[0]
             named = path in text or (len(stem) >= SHORTEST_STEM and stem in text)
-            if named and not os.path.islink(path) and os.path.getsize(path) <= LARGEST_GIVEN:
-                content = Path(path).read_bytes().decode("utf-8", "replace")
+            content = _read_small(path) if named else None
+            if content is not None:
                 found[os.path.relpath(path, home)] = content
     return dict(sorted(found.items()))
+
+
+def _read_small(path: str) -> str | None:
+    """The text of a regular file; None if it is another kind of file or too large. The agent may
+    have made it."""
+    data = fs.read_small(path, LARGEST_GIVEN)
+    return None if data is None else data.decode("utf-8", "replace")
 
 
 def is_conversation(data: bytes) -> bool:

@@ -8,7 +8,6 @@ passed on, so no reply is recorded before its request.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -19,10 +18,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from corral.errors import CorralError, StorageFailed
+from corral.errors import StorageFailed
 from corral.system import platform
 from corral.system.cassette import format
 from corral.system.cassette.format import Head, Writer
@@ -39,55 +37,31 @@ QUIET, LINGER = 0.25, 2.0
 copied in any case, however long that takes; what others write is copied until nothing came for
 QUIET seconds, at most for LINGER seconds."""
 
-RUN = "CORRAL_CASSETTE_RUN"
-"""The run of a take: takes of one run share a file."""
-SECRETS = "CORRAL_CASSETTE_SECRETS"
-"""Further secrets, as JSON, that only the caller knows."""
-
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
 
-def record(
-    path: str,
-    argv: Sequence[str],
-    *,
-    words: int = 1,
-    agent: str | None = None,
-    version: str | None = None,
-) -> int:
+def record(path: str, argv: Sequence[str], *, agent: str | None = None) -> int:
     """Run ``argv`` to its end on our own stdin, stdout and stderr. Return its exit code. If it was
     killed by a signal, this process ends with the same signal. Raises ``StorageFailed``, and
     ``NotInstalled`` and other errors of the start: then nothing was started."""
-    env = {name: value for name, value in os.environ.items() if name not in (RUN, SECRETS)}
-    secrets = {**named_secrets(env), **open_environment(os.environ.get(SECRETS))}
-    take = os.urandom(4).hex()
+    env = {name: value for name, value in os.environ.items() if name != format.RUN}
+    secrets = named_secrets(env)
     head = Head(
         cassette=format.FORMAT,
-        take=take,
-        run=os.environ.get(RUN) or take,
+        run=os.environ.get(format.RUN) or os.urandom(8).hex(),
         argv=tuple(argv),
-        words=words,
         places=format.places(os.getcwd(), env),
         secrets=tuple(sorted(secrets)),
         agent=agent,
-        version=version,
-        recorded=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    longest = max((len(json.dumps(value)) for value in secrets.values()), default=0)
     try:
-        writer = Writer(path, head, SecretRedactor(secrets), longest)
+        writer = Writer(path, head, SecretRedactor(secrets))
     except OSError as error:
         raise StorageFailed(
             f"cannot write the recording {path}: {error.strerror}",
             hint="Choose a file in a writable folder.",
         ) from error
     return _Recorder(writer, head, env).run()
-
-
-def open_environment(names: str | None) -> dict[str, str]:
-    """The secrets that the run passed to the recorder."""
-    secrets: dict[str, str] = json.loads(names) if names else {}
-    return secrets
 
 
 class _Recorder:
@@ -298,16 +272,3 @@ def die(number: int) -> None:
     sys.stderr.flush()
     os.kill(os.getpid(), number)
     os._exit(128 + number)
-
-
-def main(words: Sequence[str]) -> None:
-    """The arguments are ``FILE COUNT AGENT VERSION COMMAND…``. COUNT is the number of words of the
-    command that are the program itself."""
-    path, count, agent, version, *argv = words
-    # Not sys.exit: a thread still reads our input, and nothing is left to flush.
-    try:
-        code = record(path, argv, words=int(count), agent=agent, version=version or None)
-    except CorralError as error:
-        write(2, f"corral record: {error}\n".encode())
-        code = 127
-    os._exit(code)

@@ -22,7 +22,7 @@ from corral.protocol.replay_match import ReplayMatcher, difference
 from corral.system import paths
 from corral.system.cassette import format
 from corral.system.cassette.format import DataEntry, Direction, Ended, Entry, StreamClosed, Take
-from corral.system.cassette.record import RUN, SECRETS, die, open_environment, write
+from corral.system.cassette.record import die, write
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.values import Json
 
@@ -30,6 +30,8 @@ DIFFERS = 90
 """The exit code of a replay that differs from the recording. No known agent uses it."""
 SIGN = "corral record play: "
 """The start of the reason on stderr."""
+SECRETS = "CORRAL_CASSETTE_SECRETS"
+"""The variable with what is redacted in the input before it is compared, as JSON: name → value."""
 PATIENCE = 10.0
 """Seconds to wait for the next recorded input if the other side waits for our output."""
 OLD = 24 * 3600.0
@@ -52,8 +54,10 @@ def replay(path: str, args: Sequence[str]) -> int:
 
 
 def _play(path: str, args: list[str]) -> int:
-    secrets = {**named_secrets(os.environ), **open_environment(os.environ.get(SECRETS))}
-    recording = _Recording(path, format.read(path), args, SecretRedactor(secrets))
+    given: dict[str, str] = json.loads(os.environ.get(SECRETS) or "{}")
+    ours = {name: value for name, value in os.environ.items() if name != SECRETS}
+    redactor = SecretRedactor({**named_secrets(ours), **given})
+    recording = _Recording(path, format.read(path), args, redactor)
     if not any(format.is_conversation(take.input) for take in recording.takes):
         was_read = any(StreamClosed() in take.entries for take in recording.takes)
         data = b"".join(iter(lambda: os.read(0, 1 << 20), b"")) if was_read else b""
@@ -83,8 +87,8 @@ class _Recording:
         self.redactor = redactor
         self._args = args
         self._folders = format.places(os.getcwd(), os.environ)
-        self._run = os.environ.get(RUN)
-        self.unfinished = f"{path} ends here: the recorder was killed"
+        self._run = os.environ.get(format.RUN)
+        self.unfinished = f"{path} ends here: it was not recorded to its end"
 
     def choose(self, text: str | None, first: bytes | None) -> tuple[Take, ReplayMatcher]:
         """The first take that starts in the same way and was not used yet. Raises ``_Differs``."""

@@ -58,7 +58,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from corral.system import fs, platform, version_cache
-from corral.system.process.streams import FollowedFile, Pipe, Stderr, StdinPipe, stdin_file
+from corral.system.process.streams import (
+    FollowedFile,
+    Pipe,
+    Stderr,
+    StdinPipe,
+    read_input,
+    stdin_file,
+)
 from corral.system.process.tree import (
     ProcessRegistry,
     ProcessTree,
@@ -67,6 +74,7 @@ from corral.system.process.tree import (
 )
 
 if TYPE_CHECKING:
+    from corral.system.cassette.format import Writer
     from corral.system.sandbox.box import Wrapped
     from corral.system.sandbox.gateway import Gateway
     from corral.system.sandbox.sandbox import Sandbox
@@ -76,6 +84,8 @@ _log = logging.getLogger("corral.process")
 _LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 """Options of setpriv. Without this capability no process, not even one of root, can raise a hard
 limit again. So no descendant can remove the stamp, which is a hard limit."""
+NOT_STARTED = 127
+"""The exit code in the recording of a program that could not be started, as shells have it."""
 QUIET = 0.25
 LINGER = 2.0
 """After the program has exited, others may still have its stdout open. What they write is read
@@ -119,6 +129,10 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     """How many bytes of stderr are kept."""
     sandbox: Sandbox | None = None
     """Run it in a sandbox."""
+    recording: Writer | None = None
+    """Gets the input when it is queued, and the output when it is read: so a reply comes after its
+    request. It is ended with the process, also if that cannot be started. The program has no
+    access to it."""
 
 
 class Process:
@@ -152,6 +166,8 @@ class Process:
         given = spec.env if spec.sandbox is None else spec.sandbox.environment(spec.env)
         env = environment_with(mark, given)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
+            if spec.recording is not None:
+                undo.callback(spec.recording.ended, NOT_STARTED, None)
             with _writing(files):
                 feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)
                 is_file = spec.stdout == "file" or platform.WINDOWS
@@ -187,8 +203,9 @@ class Process:
                 if registry is not None:
                     registry.add(tree, argv[0])
                     tree.registry = registry
-                tail = Stderr(loop, err, spec.stderr_tail, spec.on_stderr)
+                tail = Stderr(loop, err, spec.stderr_tail, _stderr_callback(spec))
                 child = Child(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
+                child.recording = spec.recording
             undo.pop_all()
         if spec.sandbox is not None and wrapped is not None:
             await _open_gateway(child, wrapped, spec.sandbox)
@@ -208,7 +225,7 @@ class Process:
 
     def read_now(self) -> bytes:
         """Return the output that is available and was not read; empty if there is none."""
-        return self._child.out.take() or b""
+        return self._child.take() or b""
 
     def interrupt_read(self) -> None:
         """Make ``read_interruptible`` return None: the running call, or the next one that waits."""
@@ -247,6 +264,12 @@ class Process:
         """Whether it wrote more to stderr before the text in ``stderr``. The cut may have split a
         secret: redact with ``SecretRedactor.clean_text_part``."""
         return self._child.err.is_cut
+
+    @property
+    def recording_failure(self) -> OSError | None:
+        """Why the recording is not complete."""
+        recording = self._child.recording
+        return None if recording is None else recording.failure
 
     async def end(self, grace: float = 5.0) -> Exit:
         """End the program and everything it started: TERM, ``grace`` seconds, KILL.
@@ -318,12 +341,28 @@ def _open_stdin(
     if not spec.keep_stdin_open:
         fd = stdin_file(spec.stdin)
         child_ends.callback(os.close, fd)
+        if spec.recording is not None:
+            spec.recording.data("in", read_input(spec.stdin))
+            spec.recording.closed()
         return None, fd
-    feed = StdinPipe(loop)
+    feed = StdinPipe(loop, spec.recording)
     child_ends.callback(os.close, feed.child_fd)
     undo.callback(feed.close)
     feed.write_initial(spec.stdin)
     return feed, feed.child_fd
+
+
+def _stderr_callback(spec: ProcessSpec) -> Callable[[bytes], None] | None:
+    recording, on_stderr = spec.recording, spec.on_stderr
+    if recording is None:
+        return on_stderr
+
+    def record(data: bytes) -> None:
+        recording.data("err", data)
+        if on_stderr is not None:
+            on_stderr(data)
+
+    return record
 
 
 class Child:
@@ -348,6 +387,7 @@ class Child:
         "gateway",
         "loop",
         "out",
+        "recording",
         "tree",
     )
 
@@ -368,6 +408,7 @@ class Child:
         self.err = err
         self.gateway: Gateway | None = None
         """The connections of a sandboxed program."""
+        self.recording: Writer | None = None
         self.exit: Exit | None = None
         self._exited: asyncio.Future[Exit] | None = None
         # Linux needs only its pid, which is the tree's.
@@ -417,6 +458,13 @@ class Child:
         self._interrupted = True
         self._wake()
 
+    def take(self) -> bytes | None:
+        """The output that is available; ``b""`` at its end, None if there is nothing now."""
+        data = self.out.take()
+        if data and self.recording is not None:
+            self.recording.data("out", data)
+        return data
+
     async def read(self) -> bytes | None:
         if self._waiter is not None:
             raise RuntimeError("stdout is being read already")
@@ -425,10 +473,10 @@ class Child:
                 # A program that writes continuously must not block the timers of the loop.
                 await asyncio.sleep(0)
                 self._yielded = time.monotonic()
-            data = self.out.take()
+            data = self.take()
             if data is None and self.exit is not None and not self.tree.live_processes():
                 # No process is left that could write: this is the rest of the output.
-                data = self.out.take() or b""
+                data = self.take() or b""
             if data:
                 self._last_output = time.monotonic()
                 return data
@@ -526,6 +574,9 @@ class Child:
         for file in (self.out, self.err, self.feed, self.gateway):
             if file is not None:
                 file.close()
+        if self.recording is not None:
+            exit = self.exit or Exit(None, None)
+            self.recording.ended(exit.code, exit.signal)
         if self.tree.is_blind:
             # The descriptors that were just closed are enough to find what is left.
             self.tree.kill()

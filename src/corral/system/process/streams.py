@@ -14,11 +14,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from corral import errors
 from corral.system import platform
 from corral.values import WeakBound
+
+if TYPE_CHECKING:
+    from corral.system.cassette.format import Writer
 
 CHUNK = 65_536
 """Bytes that are read at once. What a chunk becomes must fit into the processor's cache, and its
@@ -33,6 +36,11 @@ HOLE = 4 * 1_048_576
 """Parts of a file that were read are released to the disk in pieces of this size."""
 
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+
+
+def read_input(stdin: bytes | Path | None) -> bytes:
+    """All of the input that is given at the start."""
+    return stdin.read_bytes() if isinstance(stdin, Path) else stdin or b""
 
 
 def stdin_file(stdin: bytes | Path | None) -> int:
@@ -62,8 +70,9 @@ class StdinPipe:
     """The writing end of a pipe. A child that stops reading is not an error: the rest is dropped,
     and the exit code of the child says why."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, recording: Writer | None = None) -> None:
         self._loop = loop
+        self._recording = recording
         self.child_fd, self._fd = os.pipe()
         os.set_blocking(self._fd, False)
         self._waiting = bytearray()
@@ -72,11 +81,13 @@ class StdinPipe:
 
     def write_initial(self, stdin: bytes | Path | None) -> None:
         """Queue what the child reads first."""
-        self.write(stdin.read_bytes() if isinstance(stdin, Path) else stdin or b"")
+        self.write(read_input(stdin))
 
     def write(self, data: bytes) -> None:
         if self._fd < 0 or self._closing:
             return
+        if self._recording is not None and data:
+            self._recording.data("in", data)
         idle = not self._waiting
         self._waiting += data
         if idle:
@@ -113,6 +124,8 @@ class StdinPipe:
 
     def finish(self) -> None:
         """Close the pipe after what is queued has been written."""
+        if self._recording is not None and self._fd >= 0 and not self._closing:
+            self._recording.closed()
         self._closing = True
         if not self._waiting:
             self.close()
