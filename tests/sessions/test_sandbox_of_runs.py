@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,28 +177,97 @@ def test_a_url_in_another_variable_is_no_endpoint() -> None:
 @pytest.mark.parametrize(
     ("program", "folders"),
     [
-        ("/data/agents/x/node_modules/.bin/x", ["/data/agents/x"]),
+        ("/data/agents/x/node_modules/.bin/x", ["/data/agents/x/node_modules"]),
         ("/data/tool/bin/x", ["/data/tool"]),
         ("/data/tool/x", ["/data/tool"]),
         ("/data/bin/x", ["/data/bin"]),
+        ("/data/x", ["/data/x"]),
         ("/home/another/.local/bin/x", ["/home/another/.local/bin"]),
         ("~/bin/x", ["~/bin"]),
         ("~/.cargo/bin/x", ["~/.cargo/bin"]),
-        ("~/.local/bin", ["~/.local/bin", "~/.local/lib"]),
-        ("~/project/.venv/bin", ["~/project/.venv"]),
+        ("~/.config/agent.json", ["~/.config/agent.json"]),
+        ("~/code/linked/bin/x", ["~/code/linked"]),
         ("~/x", ["~/x"]),
-        ("~", []),
-        ("/", []),
     ],
 )
 def test_the_folder_of_a_program_is_shown_and_nothing_beside_it(
     program: str, folders: list[str]
 ) -> None:
     expand = os.path.expanduser
-    for folder in ("~/.local/bin", "~/.local/lib", "~/project/.venv/bin"):
-        Path(expand(folder)).mkdir(parents=True)
-    found = sandbox.install_folders(expand(program))
+    Path(expand("~/code/linked/.git")).mkdir(parents=True)
+    for folder in ("~/bin", "~/.cargo/bin", "~/code/linked/bin"):
+        Path(expand(folder)).mkdir(parents=True, exist_ok=True)
+    found = sandbox.install_folders(expand(program), expand("~/projects/one"), named=True)
     assert [*found] == [expand(folder) for folder in folders]
+
+
+SEARCHED = {
+    # Packages and programs.
+    "~/.local/bin": ["~/.local/bin", "~/.local/lib"],
+    "~/.cargo/bin": ["~/.cargo/bin"],
+    "~/scripts": ["~/scripts"],
+    "~/.asdf/shims": ["~/.asdf/shims"],
+    "~/.local/share/pnpm": ["~/.local/share/pnpm"],
+    "~/.local/pipx/venvs/x/bin": ["~/.local/pipx/venvs/x"],
+    "~/.local/share/uv/tools/x/bin": ["~/.local/share/uv/tools/x"],
+    "~/.nvm/versions/node/v22/bin": ["~/.nvm/versions/node/v22"],
+    "~/.volta/bin": ["~/.volta/bin"],
+    "~/.local/share/mise/installs/go/1/bin": ["~/.local/share/mise/installs/go/1"],
+    "~/project/.venv/bin": ["~/project/.venv"],
+    # The packages of a folder, and nothing else of it.
+    "~/node_modules/.bin": ["~/node_modules"],
+    "~/code/other/node_modules/.bin": ["~/code/other/node_modules"],
+    "~/.config/yarn/global/node_modules/.bin": ["~/.config/yarn/global/node_modules"],
+    "~/code/other/bin": ["~/code/other/bin", "~/code/other/lib"],
+    "~/projects/bin": ["~/projects/bin"],
+    "~/.local/share/bin": ["~/.local/share/bin"],
+    "~/.config/bin": ["~/.config/bin"],
+    # Folders that contain everything.
+    "~": [],
+    "~/": [],
+    "~/projects": [],
+    "~/projects/..": [],
+    "~/home-link": [],
+    "~/.config": [],
+    "~/.local": [],
+    "~/.local/share": [],
+    "~/Documents": [],
+    "/": [],
+    "/home": [],
+    "/home/another": [],
+    "/root": [],
+    "/srv": [],
+}
+
+
+@pytest.mark.parametrize("folder", SEARCHED)
+def test_of_a_folder_on_path_only_programs_are_shown(folder: str) -> None:
+    expand = os.path.expanduser
+    made = ("~/.local/lib", "~/code/other/lib", "~/code/other/.git", "~/projects/one")
+    for name in (*made, *SEARCHED):
+        if name.startswith("~/") and not name.endswith(("/..", "-link")):
+            Path(expand(name)).mkdir(parents=True, exist_ok=True)
+    Path(expand("~/home-link")).symlink_to(expand("~"))
+    found = sandbox.install_folders(expand(folder), expand("~/projects/one"), named=False)
+    assert [*found] == [expand(each) for each in SEARCHED[folder]]
+
+
+def test_a_folder_on_path_does_not_show_the_home(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Path.home()
+    (home / "node_modules/.bin").mkdir(parents=True)
+    (home / "letter.txt").write_text("private")
+    for folder in (home / "node_modules/.bin", home, home / ".config", workspace.parent):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr(sys, "base_prefix", str(home))  # Python, installed with --prefix=$HOME
+    found = prepared(workspace).command_sandbox()
+    assert found is not None
+    shown = [*map(Path, (*found.box.readable, *found.box.writable))]
+    assert home / "node_modules" in shown
+    hidden = (home / "letter.txt", home / ".config/x", workspace.parent / "x")
+    assert [each for each in hidden if {each, *each.parents} & {*shown}] == []
 
 
 def test_every_agent_that_calls_a_model_names_the_hosts_that_serve_it() -> None:

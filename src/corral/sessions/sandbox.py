@@ -36,6 +36,22 @@ if TYPE_CHECKING:
 _URL = r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?"
 _WORK_TREE = r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$"
 _LIBRARIES = ("lib", "lib64", "libexec")
+_SHARED = (
+    ".cache",
+    ".config",
+    ".local",
+    ".local/share",
+    ".local/state",
+    ".var",
+    ".var/app",
+    "Desktop",
+    "Documents",
+    "Downloads",
+    "Library",
+    "Library/Application Support",
+    "snap",
+)
+"""Folders of the home in which many programs, or the user, keep data."""
 _PORTS = {"http": 80, "https": 443}
 COMPLETE = Support(method="bubblewrap")
 """A sandbox that enforces all that corral's can; whether this machine has it is not examined."""
@@ -270,7 +286,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         folder
         for path in search.split(os.pathsep)
         if os.path.isabs(path) and os.path.isdir(path)
-        for folder in install_folders(path)
+        for folder in install_folders(path, cwd, named=False)
     ]
     protected = (*own_state.programs(), *own_state.settings(cwd))
     if not policy.is_unlimited and not os.path.islink(os.path.join(cwd, ".git")):
@@ -278,7 +294,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     return Box(
         cwd=cwd,
         writable=tuple(writable),
-        readable=(*added, *git, *shown, *interpreter_folders()),
+        readable=(*added, *git, *shown, *_interpreter(cwd)),
         read_only=tuple(_inside(protected, writable)),
         hidden=own_state.files(),
         absent=tuple(path for path in own_state.files()[1:] if not os.path.lexists(path)),
@@ -286,6 +302,15 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         endpoints=tuple(_local_endpoints(policy)),
         hosts=policy.host_rules(),
     )
+
+
+def _interpreter(cwd: str) -> Iterator[str]:
+    """What Python and corral need. Python may be installed in the home itself."""
+    for folder in interpreter_folders():
+        if _is_shared(folder, cwd):
+            yield from _programs_and_libraries(folder)
+        else:
+            yield folder
 
 
 def is_write_denied(run: RunOptions, report: Iterable[PolicyRow]) -> bool:
@@ -363,42 +388,68 @@ def _programs(prepared: PreparedRun, launch: Launch) -> Iterator[str]:
     for path in (*named, *prepared.helpers.values(), *launch.path_folders):
         if os.path.isabs(path) and os.path.exists(path):
             for name in dict.fromkeys((path, os.path.realpath(path))):
-                yield from install_folders(name)
+                yield from install_folders(name, prepared.cwd, named=True)
 
 
-def install_folders(path: str) -> Iterator[str]:
+def install_folders(path: str, cwd: str, *, named: bool) -> Iterator[str]:
     """The folders to show for a program or a folder of programs: that of its package, or the one
-    above ``bin``. Of a folder that also contains other things, such as ``~/.local``, only
-    the programs and their libraries."""
+    above ``bin``. Of a folder that also contains other things, such as ``~/.local``, only the
+    programs and their libraries. ``named``: the run itself starts the program. Otherwise it is a
+    folder of PATH, and nothing of a project is shown but its programs."""
     before, found, _ = path.partition("/node_modules/")
     if found:
-        yield before
+        # Beside its packages, corral's own installation has Node's compile cache.
+        is_ours = is_inside(before, str(paths.home()))
+        yield before if is_ours else f"{before}/node_modules"
         return
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    folder = path if not named or os.path.isdir(path) else os.path.dirname(path)
     above = os.path.dirname(folder)
-    if is_inside(_real_home(), fs.real_path(folder)):
+    if _is_shared(folder, cwd):
         if folder != path:
             yield path
     elif os.path.basename(folder) != "bin":
         yield folder
-    elif _is_package(above):
+    elif _is_package(above, cwd) and (named or not os.path.lexists(os.path.join(above, ".git"))):
         yield above
     else:
-        yield folder
-        yield from filter(os.path.isdir, (os.path.join(above, name) for name in _LIBRARIES))
+        yield from _programs_and_libraries(above)
 
 
-def _is_package(folder: str) -> bool:
+def _programs_and_libraries(folder: str) -> Iterator[str]:
+    yield os.path.join(folder, "bin")
+    yield from filter(os.path.isdir, (os.path.join(folder, name) for name in _LIBRARIES))
+
+
+def _is_package(folder: str, cwd: str) -> bool:
     """Whether a folder with ``bin`` in it belongs to one program. ``~/.local`` and ``/data`` do
     not."""
-    home = _real_home()
-    parts = PurePath(fs.real_path(folder)).parts
-    own = PurePath(home).parts
-    if parts[: len(own)] == own:
-        depth = len(parts) - len(own)
-    else:
-        depth = len(parts) - (3 if parts[1:2] in (("home",), ("Users",)) else 1)
-    return depth > 1 or (depth == 1 and os.path.exists(os.path.join(folder, "pyvenv.cfg")))
+    if _is_shared(folder, cwd):
+        return False
+    depth = _depth_in_home(fs.real_path(folder))
+    return depth != 1 or os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+
+
+def _is_shared(folder: str, cwd: str) -> bool:
+    """Whether a folder contains more than programs: a home, what contains a home or the workspace,
+    the first level of the file system, and where programs keep their data."""
+    home, real = _real_home(), fs.real_path(folder)
+    depth = _depth_in_home(real)
+    is_high = real.count("/") == 1 if depth is None else depth < 1
+    return (
+        is_high
+        or is_inside(home, real)
+        or is_inside(fs.real_path(cwd), real)
+        or real in (os.path.join(home, name) for name in _SHARED)
+    )
+
+
+def _depth_in_home(real: str) -> int | None:
+    """How many folders it is below the home of a user; None if it is in none."""
+    parts = PurePath(real).parts
+    for own in (PurePath(_real_home()).parts, ("/", "root")):
+        if parts[: len(own)] == own:
+            return len(parts) - len(own)
+    return len(parts) - 3 if parts[1:2] in (("home",), ("Users",)) else None
 
 
 def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
