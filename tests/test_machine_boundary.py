@@ -223,7 +223,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
     "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
-    "sessions/waiting_turn.py": ("clock", "timestamps of events"),
+    "sessions/turn_record.py": ("clock", "when the session was last used"),
     "sessions/usage_ledger.py": ("file", "what pipelines and batches used"),
     "sessions/usage_totals.py": ("clock", "the day of a turn, in local time"),
     "sessions/until.py": ("file", "runs a check in the workspace"),

@@ -13,16 +13,13 @@ import re
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Mapping
-from types import MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
-    Generic,
     Literal,
     TypeAlias,
     TypeGuard,
     TypeVar,
-    cast,
     overload,
 )
 
@@ -49,7 +46,6 @@ _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
 
 
 _T = TypeVar("_T")
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 _built: set[object] = set()
 _building = allocate_lock()
 """Of ``_thread``: this layer must not load ``threading``."""
@@ -64,36 +60,17 @@ def _build(kind: object) -> None:
             _built.add(kind)
 
 
-class WeakBound(Generic[_Method]):
-    """A method whose object is not kept alive by this: calling it returns the bound method, or None
-    if the object is gone. Takes a tenth of the memory of ``weakref.WeakMethod``."""
+def weak_callback(method: Callable[[], object]) -> Callable[[], None]:
+    """A function that calls a bound method, unless its object is gone. The object is not kept alive
+    by this: a timer or another process must not hold what was dropped."""
+    weak = weakref.WeakMethod(method)
 
-    __slots__ = ("_function", "_object")
-
-    def __init__(self, method: _Method) -> None:
-        """``method`` is a bound method."""
-        bound = cast(MethodType, method)
-        self._object, self._function = weakref.ref(bound.__self__), bound.__func__
-
-    def __call__(self) -> _Method | None:
-        found = self._object()
-        return None if found is None else cast(_Method, MethodType(self._function, found))
-
-
-class WeakCall:
-    """Calls a method, unless its object is gone. The object is not kept alive by this."""
-
-    __slots__ = ("_function", "_object")
-
-    def __init__(self, method: Callable[[], object]) -> None:
-        """``method`` is a bound method."""
-        bound = cast(MethodType, method)
-        self._object, self._function = weakref.ref(bound.__self__), bound.__func__
-
-    def __call__(self) -> None:
-        found = self._object()
+    def call() -> None:
+        found = weak()
         if found is not None:
-            self._function(found)
+            found()
+
+    return call
 
 
 @overload

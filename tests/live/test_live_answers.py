@@ -20,7 +20,7 @@ from corral.events import Decision, PermissionDecision, PermissionRequest
 from corral.live import session_link
 from corral.live.registry import folder
 from corral.run_kwargs import RunKwargs
-from corral.sessions import turn
+from corral.sessions import turn_publisher
 from corral.sessions.permissions import Asker
 
 ASK = "ask execute make it"
@@ -170,7 +170,7 @@ async def test_wrong_ids_and_late_answers_are_errors(workspace: Path) -> None:
 async def test_a_folder_that_cannot_be_written_only_hides_the_run(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
     folder().parent.mkdir()
     folder().write_text("a file is where the folder should be")
     made = decision_of(await run(workspace, remote_answers=True))
@@ -189,7 +189,7 @@ async def test_a_run_without_a_free_descriptor_is_only_not_visible(
         tries.append(True)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
     monkeypatch.setattr(session_link, "current", refuse)
     asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
     result = corral.result_from_events(await run(workspace, "text hello\nsleep 0.1"))
@@ -199,7 +199,7 @@ async def test_a_run_without_a_free_descriptor_is_only_not_visible(
 async def test_a_running_session_is_seen_cancelled_and_not_steered(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
     task = asyncio.create_task(run(workspace, "text working\nhang"))
     about = await running()
     assert (about.state, about.title, about.cwd) == ("running", "text working hang", str(workspace))
@@ -217,7 +217,7 @@ async def test_a_running_session_is_seen_cancelled_and_not_steered(
 async def test_an_open_session_is_idle_between_its_turns(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
     async with corral.session(agent(), cwd=workspace) as session:
         await session.run("sleep 0.1")
         assert [each.state for each in live.runs()] == ["idle"]
@@ -227,7 +227,7 @@ async def test_an_open_session_is_idle_between_its_turns(
 async def test_the_prompts_of_a_pool_are_runs_of_their_own(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
     async with corral.pool(agent(), cwd=workspace, remote_answers=True) as pool:
         tasks = [asyncio.create_task(pool.run(ASK)) for _ in range(2)]
         both = await asyncio.to_thread(

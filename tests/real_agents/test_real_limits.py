@@ -14,7 +14,7 @@ from corral import result_from_events
 from corral.events import Error, Event, ModelCall
 from corral.run_kwargs import RunKwargs
 from corral.sessions import metering
-from corral.sessions.after_limit import CONTINUE
+from corral.sessions.limits.machine import CONTINUE
 from corral.system import rate_limits
 from corral.testing import Request, Turn, fail
 

@@ -20,7 +20,6 @@ from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, Pending, State
-from corral.values import WeakCall
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -51,11 +50,11 @@ class SessionLink:
     def publish(
         self,
         run: LiveRun,
-        cancel: WeakCall,
+        cancel: Callable[[], None],
         steer: WeakMethod[Callable[[str], None]] | None,
         budget: Budget | None = None,
     ) -> Entry:
-        """Show the current turn to others. Its functions are held weakly."""
+        """Show the current turn to others. ``cancel`` and ``steer`` do not keep it alive."""
 
         def steer_turn(text: str) -> None:
             function = steer() if steer is not None else None
@@ -162,7 +161,7 @@ def publish_turn(
     prepared: PreparedRun,
     record: SessionRecord,
     title: str,
-    cancel: WeakCall,
+    cancel: Callable[[], None],
     steer: WeakMethod[Callable[[str], None]] | None,
     recorded: bool,
 ) -> SessionLink:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from corral.errors import CorralError, IdleTimeout, StartupTimeout, TotalTimeout
 from corral.options import RunOptions
-from corral.values import WeakBound, WeakCall
+from corral.values import weak_callback
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -26,21 +27,9 @@ PAUSE_INTERVAL = 1.0
 
 
 class Deadlines:
-    __slots__ = (
-        "__weakref__",
-        "_alive",
-        "_budget",
-        "_finished",
-        "_handle",
-        "_last_activity",
-        "_loop",
-        "_on_expired",
-        "_run",
-        "_started",
-        "_waited_before",
-        "_waiting",
-        "_waits",
-    )
+    """``start`` when the agent has its prompt, ``stop`` at the end."""
+
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -56,15 +45,19 @@ class Deadlines:
         self._run = run
         self._budget = budget
         self._waits = waits
-        self._waited_before = 0.0 if waits is None else waits.waited
-        self._on_expired = WeakBound(on_expired)
-        self._loop = asyncio.get_running_loop()
-        self._started = self._last_activity = self._loop.time()
+        self._waited_before = 0.0
+        self._on_expired = WeakMethod(on_expired)
+        self._started = self._last_activity = 0.0
         self._alive = False
         self._finished = False
         self._waiting = False
         self._handle: asyncio.TimerHandle | None = None
-        self._arm(min(run.startup_timeout, run.timeout))
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started = self._last_activity = self._loop.time()
+        self._waited_before = 0.0 if self._waits is None else self._waits.waited
+        self._arm(min(self._run.startup_timeout, self._run.timeout))
 
     @property
     def waited(self) -> float:
@@ -111,7 +104,7 @@ class Deadlines:
 
     def _arm(self, seconds: float) -> None:
         self.stop()
-        self._handle = self._loop.call_later(seconds, WeakCall(self._check))
+        self._handle = self._loop.call_later(seconds, weak_callback(self._check))
 
     def _check(self) -> None:
         now = self._loop.time()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions.session import Session
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.structured_output import Submission, TypedAnswer, answer_schema, run_typed
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
@@ -55,6 +55,19 @@ def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
     return msgspec.structs.replace(goal, submission=submission), more
 
 
+class GoalSession(Protocol):
+    """The session in which the turns are made."""
+
+    @property
+    def prepared(self) -> PreparedRun: ...
+
+    def full_prompt(self, prompt: str | Prompt | None) -> str: ...
+
+    def takes_schema(self, typed: TypedAnswer) -> bool: ...
+
+    def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn: ...
+
+
 class TimeLimit:
     """Cancels a turn when the time of all turns is over. Waits for rate limits do not count."""
 
@@ -81,7 +94,7 @@ class TimeLimit:
 
 async def run_goal(
     goal: Goal,
-    session: Session,
+    session: GoalSession,
     prompt: str | Prompt | None,
     collect: Callable[[Turn], Awaitable[Result]],
     options: PromptKwargs | None = None,

@@ -66,7 +66,7 @@ from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.sessions.structured_output import TypedAnswer, run_typed
-from corral.sessions.turn import Turn, TurnChecks, turn_type
+from corral.sessions.turn import Turn, TurnSetup
 from corral.system import platform
 from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback, short_traceback_async
@@ -308,15 +308,19 @@ class Pool:
 
         async def run_turn(text: str) -> Result:
             check_prompt(text, prepared.agent.prompt_limit)
-            turn: Turn = turn_type(prepared)(
+            limits = None
+            if prepared.limit_waits is not None:
+                from corral.sessions.limits.machine import LimitMachine
+
+                limits = LimitMachine(prepared, prepared.limit_waits, new_backend)
+            turn: Turn = Turn(
                 prepared,
                 record,
                 text,
                 new_backend(prepared, text),
                 redactor=given.worker.redactor,
-                checks=TurnChecks(typed=typed),
+                setup=TurnSetup(typed=typed, limits=limits),
             )
-            turn.restart = new_backend
             try:
                 return await turn.collect(given.on_event)
             finally:

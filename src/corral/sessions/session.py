@@ -19,7 +19,9 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
+
+from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
 from corral.display import count
@@ -35,7 +37,7 @@ from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.store import SessionRecord
-from corral.sessions.turn import Turn, TurnChecks, turn_type
+from corral.sessions.turn import Turn, TurnSetup
 from corral.system.environment import SecretRedactor, redactor_of
 from corral.system.threads import in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from corral.run_kwargs import PromptKwargs
     from corral.sessions.acp.connection import PrivateConnection
     from corral.sessions.budget import Budget
-    from corral.sessions.fallback import Given
+    from corral.sessions.limits.machine import LimitMachine
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.prepared_run import Answers
     from corral.sessions.structured_output import TypedAnswer
@@ -171,9 +173,7 @@ class Session:
             prepared = await self._with_tools(prepared)
         try:
             for name in fallback_agents(prepared.run.on_limit):
-                from corral.sessions import fallback
-
-                fallback.check(name, self.for_fallback(name, (), prepared))
+                self._check_fallback(name, prepared)
             record: SessionRecord | None = None
             if source is not None:
                 record = await self._continue(source, prepared)
@@ -190,25 +190,58 @@ class Session:
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
         self._record.may_be_continued = bool(fallback_agents(prepared.run.on_limit))
 
-    def for_fallback(self, name: str, others: Sequence[str], prepared: PreparedRun) -> Session:
+    def _for_fallback(self, name: str, others: Sequence[str], prepared: PreparedRun) -> Session:
         """A session of another agent that can continue this one; ``others`` can continue that."""
-        from corral.sessions.fallback import options_for
+        from corral.sessions.limits.fallback import options_for
 
         options = options_for(name, others, self._options, prepared)
         ask, tools, hook = self._ask, self._tools, self._on_tool_call
         return Session(name, options, ask, tools, on_tool_call=hook, budget=prepared.budget)
 
-    def check(self) -> PreparedRun:
-        """Make the checks that opening the session makes. Raises ``CorralError``."""
-        prepared = self._prepare(self._options)
-        return self._prepare(self._tool_options(prepared)) if self._tools else prepared
+    def _check_fallback(self, name: str, prepared: PreparedRun) -> None:
+        """Check a fallback as if it were started now. Raises ``CorralError``."""
+        from corral.sessions.limits.fallback import check_credentials
 
-    async def _hand_over(self, given: Given, done: Done) -> Turn:
-        """The turn of the next agent, which goes on where this session's ended with ``done``."""
-        from corral.sessions.fallback import open_next
+        session = self._for_fallback(name, (), prepared)
+        try:
+            found = session._prepare(session._options)
+            if self._tools:
+                found = session._prepare(session._tool_options(found))
+            check_credentials(found)
+        except CorralError as error:
+            error.message = f"on_limit: the fallback {name}: {error.message}"
+            raise
 
-        _, record = self._require_open()
-        self._next, turn = await open_next(self, record, given, done)
+    async def _hand_over(
+        self,
+        text: str,
+        options: PromptKwargs,
+        typed: TypedAnswer | None,
+        timeout: float,
+        ended: Done,
+    ) -> Turn:
+        """Open the session that continues this one, whose turn has ended with ``ended``. Its turn
+        gets the same prompt and the rest of the time. Raises ``CorralError``."""
+        from corral.sessions.limits.fallback import CONTINUE
+
+        prepared, record = self._require_open()
+        name, *others = fallback_agents(prepared.run.on_limit)
+        following = self._for_fallback(name, others, prepared)
+        following.source = record if record.has_transcript else None
+        await following.__aenter__()
+        try:
+            if typed is not None and self.takes_schema(typed) and not following.takes_schema(typed):
+                text = typed.first_prompt(text, native=False)
+            if following.sends_history:
+                text = f"{text}\n\n{CONTINUE}"
+            left = timeout - (ended.duration_ms - ended.waited_ms) / 1000
+            turn = following.turn(
+                text, {**options, "model": None, "timeout": max(1.0, left)}, typed
+            )
+        except BaseException:
+            await following.__aexit__()
+            raise
+        self._next = following
         await self._stop_agent()
         return turn
 
@@ -407,29 +440,48 @@ class Session:
         check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:
             prepared.budget.check()
-        self._turn = turn_type(prepared)(
+        setup = TurnSetup(
+            typed=typed,
+            steer=WeakMethod(self.steer) if self._is_in_process() else None,
+            limits=self._limits(prepared, text, options, typed),
+        )
+        if self._tools:
+            setup = replace(setup, fail=self._tools_error, answers=self._answers)
+        self._turn = Turn(
             prepared,
             record,
             text,
             self._backend_for(prepared, text),
             redactor=redactor_of(prepared.environment),
             before=self._turn,
-            checks=self._checks(typed),
-            steer=WeakMethod(self.steer) if self._is_in_process() else None,
+            setup=setup,
         )
-        if prepared.limit_waits is not None:
-            self._turn.restart = partial(_restart, WeakMethod(self._backend_for))
-        if fallback_agents(prepared.run.on_limit):
-            from corral.sessions.fallback import Given, hand_over
-
-            given_turn = Given(text, options, typed, prepared.run.timeout)
-            self._turn.hand_over = partial(hand_over, WeakMethod(self._hand_over), given_turn)
         return self._turn
 
-    def _checks(self, typed: TypedAnswer | None) -> TurnChecks | None:
-        if self._tools:
-            return TurnChecks(self._tools_error, self._answers, typed)
-        return None if typed is None else TurnChecks(typed=typed)
+    def _limits(
+        self, prepared: PreparedRun, text: str, options: PromptKwargs, typed: TypedAnswer | None
+    ) -> LimitMachine | None:
+        """What a turn does at a rate limit; None if it fails."""
+        if prepared.limit_waits is None:
+            return None
+        from corral.sessions.limits.machine import LimitMachine
+
+        weak = ref(self)  # a turn must not keep its session: one that is dropped ends its agent
+
+        def restart(prepared: PreparedRun, text: str) -> Backend | None:
+            session = weak()
+            return None if session is None else session._backend_for(prepared, text)
+
+        async def hand_over(ended: Done) -> Turn:
+            session = weak()
+            if session is None:
+                raise RuntimeError("the session of this turn was closed")
+            return await session._hand_over(text, options, typed, prepared.run.timeout, ended)
+
+        has_fallback = bool(fallback_agents(prepared.run.on_limit))
+        return LimitMachine(
+            prepared, prepared.limit_waits, restart, hand_over if has_fallback else None
+        )
 
     def _grants(self) -> set[Granted]:
         """What was allowed for the session. Made when an agent first may ask."""
@@ -609,13 +661,6 @@ def tool_names(tools: GivenTools | None) -> tuple[str, ...]:
     from corral.sessions.tools.tools import Tools
 
     return tuple((tools if isinstance(tools, Tools) else Tools(tools)).by_name)
-
-
-def _restart(
-    weak: WeakMethod[Callable[[PreparedRun, str], Backend]], prepared: PreparedRun, text: str
-) -> Backend | None:
-    make = weak()
-    return None if make is None else make(prepared, text)
 
 
 def _absolute(prepared: PreparedRun, folder: str | Path) -> str:

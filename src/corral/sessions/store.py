@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 import msgspec
 
@@ -27,7 +28,7 @@ from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
-from corral.values import BudgetState, Usage, WeakBound, decode_as
+from corral.values import BudgetState, Usage, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,7 @@ class SessionRecord:
         """A prompt of a pool: its conversation is not kept."""
         self.link: SessionLink | None = None
         """The connection with people elsewhere, once it is needed."""
-        self.publish: WeakBound[Callable[[], SessionLink]] | None = None
+        self.publish: WeakMethod[Callable[[], SessionLink]] | None = None
         """Makes the current turn visible to other processes."""
         self.handover: Conversation | None = None
         """What this new session continues: the conversation of another agent."""

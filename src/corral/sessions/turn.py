@@ -1,25 +1,51 @@
 """One turn: sends a prompt, yields a valid event stream, and leaves nothing running.
 
-Events are pulled: the agent's output is read only while the caller waits for the next event. So a
-slow caller slows the agent, and memory stays bounded.
+Theory of operation
+-------------------
+A turn connects one ``Backend``, which speaks with the agent, with one reader. Events are pulled:
+the agent's output is read only while the caller waits for the next event. So a slow caller slows
+the agent, and memory stays bounded.
+
+The states:
+
+``new``
+    Nothing has happened. The first ``next_batch`` starts the turn.
+``starting``
+    The turn before is closed, the backend prepares the agent, the workspace is looked at
+    (``TurnFiles``), and the prompt is sent. An error before the agent runs is raised; afterwards it
+    is an event.
+``running``
+    Each ``next_batch`` reads once from the backend. What it sent is redacted (``EventRedactor``),
+    then made a valid stream (``EventNormalizer``). When the backend has no more, the turn is
+    concluded, unless a rate limit ended the agent and the turn waits (``LimitMachine``).
+``over``
+    ``done`` was emitted. Everything that the turn had is stored.
+``closed``
+    The agent was ended. Reading raises ``RuntimeError``.
+
+Two things end a running turn from outside: ``cancel``, and a deadline (``Deadlines``). Both set
+``_failure``, once, and tell the backend to end soon; the stream then ends in the usual way, with
+``done`` as its last event. ``close`` ends the agent in any state, and emits nothing.
+
+Each batch goes to the sinks before the caller gets it: the result (``ResultBuilder``), the stored
+transcript (``TurnRecorder``), the spans of telemetry. Two parts see the start and the end:
+``TurnPublisher`` shows the turn to other processes, ``NetworkWatch`` looks for the model's service
+while the agent is silent. A sink never fails a turn: what it cannot do becomes a warning.
+
+If this process is killed, the transcript has all events up to the last batch, and the session's id
+is saved from the moment that the agent worked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 import logging
-import os
-import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeAlias
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Generic
 
 import msgspec
-from msgspec.structs import replace
 
 from corral.display import shorten
 from corral.errors import (
@@ -31,122 +57,38 @@ from corral.errors import (
     RemoteError,
     ResumeLost,
 )
-from corral.events import Done, Event, Init, Vendor, to_json
-from corral.nesting import decode_json
-from corral.options import fallback_agents
+from corral.events import Done, Event, Init, to_json
 from corral.output_types import T_co
-from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.protocol.ndjson import RawEvent
 from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend, HasService
 from corral.sessions.deadlines import Deadlines
 from corral.sessions.event_normalizer import Ending, EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.store import POOLED, SessionRecord, title_of
-from corral.system import paths
+from corral.sessions.store import SessionRecord
+from corral.sessions.turn_files import TurnFiles
+from corral.sessions.turn_publisher import TurnPublisher
+from corral.sessions.turn_record import TurnRecorder
 from corral.system.environment import SecretRedactor
-from corral.system.threads import NoThread, in_thread
 from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import (
-    PUBLISH_AFTER,
-    FileChanged,
-    Json,
-    Usage,
-    WeakBound,
-    WeakCall,
-    printable_path,
-    subtract_by_model,
-)
 
 if TYPE_CHECKING:
-    from corral.live.session_link import SessionLink
+    from corral.sessions.limits.machine import LimitMachine
     from corral.sessions.network_watch import NetworkWatch
     from corral.sessions.redaction import EventRedactor
     from corral.sessions.structured_output import TypedAnswer
-    from corral.system.git.changes import Snapshot
+    from corral.system.rate_limits import LimitState
     from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
 
-Restart: TypeAlias = Callable[[PreparedRun, str], Backend | None]
-HandOver: TypeAlias = Callable[[Done], Awaitable["Turn"]]
-
-KEPT_CONTENTS = 4 * 1024 * 1024
-"""Bytes of files that are kept in memory during a recorded turn, for the diff of what it changes.
-Files that git has as they are do not count."""
 MAX_TEXT = 1_000_000
 """Characters of the answer that ``done`` repeats. The memory of a turn must not grow with the
 stream while its events are not collected."""
 
 
-class _FolderUse(msgspec.Struct, gc=False):
-    """The turns in progress in this process that work in one folder (``here``), or there and in the
-    folders below it (``within``)."""
-
-    here: int = 0
-    within: int = 0
-    last_here: int = 0
-    """The number of the last turn that started there."""
-    last_within: int = 0
-
-
-claimed_folders: dict[str, _FolderUse] = {}
-_folders_lock = threading.RLock()
-"""Turns may run in several threads, each with its event loop. Re-entrant: a claim that is dropped
-is released in the middle of anything."""
-_claim_numbers = itertools.count(1)
-
-
-class FolderClaim:
-    """A turn works in this folder. Tells whether another turn of this process did so too meanwhile,
-    there, below or above. The cost does not depend on the number of turns."""
-
-    __slots__ = ("_folder", "_is_shared", "_number")
-
-    def __init__(self, folder: str) -> None:
-        self._folder: str | None = folder
-        with _folders_lock:
-            self._number = number = next(_claim_numbers)
-            first, *above = _with_parents(folder)
-            use = claimed_folders.get(first) or _FolderUse()
-            self._is_shared = use.within > 0
-            use.here, use.last_here = use.here + 1, number
-            use.within, use.last_within = use.within + 1, number
-            claimed_folders[first] = use
-            for parent in above:
-                use = claimed_folders.get(parent) or _FolderUse()
-                self._is_shared |= use.here > 0
-                use.within, use.last_within = use.within + 1, number
-                claimed_folders[parent] = use
-
-    def release(self) -> bool:
-        """The turn has ended. Returns whether it shared the folder with another one."""
-        with _folders_lock:
-            folder, self._folder = self._folder, None
-            if folder is None:
-                return self._is_shared
-            first, *above = _with_parents(folder)
-            self._is_shared |= claimed_folders[first].last_within > self._number
-            self._is_shared |= any(claimed_folders[each].last_here > self._number for each in above)
-            claimed_folders[first].here -= 1
-            for each in (first, *above):
-                claimed_folders[each].within -= 1
-                if not claimed_folders[each].within:
-                    del claimed_folders[each]
-            return self._is_shared
-
-    def __del__(self) -> None:
-        self.release()
-
-
-def _with_parents(folder: str) -> list[str]:
-    found = [folder]
-    while (parent := os.path.dirname(folder)) != folder:
-        found.append(folder := parent)
-    return found
-
-
-class TurnChecks(msgspec.Struct, frozen=True):
-    """How the end of a turn is checked."""
+class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session adds to a turn."""
 
     fail: Callable[[], CorralError | None] = lambda: None
     """May fail a successful turn."""
@@ -154,9 +96,10 @@ class TurnChecks(msgspec.Struct, frozen=True):
     """Counts the answers that were submitted by a tool so far."""
     typed: TypedAnswer | None = None
     """The value that the answer must contain."""
-
-
-_NO_CHECKS = TurnChecks()
+    steer: weakref.WeakMethod[Callable[[str], None]] | None = None
+    """Sends the agent a text while it works."""
+    limits: LimitMachine | None = None
+    """What is done at a rate limit; without it the turn fails."""
 
 
 class Turn(Generic[T_co]):
@@ -170,39 +113,8 @@ class Turn(Generic[T_co]):
                 print(event.delta, end="")
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_answers_before",
-        "_backend",
-        "_before",
-        "_builder",
-        "_checks",
-        "_claim",
-        "_deadlines",
-        "_event_redactor",
-        "_failure",
-        "_is_kept",
-        "_lingered",
-        "_may_be_visible",
-        "_network",
-        "_normalizer",
-        "_pending_warnings",
-        "_prepared",
-        "_previous",
-        "_previous_session_id",
-        "_prompt",
-        "_publishing",
-        "_record",
-        "_recording",
-        "_redactor",
-        "_spans",
-        "_state",
-        "_steer",
-        "_typed",
-        "hand_over",
-        "restart",
-        "result",
-    )
+    _normalizer: EventNormalizer
+    """Set when the turn starts."""
 
     def __init__(
         self,
@@ -213,55 +125,34 @@ class Turn(Generic[T_co]):
         *,
         redactor: SecretRedactor,
         before: Turn | None = None,
-        checks: TurnChecks | None = None,
-        steer: weakref.WeakMethod[Callable[[str], None]] | None = None,
+        setup: TurnSetup | None = None,
     ) -> None:
-        """``before`` is the previous turn; it is ended when this one starts. ``steer`` sends the
-        agent a text while it works."""
-        self.restart: Restart | None = None
-        """Makes another backend, which continues after a limit that ended the agent
-        (``WaitingTurn``)."""
-        self.hand_over: HandOver | None = None
-        """Opens the turn of another agent, which continues after a limit (``FallbackTurn``)."""
-        self._checks = checks or _NO_CHECKS
-        self._typed = self._checks.typed
-        self._builder = ResultBuilder(MAX_TEXT if self._typed is None else None)
-        self._answers_before = 0
-        if prepared.run.label is not None:
-            record.meta.label = prepared.run.label
+        """``before`` is the previous turn; it is ended when this one starts."""
         self._prepared = prepared
         self._record = record
-        self._previous_session_id = record.meta.session_id
-        """The session that was there before this turn."""
         self._prompt = prompt
         self._backend = backend
         self._redactor = redactor
+        self._previous = before
+        self._setup = setup = setup or TurnSetup()
+        self._limits = setup.limits
+        self._builder = ResultBuilder(MAX_TEXT if setup.typed is None else None)
+        self._answers_before = 0
         self._event_redactor: EventRedactor | None = None
         if redactor.values:
             from corral.sessions.redaction import EventRedactor
 
             self._event_redactor = EventRedactor(redactor)
-        self._previous = before
-        self._normalizer: EventNormalizer | None = None
-        self._deadlines: Deadlines | None = None
+        self._recorder = TurnRecorder(prepared, record, prompt, redactor)
+        self._publisher = TurnPublisher(prepared, record, self._recorder, self.cancel, setup.steer)
+        self._files = TurnFiles(prepared.cwd)
+        self._deadlines = Deadlines(
+            prepared.run, self._on_deadline, prepared.budget, prepared.limit_waits
+        )
         self._network: NetworkWatch | None = None
         self._spans: LiveSpans | None = None
-        self._before: Snapshot | None = None
-        self._steer = steer
-        self._publishing: asyncio.TimerHandle | None = None
-        self._may_be_visible = False
-        """It was started, and has not ended: other processes may see it."""
-        self._pending_warnings: list[RawEvent] = []
-        self._recording = prepared.run.record
-        self._is_kept = prepared.run.keep and (prepared.run.record or not record.is_pooled)
-        if record.is_temporary and self._is_kept:
-            self._is_kept = self._recording = False
-            from corral.sessions.turn_warnings import not_stored
-
-            self._pending_warnings.append(not_stored())
         self._failure: CorralError | None = None
         self._lingered = False
-        self._claim: FolderClaim | None = None
         self._state = "new"
         self.result: Result[T_co] | None = None
         """Set by ``collect``."""
@@ -273,6 +164,8 @@ class Turn(Generic[T_co]):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about choices made for the caller, once the turn has started."""
+        if self._limits is not None and self._limits.following is not None:
+            return self._limits.following.notes
         return self._backend.notes
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -294,9 +187,10 @@ class Turn(Generic[T_co]):
                 for event in batch:
                     on_event(event)
         result: Result = self._builder.result()
-        if self._typed is not None:
-            found = self._typed.is_found and result.ok
-            result = with_output(result, self._typed.value) if found else without_output(result)
+        typed = self._setup.typed
+        if typed is not None:
+            found = typed.is_found and result.ok
+            result = with_output(result, typed.value) if found else without_output(result)
         self.result = result
         return result
 
@@ -306,49 +200,65 @@ class Turn(Generic[T_co]):
 
     async def next_batch(self) -> list[Event]:
         """The next batch of events; empty after ``done``."""
+        limits = self._limits
+        if limits is not None and limits.has_ended_first:
+            return await self._next_of_following(limits)
         if self._state == "closed":
             raise RuntimeError("the session of this turn was closed")
         if self._state == "new":
             await self._start()
         while self._state == "running":
-            if self._is_limited:
-                batch = await self._continue_after_limit()
+            if limits is not None and limits.state == "limited":
+                batch = await self._continue_after_limit(limits)
             else:
-                self._start_waiting()
-                try:
-                    # Not in a function: its frame would be held as long as the agent works, and
-                    # thousands may do so at the same time.
-                    items = None if self._failure else await self._backend.receive()
-                except RecursionError as error:  # in what reads the agent's output
-                    self._stop_reading(error)
-                    items = None
-                batch = await self._handle(items)
-                del items
+                batch = await self._read()
             if batch:
-                self._record_batch(batch)
-                return batch
+                self._send_to_sinks(batch)
+                return batch if limits is None else limits.take_done(batch)
         return []
 
-    def _record_batch(self, batch: list[Event]) -> None:
-        self._log_events(batch)
-        if isinstance(batch[-1], Done):
-            self._builder.add(batch[-1])
-        if isinstance(batch[0], Init):
-            recorded = [batch[0], *self._prompt_events(batch[0]), *batch[1:]]
-        else:
-            recorded = batch
-        self._write_transcript(recorded)
+    async def _next_of_following(self, limits: LimitMachine) -> list[Event]:
+        """The next events of the agent that continues, added to the result. The text of ``done`` is
+        that of all agents."""
+        if limits.state == "over":
+            return []
+        batch = await limits.following_events(self._notify_end)
+        if not batch or not isinstance(done := batch[-1], Done):
+            self._store_text(batch)
+            return batch
+        self._store_text(batch[:-1])
+        text = self._builder.answer().text
+        done = msgspec.structs.replace(done, text=text, text_complete=not self._builder.is_cut)
+        self._builder.add(done)
+        return [*batch[:-1], done]
+
+    def _send_to_sinks(self, batch: list[Event]) -> None:
+        last = batch[-1]
+        if _log.isEnabledFor(logging.DEBUG):
+            for event in batch:
+                _log.debug("event %s", to_json(event).decode())
+        if isinstance(last, Done):
+            _log.info("session %s: the turn ended: %s", self._record.meta.id, last.status)
+            self._builder.add(last)
+        if isinstance(batch[0], Init):  # the prompt stands after it
+            batch = [batch[0], *self._recorder.prompt_events(batch[0]), *batch[1:]]
+        self._recorder.add(batch)
         if self._spans is not None:
-            self._spans.add(recorded)
+            self._spans.add(batch)
 
     @property
     def failed(self) -> bool:
         """Whether a deadline passed, or it was cancelled: what still comes is its end."""
+        if self._limits is not None and self._limits.has_ended_first:
+            return self._limits.following_failed
         return self._failure is not None
 
     def cancel(self) -> None:
         """End the agent; the stream then ends with ``done`` as interrupted."""
-        self._fail(Interrupted("the run was cancelled"))
+        if self._limits is not None and self._limits.has_ended_first:
+            self._limits.cancel_following()
+        else:
+            self._fail(Interrupted("the run was cancelled"))
 
     async def close(self) -> None:
         """End the agent in any state. Nothing of it is left when this returns or raises: a task
@@ -362,116 +272,57 @@ class Turn(Generic[T_co]):
             if self._previous is not None:
                 ending.push_async_callback(self._previous.close)
             self._state = "closed"
-            self._forget_limits()
-            if self._claim is not None:
-                self._claim.release()
-            self._stop_publishing()
-            if self._deadlines is not None:
-                self._deadlines.stop()
+            self._files.release()
+            self._stop()
 
-    def publish(self) -> SessionLink:
-        """Make the turn visible to other processes, now."""
-        from corral.live.session_link import publish_turn
-
-        meta = self._record.meta
-        meta.title = meta.title or self._title()
-        if self._is_kept and not self._record.is_temporary:
-            with contextlib.suppress(OSError):  # reported at the turn's end
-                self._record.save()
-        title, cancel = self._title(), WeakCall(self.cancel)
-        return publish_turn(
-            self._prepared, self._record, title, cancel, self._steer, self._recording
-        )
-
-    def _publish_later(self) -> None:
-        self._record.publish = WeakBound(self.publish)
-        is_visible = self._record.link is not None and self._record.link.entry is not None
-        delay = 0.0 if is_visible else PUBLISH_AFTER
-        due = WeakCall(self._publish_now)
-        self._publishing = asyncio.get_running_loop().call_later(delay, due)
-        self._may_be_visible = True
-
-    def _publish_now(self) -> None:
-        self._publishing = None
-        with contextlib.suppress(OSError, ImportError):
-            self.publish()  # without a free descriptor it stays invisible
-
-    def _stop_publishing(self) -> None:
-        if self._publishing is not None:
-            self._publishing.cancel()
-            self._publishing = None
-        if self._may_be_visible:
-            self._may_be_visible = False
-            if self._record.link is not None:
-                self._record.link.turn_ended()
-
-    def _title(self) -> str:
-        return title_of(self._prompt, self._redactor)
-
-    def _notify_question(self) -> None:
-        """The agent is a person: tell somebody that it is asked."""
-        from corral.live.session_link import notify_question
-
-        text = self._redactor.clean_text(self._prompt)
-        notify_question(self._prepared, self._record, self._title(), text)
-
-    def _notify_end(self, done: Done) -> None:
-        from corral.live.session_link import notify_end
-
-        notify_end(self._prepared, self._record, self._title(), done)
+    def _stop(self) -> None:
+        """No timer and no listener of the turn is left."""
+        self._deadlines.stop()
+        self._publisher.stop()
+        if self._limits is not None:
+            self._limits.stop_listening(self._on_limit)
 
     async def _start(self) -> None:
         self._state = "starting"
-        self._publish_later()
-        self._answers_before = self._checks.answers()
+        self._publisher.start()
+        self._answers_before = self._setup.answers()
         if self._previous is not None:
             await self._previous.close()
             self._previous = None
         started = time.time()
-        if self._prepared.run.otel is not None:
+        run, meta = self._prepared.run, self._record.meta
+        if run.otel is not None:
             from corral.telemetry.live import LiveSpans
 
-            self._spans = LiveSpans(self._prepared.run.otel, self._prepared.run.env)
+            self._spans = LiveSpans(run.otel, run.env)
+        if _log.isEnabledFor(logging.INFO):
+            agent, version = self._prepared.agent.name, self._prepared.program.version or ""
+            model, cwd = run.model or "the agent's own", self._prepared.cwd
+            _log.info("session %s: %s %s, model: %s, in %s", meta.id, agent, version, model, cwd)
+            options = self._redactor.clean_text(str(run.summary()))
+            _log.debug("session %s: options: %s", meta.id, options)
         try:
-            self._log_start()
             await self._backend.prepare()
-            if self._prepared.run.track_files:
-                self._before = await in_thread(self._look)
+            if run.track_files:
+                await self._files.look(keeps_contents=self._recorder.has_transcript)
             self._normalizer = self._new_normalizer(started)
-            await self._hold_start()
+            if self._limits is not None:
+                limit = await self._limits.hold(self._on_limit)
+                self._failure = self._failure or limit
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
         except RemoteError as error:
             if not self._backend.started:
                 raise
-            self._normalizer = self._normalizer or self._new_normalizer(started)
+            # The agent runs: from here on a failure is an event.
+            self._normalizer = self._new_normalizer(started)
             self._failure = error
         self._state = "running"
-        prepared, waits = self._prepared, self._prepared.limit_waits
-        self._deadlines = Deadlines(prepared.run, self._on_deadline, prepared.budget, waits)
+        self._deadlines.start()
         self._watch_network()
-        self._claim = FolderClaim(self._prepared.cwd)
-        if self._prepared.run.notify is not None and self._prepared.agent.open_turns:
-            self._notify_question()
-
-    def _log_start(self) -> None:
-        if _log.isEnabledFor(logging.INFO):
-            prepared, meta = self._prepared, self._record.meta
-            agent, version = prepared.agent.name, prepared.program.version or ""
-            model = prepared.run.model or "the agent's own"
-            _log.info(
-                "session %s: %s %s, model: %s, in %s", meta.id, agent, version, model, prepared.cwd
-            )
-            options = str(prepared.run.summary())
-            _log.debug("session %s: options: %s", meta.id, self._redactor.clean_text(options))
-
-    def _log_events(self, batch: list[Event]) -> None:
-        if _log.isEnabledFor(logging.DEBUG):
-            for event in batch:
-                _log.debug("event %s", to_json(event).decode())
-        last = batch[-1]
-        if isinstance(last, Done):
-            _log.info("session %s: the turn ended: %s", self._record.meta.id, last.status)
+        self._files.claim()
+        if run.notify is not None and self._prepared.agent.open_turns:
+            self._publisher.notify_question(self._redactor.clean_text(self._prompt))
 
     def _watch_network(self) -> None:
         backend, run = self._backend, self._prepared.run
@@ -506,117 +357,60 @@ class Turn(Generic[T_co]):
             session_id=self._backend.session_id,
             label=meta.label,
         )
-        existed = self._before.has if self._before else _unknown
-        return EventNormalizer(init, started=started, existed=existed)
+        return EventNormalizer(init, started=started, existed=self._files.existed)
 
-    @property
-    def _is_limited(self) -> bool:
-        """Whether a limit has ended the agent, and the turn goes on after it (``WaitingTurn``)."""
-        return False
+    async def _read(self) -> list[Event]:
+        """The events for what the agent sends next. Those of its end, if nothing more comes."""
+        self._deadlines.start_waiting()
+        try:
+            items = None if self._failure else await self._backend.receive()
+        except RecursionError as error:  # in what reads the agent's output
+            from corral.sessions.turn_warnings import too_deep
 
-    async def _continue_after_limit(self) -> list[Event]:
-        """The events until the agent goes on after a limit (``WaitingTurn``)."""
-        return []
-
-    def _start_waiting(self) -> None:
-        if self._deadlines is not None:
-            self._deadlines.start_waiting()
-
-    def _stop_reading(self, error: RecursionError) -> None:
-        from corral.sessions.turn_warnings import too_deep
-
-        self._fail(too_deep(error))
-
-    async def _handle(self, items: list[RawEvent] | None) -> list[Event]:
-        """The events for what the agent sent; None: nothing more comes."""
-        normalizer, deadlines = self._normalizer, self._deadlines
-        if normalizer is None or deadlines is None:
-            raise RuntimeError("the turn was not started")
+            self._fail(too_deep(error))
+            items = None
         if items is None:
-            return await self._finish(normalizer, deadlines)
-        deadlines.on_activity()
+            return await self._finish()
+        self._deadlines.on_activity()
         if self._network is not None:
             self._network.on_items(items)
         if self._event_redactor is not None:
             items = self._event_redactor.take(items)
-        batch = normalizer.take(items, time.time())
+        batch = self._normalizer.take(items, time.time())
         self._store_text(batch)
-        self._save_session_id(normalizer)
-        if normalizer.finish is not None:
-            deadlines.on_turn_end()
+        self._recorder.save_session_id(self._normalizer)
+        if self._normalizer.finish is not None:
+            self._deadlines.on_turn_end()
             if self._network is not None:
                 await self._network.stop()
         return batch
 
-    async def _finish(self, normalizer: EventNormalizer, deadlines: Deadlines) -> list[Event]:
+    async def _finish(self) -> list[Event]:
+        """The agent has ended: its last events, and the end of the turn unless it goes on."""
+        normalizer = self._normalizer
         last = await self._backend.finish()
         if self._event_redactor is not None:
             last = [*self._event_redactor.take(last), *self._event_redactor.end()]
         batch = normalizer.take(last, time.time())
         self._store_text(batch)
-        error = await self._find_error(normalizer)
-        if error is not None and (limit := self._take_limit(normalizer, error)) is not None:
-            return batch + limit
-        return batch + await self._conclude(normalizer, deadlines, error)
+        error = await self._find_error()
+        if error is not None and self._limits is not None and self._failure is None:
+            resumable = self._recorder.is_resumable(normalizer, error) or self._backend.stays_open
+            limit = self._limits.take_error(error, normalizer, resumable=resumable)
+            if limit is not None:
+                return batch + normalizer.take([limit.event()], time.time())
+        return batch + await self._conclude(error)
 
-    async def _hold_start(self) -> None:
-        """Before the agent gets the prompt: ``WaitingTurn`` waits for a limit here."""
-
-    def _take_limit(self, normalizer: EventNormalizer, error: CorralError) -> list[Event] | None:
-        """The events of a limit after which the turn goes on; None if it ends (``WaitingTurn``)."""
-        return None
-
-    def _forget_limits(self) -> None:
-        """The turn has ended (``WaitingTurn``)."""
-
-    async def _conclude(
-        self, normalizer: EventNormalizer, deadlines: Deadlines, error: CorralError | None
-    ) -> list[Event]:
-        """The end of the turn, as events."""
-        deadlines.stop()
-        self._state = "over"
-        self._forget_limits()
-        batch: list[Event] = []
-        answer, output = self._builder.answer(), None
-        if error is None and self._typed is not None:
-            output, error = self._typed.read(answer)
-        if error is not None:
-            self._backend.add_facts(error)
-            error.agent_version = self._prepared.program.version
-            if error.retry_after is not None and error.resets_at is None:
-                error.resets_at = time.time() + error.retry_after
-        files, complete = await self._files(normalizer)
-        await self._save_diff(files)
-        finish = self._turn_usage(normalizer)
-        self._count_reported_usage(finish)
-        saved = self._save_record(
-            normalizer, error, resumable=self._is_resumable(normalizer, finish, error)
-        )
-        resumable = saved and self._record.meta.session_id is not None
-        if isinstance(error, ResumeLost):
-            resumable = False
-        batch += normalizer.take(self._final_warnings(normalizer), time.time())
-        ending = Ending(
-            text=answer.text,
-            text_complete=not self._builder.is_cut,
-            output=self._redacted(output),
-            files=files,
-            files_complete=complete,
-            denied_complete=self._reports_every_denial(),
-            resume_token=self._record.meta.id if resumable and self._is_kept else None,
-            waited=deadlines.waited,
-        )
-        batch += normalizer.close(time.time(), error, ending)
-        self._stop_publishing()
-        if self._prepared.run.notify is not None and isinstance(done := batch[-1], Done):
-            self._notify_end(done)
-        return batch
-
-    async def _find_error(self, normalizer: EventNormalizer) -> CorralError | None:
+    async def _find_error(self) -> CorralError | None:
+        """Why the turn failed; None for a success."""
+        normalizer = self._normalizer
         error = self._failure or self._backend.explain(normalizer, lingered=self._lingered)
-        submitted = self._checks.answers() > self._answers_before
-        if submitted and _is_only_empty(error, normalizer):
-            error = None
+        if self._setup.answers() > self._answers_before:
+            # An agent that submitted its answer by a tool need not write one.
+            ended_well = normalizer.finish is not None and normalizer.finish.ok
+            is_refused = isinstance(error, PermissionRefused) and ended_well
+            if is_refused or isinstance(error, EmptyAnswer):
+                error = None
         if self._network is not None:
             error = self._network.cause_of(error)
             await self._network.stop()
@@ -624,209 +418,99 @@ class Turn(Generic[T_co]):
             from corral.system.reset_times import find_reset
 
             error.resets_at = find_reset(error.message, time.time())
-        return error or self._checks.fail()
+        return error or self._setup.fail()
+
+    async def _continue_after_limit(self, limits: LimitMachine) -> list[Event]:
+        """Wait until the limit ends, and continue with another backend."""
+        normalizer = self._normalizer
+        backend = await limits.wait(self._prompt)
+        if backend is None:
+            return await self._conclude(self._failure or limits.error)
+        if limits.resumes and normalizer.session_id is not None and not self._backend.stays_open:
+            self._record.meta.session_id = normalizer.session_id
+        adds_usage = not self._prepared.agent.cumulative_usage
+        batch = normalizer.restart(time.time(), adds_usage=adds_usage)
+        self._backend, self._lingered = backend, False
+        try:
+            await backend.prepare()
+            await backend.begin(self._fail)
+        except RemoteError as problem:
+            self._failure = self._failure or problem
+        self._deadlines.on_restart()
+        self._watch_network()
+        return batch
+
+    async def _conclude(self, error: CorralError | None) -> list[Event]:
+        """The end of the turn, as events."""
+        normalizer, recorder = self._normalizer, self._recorder
+        self._deadlines.stop()
+        self._state = "over"
+        answer, output = self._builder.answer(), None
+        if error is None and self._setup.typed is not None:
+            output, error = self._setup.typed.read(answer)
+        if error is not None:
+            self._backend.add_facts(error)
+            error.agent_version = self._prepared.program.version
+            if error.retry_after is not None and error.resets_at is None:
+                error.resets_at = time.time() + error.retry_after
+        files, complete = await self._files.compare(normalizer, recorder.warnings)
+        await recorder.save_diff(self._files.before, files)
+        if normalizer.finish is not None:
+            normalizer.finish = recorder.own_usage(normalizer.finish)
+        self._count_reported_usage()
+        can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
+        compiled, agent = self._prepared.compiled, self._prepared.agent
+        allows_all = all(row.verdict == "allow" for row in compiled.report)
+        batch = normalizer.take(self._final_warnings(), time.time())
+        ending = Ending(
+            text=answer.text,
+            text_complete=not self._builder.is_cut,
+            # A value that was submitted by a tool has not passed the redaction of the stream.
+            output=recorder.redacted(output),
+            files=files,
+            files_complete=complete,
+            denied_complete=agent.reports_all_denials or allows_all,
+            resume_token=self._record.meta.id
+            if can_resume and not isinstance(error, ResumeLost)
+            else None,
+            waited=self._deadlines.waited,
+        )
+        batch += normalizer.close(time.time(), error, ending)
+        self._stop()
+        done = batch[-1]
+        if isinstance(done, Done) and (self._limits is None or not self._limits.continues(done)):
+            self._notify_end(done)
+        return batch
+
+    def _notify_end(self, done: Done) -> None:
+        if self._prepared.run.notify is not None:
+            self._publisher.notify_end(done)
 
     def _store_text(self, batch: list[Event]) -> None:
         """For the text in ``done``, and the result."""
         if not self._builder.is_cut:
             self._builder.add_all(batch)
 
-    def _redacted(self, output: Json) -> Json:
-        """A value that was submitted by a tool has not passed the redaction of the stream."""
-        if output is None or not self._redactor.values:
-            return output
-        return decode_json(self._redactor.clean(msgspec.json.encode(output)))
-
-    def _is_resumable(
-        self, normalizer: EventNormalizer, finish: TurnEnd | None, error: CorralError | None
-    ) -> bool:
-        """Whether the agent's conversation contains this turn and can be continued."""
-        if normalizer.session_id is None or self._record.is_pooled:
-            return False
-        agent = self._prepared.agent
-        if agent.open_turns:
-            return True
-        if _is_cut_short(error):
-            has_content = normalizer.worked or (
-                normalizer.answered and agent.keeps_unfinished == "with_text"
-            )
-            return has_content or agent.keeps_unfinished == "always"
-        return finish is not None and (finish.ok or normalizer.answered or normalizer.worked)
-
-    def _turn_usage(self, normalizer: EventNormalizer) -> TurnEnd | None:
-        """The turn's end; if the agent reports the usage of all turns, reduced to that of this
-        turn."""
-        finish, meta = normalizer.finish, self._record.meta
-        if finish is None or not self._prepared.agent.cumulative_usage:
-            return finish
-        if (reported := finish.usage) != Usage():
-            by_model, before = finish.usage_by_model, meta.spent_by_model
-            finish = normalizer.finish = replace(
-                finish,
-                usage=finish.usage - meta.spent,
-                usage_by_model=subtract_by_model(by_model, before),
-            )
-            meta.spent, meta.spent_by_model = reported, by_model
-        return finish
-
-    def _count_reported_usage(self, finish: TurnEnd | None) -> None:
+    def _count_reported_usage(self) -> None:
         """Where corral does not count the calls, what the agent reports counts for the budget."""
-        budget = self._prepared.budget
+        budget, finish = self._prepared.budget, self._normalizer.finish
         if budget is None or self._prepared.meter_reason is None or finish is None:
             return
         from corral.sessions.budget import Spent
 
         budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 
-    def _reports_every_denial(self) -> bool:
-        prepared = self._prepared
-        is_free = all(row.verdict == "allow" for row in prepared.compiled.report)
-        return prepared.agent.reports_all_denials or is_free
+    def _final_warnings(self) -> list[RawEvent]:
+        items: list[RawEvent] = [*self._recorder.warnings]
+        self._recorder.warnings.clear()
+        if problems := self._publisher.take_problems():
+            from corral.sessions.turn_warnings import not_notified
 
-    async def _files(self, normalizer: EventNormalizer) -> tuple[tuple[FileChanged, ...], bool]:
-        is_shared = self._claim is None or self._claim.release()
-        if self._before is None:
-            return _reported_files(normalizer), False
-        from corral.system.git import changes
-
-        try:
-            after = await in_thread(changes.take_snapshot_after, self._before)
-        except NoThread as error:  # the answer is there, and is worth more than its files
-            from corral.sessions.turn_warnings import files_unknown
-
-            self._pending_warnings.append(files_unknown(error))
-            return _reported_files(normalizer), False
-        changed = changes.compare(self._before, after, normalizer.written)
-        return changed, self._before.complete and after.complete and not is_shared
-
-    def _look(self) -> Snapshot:
-        from corral.system.git import changes  # in a thread, while the agent starts
-
-        room = KEPT_CONTENTS if self._recording else 0
-        return changes.take_snapshot(Path(self._prepared.cwd), room=room)
-
-    async def _save_diff(self, files: tuple[FileChanged, ...]) -> None:
-        """Store how the turn changed files, with the transcript."""
-        if not self._recording or self._before is None or not files:
-            return
-        try:
-            await in_thread(self._write_diff, self._before, files)
-        except (OSError, NoThread) as error:
-            from corral.sessions.turn_warnings import diff_lost
-
-            self._pending_warnings.append(diff_lost(error))
-
-    def _write_diff(self, before: Snapshot, files: tuple[FileChanged, ...]) -> None:
-        from corral.system.git.file_diffs import diff_since  # loads difflib
-
-        file = self._record.diff_file(self._record.meta.turns + 1)
-        text = self._redactor.clean_text(diff_since(before, files))
-        paths.make_dir(file.parent)
-        paths.write_private(file, text.encode("utf-8", "replace"))
-
-    def _save_session_id(self, normalizer: EventNormalizer) -> None:
-        """Save the session's id as soon as the agent works: this process may be killed before the
-        turn ends."""
-        meta = self._record.meta
-        has_started = normalizer.session_id is not None and (
-            normalizer.answered or normalizer.worked
-        )
-        is_kept = self._is_kept and not self._record.is_pooled
-        if has_started and is_kept and meta.session_id != normalizer.session_id:
-            meta.session_id = normalizer.session_id
-            with contextlib.suppress(OSError):  # reported at the turn's end
-                self._record.save()
-
-    def _save_record(
-        self, normalizer: EventNormalizer, error: CorralError | None, *, resumable: bool
-    ) -> bool:
-        meta = self._record.meta
-        meta.turns += 1
-        meta.updated = time.time()
-        meta.status = error.status if error else "success"
-        meta.model = (normalizer.finish.model if normalizer.finish else None) or meta.model
-        meta.title = meta.title or self._title()
-        meta.budgets = () if self._prepared.budget is None else self._prepared.budget.states()
-        meta.session_id = normalizer.session_id if resumable else self._previous_session_id
-        if self._record.is_pooled:
-            meta.lost = POOLED
-        elif self._backend.started and meta.session_id is None and _is_cut_short(error):
-            meta.lost = meta.status
-        try:
-            if self._is_kept:
-                self._record.save()
-        except OSError as problem:
-            from corral.sessions.turn_warnings import session_lost
-
-            self._pending_warnings.append(session_lost(self._record.folder, problem))
-            return False
-        return True
-
-    def _write_transcript(self, batch: list[Event]) -> None:
-        """A disk that fills up costs the transcript, not the run."""
-        if not self._recording and not self._record.may_be_continued:
-            return
-        try:
-            if self._recording:
-                self._record.append_events(batch)
-            else:
-                self._record.append_unnamed(batch)
-        except OSError as error:
-            self._recording = self._record.may_be_continued = False
-            from corral.sessions.turn_warnings import transcript_lost
-
-            self._pending_warnings.append(transcript_lost(self._record.folder, error))
-
-    def _prompt_events(self, init: Init) -> list[Event]:
-        """The prompt and the files that are sent with it, for the transcript and for telemetry."""
-        run = self._prepared.run
-        prompt = self._vendor_event(init, "prompt", self._redactor.clean_text(self._prompt))
-        files: dict[str, Json] = {
-            "image": [*run.images],
-            "audio": [*run.audio],
-            "file": [*run.attachments],
-        }
-        found: list[Event] = [prompt]
-        if any(files.values()):
-            found.append(self._vendor_event(init, "prompt_files", self._redacted(files)))
-        if self._record.meta.turns == 0:
-            found.append(self._vendor_event(init, "run_facts", self._run_facts()))
-        return found
-
-    def _run_facts(self) -> Json:
-        """What the session was started with, for those who look at it later."""
-        report: Json = msgspec.to_builtins(self._prepared.compiled.report)
-        return self._redacted({"program": self._prepared.program.path, "policy": report})
-
-    def _vendor_event(self, init: Init, name: str, data: Json) -> Vendor:
-        return Vendor(
-            name,
-            data,
-            seq=init.seq,
-            ts=init.ts,
-            run_id=init.run_id,
-            session_id=init.session_id,
-            agent=init.agent,
-            node=init.node,
-            label=init.label,
-        )
-
-    def _final_warnings(self, normalizer: EventNormalizer) -> list[RawEvent]:
-        items, self._pending_warnings = self._pending_warnings, []
-        if self._record.link is not None:
-            problems, self._record.link.problems = self._record.link.problems, ()
-            if problems:
-                from corral.sessions.turn_warnings import not_notified
-
-                items += map(not_notified, problems)
-        requested = self._prepared.run.model
-        used = normalizer.finish.model if normalizer.finish else None
-        if (
-            requested
-            and used
-            and requested != used
-            and requested not in self._prepared.agent.model_aliases
-        ):
+            items += map(not_notified, problems)
+        finish, requested = self._normalizer.finish, self._prepared.run.model
+        used = finish.model if finish else None
+        is_alias = requested in self._prepared.agent.model_aliases
+        if requested and used and requested != used and not is_alias:
             from corral.sessions.turn_warnings import model_differs
 
             items.append(model_differs(requested, used))
@@ -835,6 +519,14 @@ class Turn(Generic[T_co]):
 
             items.append(lingered())
         return items
+
+    def _on_limit(self, limit: LimitState | None) -> None:
+        """A wait for a rate limit has started, or ended (None). That of a turn which a limit has
+        ended was emitted before it waits."""
+        has_emitted = self._limits is not None and self._limits.state == "limited"
+        if limit is not None and not has_emitted and isinstance(self._backend, HasService):
+            self._backend.emit(limit.event())
+        self._publisher.show_limit(None if limit is None else limit.until)
 
     def _on_deadline(self, error: CorralError | None) -> None:
         """A deadline passed; without an error, the agent only did not exit after its turn."""
@@ -848,39 +540,5 @@ class Turn(Generic[T_co]):
         if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
             self._backend.end_soon()
-
-
-def _reported_files(normalizer: EventNormalizer) -> tuple[FileChanged, ...]:
-    """The files that the agent's tools reported."""
-    return tuple(
-        FileChanged(printable_path(path), kind, by_tool=True)
-        for path, kind in normalizer.written.items()
-    )
-
-
-def _is_only_empty(error: CorralError | None, normalizer: EventNormalizer) -> bool:
-    """Whether the agent ended its turn normally and only the answer is missing."""
-    if isinstance(error, PermissionRefused):
-        return normalizer.finish is not None and normalizer.finish.ok
-    return isinstance(error, EmptyAnswer)
-
-
-def _is_cut_short(error: CorralError | None) -> bool:
-    return error is not None and error.status in ("interrupted", "timeout")
-
-
-def _unknown(_path: str) -> bool | None:
-    return None
-
-
-def turn_type(prepared: PreparedRun) -> type[Turn]:
-    """What a turn with these options is, by what it does at a rate limit."""
-    if prepared.limit_waits is None:
-        return Turn
-    if fallback_agents(prepared.run.on_limit):
-        from corral.sessions.fallback import FallbackTurn
-
-        return FallbackTurn
-    from corral.sessions.waiting_turn import WaitingTurn
-
-    return WaitingTurn
+            if self._limits is not None:
+                self._limits.stop_waiting()

@@ -9,7 +9,7 @@ import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
 from corral.durable.worker.node_workflow import LONGEST_HOLD
-from corral.sessions.after_limit import CONTINUE
+from corral.sessions.limits.machine import CONTINUE
 from corral.testing import Call, Request, Turn, fail, say
 
 if TYPE_CHECKING:

@@ -377,7 +377,7 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
     if call.resume is not None:
         text = prompt
         if AFTER_LIMIT in work.context:
-            from corral.sessions.after_limit import CONTINUE
+            from corral.sessions.limits.machine import CONTINUE
 
             text = CONTINUE
         work.write_file("prompt.md", text)

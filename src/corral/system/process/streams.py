@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
+from weakref import WeakMethod
 
 from corral import errors
 from corral.system import platform
-from corral.values import WeakBound
 
 if TYPE_CHECKING:
     from corral.system.cassette.format import Writer
@@ -407,7 +407,7 @@ class StderrLines:
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         """``on_line`` is a bound method."""
-        self._on_line = WeakBound(on_line)
+        self._on_line = WeakMethod(on_line)
         self._partial_line = b""
 
     def end(self) -> None:

@@ -7,7 +7,7 @@ are a ``HandOver``: the ``init`` of the next agent, and what the one before has 
 events stay as they are, with three changes: ``seq`` and ``run_id`` continue those of the first
 agent; a ``usage`` counts both; an id of a tool call that the first agent has used gets a suffix.
 
-Nothing here waits or reads: ``sessions/fallback.py`` says when the agent changes.
+Nothing here waits or reads: the ``LimitMachine`` says when the agent changes.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from corral.sessions import turn
-from corral.sessions.turn import FolderClaim
+from corral.sessions import turn_files
+from corral.sessions.turn_files import FolderClaim
 
 
 @pytest.fixture(autouse=True)
 def no_folder_is_left_claimed() -> None:
-    assert turn.claimed_folders == {}
+    assert turn_files.claimed_folders == {}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_both_know_that_they_share_a_folder(one: str, two: str, is_shared: bool)
     first, second = FolderClaim(one), FolderClaim(two)
     assert first.release() is is_shared
     assert second.release() is is_shared
-    assert turn.claimed_folders == {}
+    assert turn_files.claimed_folders == {}
 
 
 def test_one_that_starts_and_ends_meanwhile_counts() -> None:
@@ -49,7 +49,7 @@ def test_a_dropped_turn_claims_nothing() -> None:
     dropped = FolderClaim("/work/a")
     del dropped
     assert not FolderClaim("/work/a").release()
-    assert turn.claimed_folders == {}
+    assert turn_files.claimed_folders == {}
 
 
 def test_a_third_does_not_make_the_others_share() -> None:

@@ -20,7 +20,7 @@ from corral import errors, pipelines
 from corral.events import Envelope, Error, Event, Init, hand_over_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
-from corral.sessions.fallback import CONTINUE
+from corral.sessions.limits.fallback import CONTINUE
 from corral.testing import Call, Lane, Turn, fail, say
 
 pytest_plugins = ["support.builtin_agent_fixture"]

@@ -1,0 +1,269 @@
+"""What a turn does when it meets a rate limit: it waits, or another agent continues.
+
+Theory of operation
+-------------------
+A turn with ``on_limit="wait"`` or ``on_limit="fallback:AGENT[,AGENT]"`` has one ``LimitMachine``; a
+turn that fails at a limit has none. The model proxy waits for a limit while the agent waits for its
+response. This machine is for all other cases: the calls do not go through the proxy, the limit
+takes longer than the agent waits for a response, or the agent reports a limit itself. By then the
+agent has ended its turn, and often its process.
+
+The states, and what the turn calls in each of them:
+
+``working``
+    The agent works; all events are its own. Before its start the turn calls ``hold``, which waits
+    while another run has met a limit with the same credentials. When the agent has ended with an
+    error, ``take_error`` says whether the turn goes on after it: then the state is ``limited``, and
+    the turn emits the limit. Otherwise the turn ends, and ``take_done`` gets its last events: if a
+    limit ended it and there is a fallback, ``done`` is kept, and the state is ``ended``.
+``limited``
+    Nothing runs. ``wait`` waits until the limit ends and returns the backend that continues:
+    ``working`` again. If the agent did nothing in this turn it gets the same prompt again, else its
+    conversation is continued with ``CONTINUE``. If that conversation cannot be continued, the
+    prompt is not repeated, because work could be done twice: ``take_error`` does not take such an
+    error. ``cancel`` ends the wait at once, and ``wait`` returns None.
+``ended``
+    A limit has ended the first agent for good. ``following_events`` opens the session of the next
+    agent (``fallback``) and starts its turn: ``following``. If that fails, the kept ``done`` ends
+    the stream, and its error says why: ``over``.
+``following``
+    The next agent works. Its events are rewritten, so that the caller sees one stream
+    (``joined_stream``), and its ``done`` is joined with the kept one: ``over``.
+``over``
+    ``done`` was emitted.
+
+Guarantees: an agent is never started while the machine waits; a prompt is never sent again after
+the agent has worked on it; a turn that is cancelled ends, whatever the state. Nothing of the
+machine survives the process: a run that is killed while it waits is a run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from corral.agents.spec import InProcess
+from corral.errors import CorralError
+from corral.events import Done, Event
+from corral.options import fallback_agents
+from corral.sessions.backends.base import Backend
+from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.limits.joined_stream import (
+    JoinedStream,
+    end_with_limit,
+    end_without,
+    is_limit,
+    tool_calls,
+)
+from corral.sessions.prepared_run import PreparedRun
+from corral.system.http.request import parse_url
+from corral.system.rate_limits import (
+    LimitState,
+    LimitWaits,
+    credential_id,
+    current,
+    exchange,
+    report,
+)
+
+CONTINUE = "A rate limit of the model's service interrupted you. Continue where you were."
+
+T = TypeVar("T")
+State: TypeAlias = Literal["working", "limited", "ended", "following", "over"]
+Restart: TypeAlias = Callable[[PreparedRun, str], Backend | None]
+
+
+class FollowingTurn(Protocol):
+    """The turn of the agent that continues."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    async def next_batch(self) -> list[Event]: ...
+
+    def cancel(self) -> None: ...
+
+
+HandOver: TypeAlias = Callable[[Done], Awaitable[FollowingTurn]]
+
+
+class LimitMachine:
+    """See the module."""
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        waits: LimitWaits,
+        restart: Restart,
+        hand_over: HandOver | None = None,
+    ) -> None:
+        """``restart`` makes another backend, which sends a text; None if the session was closed.
+        ``hand_over`` opens the turn of the next agent."""
+        self._prepared = prepared
+        self._waits = waits
+        self._restart = restart
+        self._hand_over = hand_over
+        # All models of an agent whose calls are not seen, by the secrets that it is given.
+        secrets = sorted(prepared.environment.redacted.values())
+        account = f"{prepared.agent.name} {prepared.auth or ''}"
+        self._credential = credential_id(account, "\n".join(secrets))
+        self._call = waits.call(self._credential)
+        # Calls that corral sees or makes wait themselves.
+        self._is_unseen = prepared.meter is None and not isinstance(
+            prepared.agent.transport, InProcess
+        )
+        self._waiting: asyncio.Task[object] | None = None
+        self._waits_no_more = False
+        self._is_cancelled = False
+        self._limit: LimitState | None = None
+        self._tool_calls: set[str] = set()
+        """The ids of the tool calls of the first agent."""
+        self._ended: Done | None = None
+        self._joined: JoinedStream | None = None
+        self.state: State = "working"
+        self.error: CorralError | None = None
+        """The limit that ended the agent, if the turn waits for it."""
+        self.resumes = False
+        """Whether the conversation is continued after a wait."""
+        self.following: FollowingTurn | None = None
+        """The turn of the agent that continues."""
+
+    async def hold(self, listener: Callable[[LimitState | None], None]) -> CorralError | None:
+        """Before the agent gets its prompt: wait while another run has met a limit. Returns the
+        error if that takes too long. ``listener``, a method, is called from now on when a wait
+        starts, and with None when it ends."""
+        self._waits.add_listener(listener)
+        if self._is_unseen:
+            limit = await self._cancellable(self._call.before())
+        else:
+            limit = await self._cancellable(self._known_limit())
+        return None if limit is None else limit.error()
+
+    async def _known_limit(self) -> LimitState | None:
+        """The limit that the first model call of the agent would meet, if it takes too long to
+        wait for: then the agent need not be started. The proxy waits for a shorter one."""
+        await exchange()
+        route, model = self._prepared.meter, self._prepared.run.model
+        if route is None or model is None:
+            return None
+        service = parse_url(route.url).origin.authority
+        values = self._prepared.environment.agent_values
+        for name in route.key_env:
+            if key := values.get(name):
+                limit = current(credential_id(service, key, model))
+                if limit is not None and not self._call.may_wait(limit):
+                    return limit
+        return None
+
+    def take_error(
+        self, error: CorralError, normalizer: EventNormalizer, *, resumable: bool
+    ) -> LimitState | None:
+        """The limit that the turn waits for after this error; None if the turn ends.
+        ``resumable``: its conversation can be continued."""
+        limit = self._call.state_of(error)
+        if limit is not None and self._is_unseen:
+            report(self._credential, limit)
+        self.resumes = normalizer.worked or normalizer.answered
+        if limit is None or not self._call.may_wait(limit) or (self.resumes and not resumable):
+            return None
+        self.error, self._limit, self.state = error, limit, "limited"
+        return limit
+
+    async def wait(self, prompt: str) -> Backend | None:
+        """Wait until the limit ends: the backend that continues. None if the turn ends."""
+        if self._limit is None:
+            raise RuntimeError("the turn is not limited")
+        await self._cancellable(self._call.wait_for(self._limit))
+        self.state, self._limit = "working", None
+        if self._waits_no_more:
+            return None
+        return self._restart(self._prepared, CONTINUE if self.resumes else prompt)
+
+    def take_done(self, batch: list[Event]) -> list[Event]:
+        """Events of the first agent, for the caller. The end of an agent that another one continues
+        is kept."""
+        self._tool_calls.update(tool_calls(batch))
+        if isinstance(done := batch[-1], Done):
+            self.state = "over"
+            if is_limit(done) and self._hand_over is not None:
+                self.state = "ended"
+                batch, self._ended = end_with_limit(batch, f"{self._next_agent} continues")
+        return batch
+
+    async def following_events(self, notify_end: Callable[[Done], None]) -> list[Event]:
+        """The next events of the agent that continues, as part of this turn. ``notify_end`` is
+        called if no agent can continue: the turn has ended after all."""
+        if self._ended is None or self._hand_over is None:
+            raise RuntimeError("no other agent continues this turn")
+        try:
+            if self.following is None:
+                self.following = await self._hand_over(self._ended)
+                if self._is_cancelled:
+                    self.following.cancel()
+            batch = await self.following.next_batch()
+        except CorralError as error:
+            if self._joined is not None:  # it had started: this error is not about its start
+                raise
+            self.following, self.state = None, "over"
+            notify_end(self._ended)
+            return end_without(self._ended, f"{self._next_agent} cannot continue: {error.message}")
+        if self._joined is None:
+            self._joined = JoinedStream(self._ended, self._tool_calls)
+            self.state = "following"
+        batch = self._joined.take(batch)
+        if batch and isinstance(batch[-1], Done):
+            self.state = "over"
+        return batch
+
+    @property
+    def _next_agent(self) -> str:
+        return fallback_agents(self._prepared.run.on_limit)[0]
+
+    def continues(self, done: Done) -> bool:
+        """Whether another agent continues after this end, and notifies of its own."""
+        return self._hand_over is not None and is_limit(done)
+
+    @property
+    def has_ended_first(self) -> bool:
+        """Whether the first agent is no longer part of the turn."""
+        return self.following is not None or self.state == "ended"
+
+    @property
+    def following_failed(self) -> bool:
+        """``failed`` of a turn whose first agent has ended."""
+        return self._is_cancelled if self.following is None else self.following.failed
+
+    def stop_waiting(self) -> None:
+        """The first agent's part of the turn fails: end a wait at once."""
+        self._waits_no_more = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def cancel_following(self) -> None:
+        """Cancel the agent that continues, now or when it starts."""
+        self._is_cancelled = True
+        if self.following is not None:
+            self.following.cancel()
+
+    def stop_listening(self, listener: Callable[[LimitState | None], None]) -> None:
+        self._waits.remove_listener(listener)
+
+    async def _cancellable(self, work: Coroutine[None, None, T]) -> T | None:
+        """The result; None if it was cancelled."""
+        if self._waits_no_more:
+            work.close()
+            return None
+        task = asyncio.get_running_loop().create_task(work)
+        self._waiting = task
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._waiting = None
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        return None if task.cancelled() else task.result()
