@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,132 @@ def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path)
     assert "+two_fer.py" in listed
     assert "_test.py" not in listed
     assert ".meta" not in listed
+
+
+def task_file(folder: Path, **fields: object) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text(json.dumps({"id": "one", "prompt": "init\nresult", **fields}))
+    return path
+
+
+@needs_sandbox
+def test_commands_of_a_task_file_run_in_the_sandbox_unless_the_tasks_are_trusted(
+    repository: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    tasks = task_file(
+        tmp_path,
+        verify=f"touch seen {outside}/x; echo x > {hook}; echo y >> $(git rev-parse --git-dir)/x;"
+        f" test -e seen && ! test -e {outside}",
+    )
+    (row,) = compare(tasks, [FLASH], repository).attempts
+    assert (row.verdict, row.sandbox) == ("passed", ""), row
+    assert [*outside.iterdir()] == []
+    assert not hook.exists()
+    (row,) = compare(tasks, [FLASH], repository, trust_tasks=True).attempts
+    assert row.verdict == "failed"
+    assert [path.name for path in outside.iterdir()] == ["x"]
+
+
+def test_a_task_of_a_machine_without_a_sandbox_is_skipped_with_the_reason(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bin" / "bwrap"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    tasks = task_file(tmp_path, verify="true")
+    with pytest.raises(ConfigError, match=r"its commands need a sandbox.*--trust-tasks"):
+        compare(tasks, [FLASH], repository)
+
+
+def test_the_script_of_a_task_is_copied_only_if_it_is_in_the_files_of_the_task(
+    repository: Path, tmp_path: Path
+) -> None:
+    """``..`` in the command names a file beside the worktree, which stays as it is."""
+    for folder in (repository.parent, repository.parent.parent):
+        (folder / "check.sh").write_text("exit 0\n")
+        (folder / "check.sh").chmod(0o755)
+    tasks = [
+        {"id": "near", "prompt": "init\nresult", "verify": "../check.sh"},
+        {"id": "far", "prompt": "init\nresult", "verify": "../../check.sh"},
+    ]
+    found = compare(tasks, [FLASH], repository)
+    assert {row.verdict for row in found.attempts} == {"missing"}
+    assert not [*store.root().parent.rglob("check.sh")]
+
+
+@needs_sandbox
+def test_a_harbor_task_gets_no_more_network_and_time_than_the_caller_allows(
+    tmp_path: Path, workspace: Path
+) -> None:
+    tasks = tmp_path / "tasks"
+    public = '[environment]\nworkdir = "/app"\n[verifier]\nnetwork_mode = "public"\n'
+    harbor_task(tasks / "public", public)
+    slow = '[environment]\nworkdir = "/app"\n[agent]\ntimeout_sec = inf\n'
+    harbor_task(tasks / "slow", f"{slow}[verifier]\ntimeout_sec = 1e9\n")
+    found = compare(tasks, [FLASH], workspace, policy="edits", name="narrow")
+    assert [each.task for each in found.skipped] == ["public"]
+    assert "asks for the network" in found.skipped[0].reason
+    (task,) = store.load("narrow").tasks
+    assert (task.timeout, task.verifier.timeout, task.verifier.network) == (3600, 600, False)
+    assert sum("slow" in note and "ask for more time" in note for note in found.notes) == 2
+    compare(tasks, [FLASH], workspace, policy="edits", name="wide", trust_tasks=True)
+    public_task, slow_task = store.load("wide").tasks
+    assert public_task.verifier.network
+    assert slow_task.verifier.timeout == 1e9
+
+
+REWARDS = {
+    "link": "ln -s /etc/hostname /logs/verifier/reward.txt",
+    "folder": "rm -r /logs/verifier; mkdir /logs/x; echo 1 > /logs/x/reward.txt;"
+    " ln -s /logs/x /logs/verifier",
+    "fifo": "mkfifo /logs/verifier/reward.txt /logs/verifier/reward.json",
+    "endless": "ln -s /dev/zero /logs/verifier/reward.txt",
+    "good": "echo 1 > /logs/verifier/reward.txt",
+}
+
+
+@needs_sandbox
+def test_a_reward_that_is_no_regular_file_is_not_read(tmp_path: Path, workspace: Path) -> None:
+    tasks = tmp_path / "tasks"
+    for name, command in REWARDS.items():
+        task = harbor_task(tasks / name, '[environment]\nworkdir = "/app"\n')
+        (task / "tests" / "test.sh").write_text(f"#!/bin/sh\n{command}\n")
+    rows = by_task(compare(tasks, [FLASH], workspace, concurrency=8, attempts=1))
+    verdicts = {name: rows[name].verdict for name in REWARDS}
+    assert verdicts == {**dict.fromkeys(REWARDS, "missing"), "good": "passed"}
+
+
+def test_special_files_of_a_task_do_not_block_the_comparison(
+    repository: Path, tmp_path: Path
+) -> None:
+    tests, files = tmp_path / "checks", tmp_path / "files"
+    for folder in (tests, files):
+        folder.mkdir()
+        (folder / "file").write_text("")
+        os.mkfifo(folder / "fifo")
+    with pytest.raises(ConfigError, match="fifo"):
+        compare(task_file(tmp_path, tests="checks", verify="true"), [FLASH], repository)
+    tasks = [{"id": "one", "prompt": "init\nresult", "folder": str(files), "verify": "ls file"}]
+    (row,) = compare(tasks, [FLASH], repository).attempts
+    assert row.verdict == "passed"
+
+
+def test_tests_are_not_copied_through_a_working_directory_that_became_a_link(
+    repository: Path, tmp_path: Path
+) -> None:
+    outside, tests, inside = tmp_path / "outside", tmp_path / "checks", repository / "sub"
+    for folder in (outside, tests, inside):
+        folder.mkdir()
+    (inside / "file").write_text("x")
+    (tests / "test.sh").write_text("exit 0\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "sub")
+    script = f"init\nsh cd .. && mv sub was && ln -s {outside} sub\nresult"
+    (row,) = compare(script, [FLASH], inside, tests=tests).attempts
+    assert (row.verdict, [*outside.iterdir()]) == ("failed", [])
+    assert "by a link" in row.reason

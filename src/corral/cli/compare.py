@@ -57,6 +57,7 @@ class CompareFlags(PolicyFlags, RunKwargs):
     tests: str | None
     verify_timeout: float | None
     include_uncommitted: bool
+    trust_tasks: bool
     name: str | None
     concurrency: int
     attempts: int
@@ -123,6 +124,8 @@ class Shown(NamedTuple):
         " verifier; an attempt that exceeds it has failed.  [default: 10m]")  # fmt: skip
 @option("Execution", "--include-uncommitted", is_flag=True, help="Agents start with the changes"
         " that are not committed.")  # fmt: skip
+@option("Execution", "--trust-tasks", is_flag=True, help="The tasks are your own: their commands"
+        " run without a sandbox, with the network and time that they ask for.")  # fmt: skip
 @option("Execution", "--name", metavar="NAME", help="The name of the comparison; the same command"
         " continues it.  [default: a new one]")  # fmt: skip
 @count_option("-n", "--concurrency", default=4, help="Number of concurrent attempts.")
@@ -187,6 +190,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         tests=flags["tests"],
         verify_timeout=flags["verify_timeout"],
         include_uncommitted=flags["include_uncommitted"],
+        trust_tasks=flags["trust_tasks"],
         output=read_schema(flags["schema"]) if flags["schema"] is not None else None,
         name=flags["name"],
         concurrency=flags["concurrency"],

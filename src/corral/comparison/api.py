@@ -43,6 +43,7 @@ def compare(  # noqa: PLR0913
     tests: str | os.PathLike[str] | None = None,
     verify_timeout: float | None = None,
     include_uncommitted: bool = False,
+    trust_tasks: bool = False,
     output: object = None,
     name: str | None = None,
     concurrency: int = 4,
@@ -70,6 +71,12 @@ def compare(  # noqa: PLR0913
     is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
     If no agent may change files, and nothing verifies, all work in the folder itself.
 
+    Tasks of a file or folder may be a stranger's. Their paths must stay in that folder and lead
+    through no link; their commands, and yours on their files, run in the sandbox, with the network
+    only if the policy allows it; they get at most an hour, and 10 minutes for the verifier, unless
+    ``timeout`` and ``verify_timeout`` say more. ``trust_tasks``: they are your own, and none of
+    this applies.
+
     ``name``: the same call with the same name continues the comparison; without one, each call is a
     new comparison. ``concurrency``: attempts at once. ``attempts``: how often an attempt is
     started that fails temporarily (network, rate limits). ``retry_missing``: run the missing
@@ -96,6 +103,7 @@ def compare(  # noqa: PLR0913
         tests=None if tests is None else os.fspath(tests),
         verify_timeout=verify_timeout,
         include_uncommitted=include_uncommitted,
+        trust_tasks=trust_tasks,
         name=name,
         concurrency=concurrency,
         attempts=attempts,
@@ -131,7 +139,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(task: Tasks, options: CompareOptions) -> Plan:
     """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
-    found = tasks.read(task, Path(options.run.get("cwd") or ".").absolute())
+    cwd = Path(options.run.get("cwd") or ".").absolute()
+    found = tasks.read(task, cwd, trusted=options.trust_tasks)
     if options.name is None or not store.exists(options.name):
         return build(found, title_of(task), options)
     plan = store.load(options.name)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from corral.comparison import task_files
 from corral.comparison.task import CompareTask
 from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.values import as_object, as_texts
 
+CONFIG = ".meta/config.json"
 DOCS = ("introduction.md", "instructions.md", "instructions.append.md")
 COMMANDS = {
     ".py": "python3 -m pytest -q .",
@@ -36,22 +38,27 @@ ASK = (
 
 def read_task(path: Path) -> CompareTask | None:
     """The exercise in a folder; None if there is no exercise. Raises ``ConfigError``."""
-    config_file = path / ".meta" / "config.json"
-    if not (config_file.is_file() and (path / ".docs" / "instructions.md").is_file()):
+    name = path.name
+    config = task_files.read_file(name, path, CONFIG)
+    if config is None or task_files.kind_of(name, path, ".docs/instructions.md") != "file":
         return None
     try:
-        files = as_object(as_object(decode_json(config_file.read_bytes())).get("files"))
-        docs = [(path / ".docs" / name) for name in DOCS]
-        texts = [doc.read_text("utf-8").strip() for doc in docs if doc.is_file()]
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{config_file}: {error}") from error
+        files = as_object(as_object(decode_json(config)).get("files"))
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path / CONFIG}: {error}") from error
+    texts = [task_files.read_text(name, path, f".docs/{doc}") for doc in DOCS]
     solution, tests = as_texts(files.get("solution")), as_texts(files.get("test"))
     if not solution or not tests:
-        raise ConfigError(f"{config_file} names no files of the solution or of the tests")
-    prompt = "\n\n".join([*texts, ASK.format(files=", ".join(solution))])
+        raise ConfigError(f"{path / CONFIG} names no files of the solution or of the tests")
+    for file in solution:
+        task_files.check_path(name, file)
+    for file in tests:
+        if task_files.kind_of(name, path, file) is None:
+            raise ConfigError(f"task {name!r}: there is no {path / file}")
+    ask = ASK.format(files=", ".join(solution))
     return CompareTask(
-        id=path.name,
-        prompt=prompt,
+        id=name,
+        prompt="\n\n".join([*(text.strip() for text in texts if text is not None), ask]),
         usual_verify=COMMANDS.get(Path(tests[0]).suffix, ""),
         folder=str(path),
         hidden=(*HIDDEN, *tests),

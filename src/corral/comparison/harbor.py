@@ -9,14 +9,22 @@ sandbox does not have it.
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from corral.comparison import task_files
 from corral.comparison.task import CompareTask
+from corral.comparison.task_files import read_toml
 from corral.errors import ConfigError
+from corral.system import paths
+from corral.system.sandbox.box import SYSTEM, interpreter_folders, is_inside
 from corral.values import JsonObject, as_object, as_text, number_or_none
 
+CONFIG = "task.toml"
+RESERVED = ("/dev", "/proc", "/run", "/tests", "/logs")
+"""Folders that the sandbox has, besides those of the system."""
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
 IMAGE_FILES = (
     "Dockerfile",
     "docker-compose.yaml",
@@ -30,39 +38,31 @@ DEFAULT_TIMEOUT = 600.0
 
 def read_task(path: Path) -> CompareTask | None:
     """The task in a folder; None if it is no task of harbor. Raises ``ConfigError``."""
-    config_file, instruction = path / "task.toml", path / "instruction.md"
-    if not config_file.is_file():
+    name, config_file = path.name, path / CONFIG
+    data = task_files.read_text(name, path, CONFIG)
+    if data is None:
         return None
-    config = _read_toml(config_file)
+    config = read_toml(config_file, data)
     environment = as_object(config.get("environment"))
     verifier = as_object(config.get("verifier"))
-    try:
-        prompt = instruction.read_text("utf-8") if instruction.is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{instruction} cannot be read: {error}") from error
-    files = path / "environment"
+    prompt = task_files.read_text(name, path, "instruction.md") or ""
+    has_files = task_files.kind_of(name, path, "environment") == "folder"
+    has_tests = task_files.kind_of(name, path, "tests/test.sh") == "file"
     return CompareTask(
-        id=path.name,
+        id=name,
         prompt=prompt or "-",
-        tests=str(path / "tests") if (path / "tests").is_dir() else "",
-        folder=str(files) if files.is_dir() else "",
-        is_empty=not files.is_dir(),
+        tests=str(path / "tests") if has_tests else "",
+        folder=str(path / "environment") if has_files else "",
+        is_empty=not has_files,
         timeout=_limit(config_file, "agent", as_object(config.get("agent"))),
         verify_timeout=_limit(config_file, "verifier", verifier) or DEFAULT_TIMEOUT,
         layout="harbor",
         workdir=as_text(environment.get("workdir")).rstrip("/"),
         network=_wants_network(verifier, environment),
-        skipped=_why_not(path, config, environment, prompt),
+        skipped="it has no tests/test.sh"
+        if not has_tests
+        else _why_not(path, config, environment, prompt),
     )
-
-
-def _read_toml(path: Path) -> JsonObject:
-    try:
-        return as_object(tomllib.loads(path.read_bytes().decode()))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def _limit(path: Path, section: str, table: JsonObject) -> float | None:
@@ -76,6 +76,21 @@ def _limit(path: Path, section: str, table: JsonObject) -> float | None:
 def _wants_network(verifier: JsonObject, environment: JsonObject) -> bool:
     modes = (verifier.get("network_mode"), environment.get("network_mode"))
     return next((mode for mode in modes if mode is not None), None) == "public"
+
+
+def _is_free(workdir: str) -> bool:
+    """Whether the workspace can be mounted there. What the sandbox needs must stay what it is: the
+    system, Python, the homes. Temporary folders may contain it, but not be it."""
+    place = workdir.rstrip("/") or "/"
+    if not place.isprintable() or place.startswith("//") or os.path.normpath(place) != place:
+        return False
+    homes = (str(paths.user_home()), str(paths.home()))
+    taken = (*SYSTEM, *RESERVED, *homes, *interpreter_folders())
+    return (
+        os.path.isabs(place)
+        and not any(is_inside(place, folder) or is_inside(folder, place) for folder in taken)
+        and not any(is_inside(folder, place) for folder in TEMPORARY)
+    )
 
 
 def _why_not(path: Path, config: Mapping[str, object], environment: JsonObject, prompt: str) -> str:
@@ -92,9 +107,8 @@ def _why_not(path: Path, config: Mapping[str, object], environment: JsonObject, 
         "it has MCP servers": environment.get("mcp_servers"),
         f"it is for {environment.get('os')}": as_text(environment.get("os")).lower()
         not in ("", "linux"),
-        f"its workdir is not an absolute path: {workdir!r}": workdir
-        and not workdir.startswith("/"),
+        f"its workdir cannot be another name of a folder here: {workdir!r}": workdir
+        and not _is_free(workdir),
         "it has no instruction.md": not prompt.strip(),
-        "it has no tests/test.sh": not (path / "tests" / "test.sh").is_file(),
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

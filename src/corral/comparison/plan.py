@@ -18,13 +18,15 @@ from pathlib import Path
 
 import msgspec
 
+from corral import durations
 from corral.agents import registry
-from corral.comparison import store
+from corral.comparison import store, task_files
 from corral.comparison.task import CompareTask
 from corral.durable.api import as_json
 from corral.durable.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
 from corral.pipelines.attempts import TIMEOUT, AttemptTask, Verifier
+from corral.pipelines.execution.agent_call import TIMEOUT as AGENT_TIMEOUT
 from corral.pipelines.execution.verifier import digest_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions.structured_output import answer_schema
@@ -125,6 +127,7 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     tests: str | None = None
     verify_timeout: float | None = None
     include_uncommitted: bool = False
+    trust_tasks: bool = False
     name: str | None = None
     concurrency: int = 4
     attempts: int = 3
@@ -239,6 +242,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
     name = options.name or f"compare-{secrets.token_hex(3)}"
     store.check_name(name)
     builder = _Builder(name, cwd, options, agents)
+    verified = [builder.with_refusal(task) for task in verified]
     runnable = [task for task in verified if not task.skipped]
     planned = tuple(builder.plan(task) for task in runnable)
     if not planned:
@@ -258,7 +262,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
         concurrency=options.concurrency,
         attempts=options.attempts,
         fingerprint=fingerprint(tasks, options),
-        notes=tuple(builder.notes),
+        notes=builder.all_notes(),
     )
     if plan.total > MOST:
         raise ConfigError(f"{plan.total:,} attempts are more than {MOST:,}")
@@ -282,19 +286,24 @@ def _with_defaults(task: CompareTask, options: CompareOptions, cwd: Path) -> Com
         verify = f"sh {shlex.quote(str(Path(_target(tests, cwd), 'test.sh')))}"
     elif verify:
         check_command(verify, cwd if not task.folder else Path(task.folder))
-    if task.layout and not task.skipped:
-        task = msgspec.structs.replace(task, skipped=_no_sandbox())
     return msgspec.structs.replace(task, verify=verify, tests=tests)
 
 
-def _no_sandbox() -> str:
-    """Why harbor's tasks cannot run on this machine; empty if they can."""
+def _no_sandbox(task: CompareTask) -> str:
+    """Why the commands of a task cannot run on this machine; empty if they can."""
     from corral.system.sandbox.sandbox import find_support
 
-    support = find_support()
-    if support.method == "bubblewrap":
+    if not task.layout and not task.is_confined:
         return ""
-    return f"it needs bubblewrap, which provides /tests and /logs: {support.reason}"
+    support = find_support()
+    if task.layout and support.method != "bubblewrap":
+        return f"it needs bubblewrap, which provides /tests and /logs: {support.reason}"
+    if task.is_confined and not support.is_complete:
+        return (
+            f"its commands need a sandbox, and this machine has none: {support.reason}"
+            " (--trust-tasks runs them without, if the tasks are yours)"
+        )
+    return ""
 
 
 def _target(tests: str, cwd: Path) -> str:
@@ -315,8 +324,38 @@ class _Builder:
     ) -> None:
         self._name, self._cwd, self._options, self._agents = name, cwd, options, agents
         self._sources: dict[tuple[str, tuple[str, ...]], tuple[Path, str, str]] = {}
+        self._has_network = False
         self._writes = self._check_agents()
         self.notes: list[str] = []
+        self._shortened: dict[str, list[str]] = {}
+
+    def with_refusal(self, task: CompareTask) -> CompareTask:
+        """The task, skipped if it asks for more than the caller allows, or than there is here."""
+        reason = task.skipped or _no_sandbox(task)
+        if not reason and task.network and task.is_confined and not self._has_network:
+            reason = (
+                "it asks for the network, which the policy does not allow"
+                " (--approve all allows it, --trust-tasks gives it to the verifier)"
+            )
+        return msgspec.structs.replace(task, skipped=reason)
+
+    def all_notes(self) -> tuple[str, ...]:
+        shortened = (
+            f"{len(tasks)} tasks ask for more time than {what}: {', '.join(tasks[:5])}"
+            for what, tasks in self._shortened.items()
+        )
+        return (*self.notes, *shortened)
+
+    def _limit(
+        self, task: CompareTask, wanted: float | None, most: float, flag: str
+    ) -> float | None:
+        """The time that a task gets. The limit of a task that may be a stranger's can shorten that
+        of comparisons, not exceed it."""
+        if wanted is None or not task.is_confined or wanted <= most:
+            return wanted
+        what = f"{durations.text(most)}, which they get ({flag} gives more)"
+        self._shortened.setdefault(what, []).append(task.id)
+        return most
 
     def plan(self, task: CompareTask) -> PlannedTask:
         verifier = self._verifier(task)
@@ -335,20 +374,21 @@ class _Builder:
             commit=commit,
             inside=inside,
             folder=task.folder or str(self._cwd),
-            timeout=None if limit is not None else task.timeout,
+            timeout=None
+            if limit is not None
+            else self._limit(task, task.timeout, AGENT_TIMEOUT, "--timeout"),
             verifier=verifier,
         )
 
     def _verifier(self, task: CompareTask) -> Verifier:
-        limit = self._options.verify_timeout or task.verify_timeout or TIMEOUT
+        limit = self._options.verify_timeout or self._limit(
+            task, task.verify_timeout, TIMEOUT, "--verify-timeout"
+        )
         tests, target, files = task.tests, "", task.test_files
-        program = first_word(task.verify)
-        if not tests and program is not None and "/" in program:
-            script = Path(task.folder or self._cwd, program)
+        if not tests and (script := self._script(task)):
             # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
-            if script.is_file() and not os.path.isabs(program):
-                tests, target = str(script), os.path.normpath(program)
-        if tests and not target:
+            tests, target = str(Path(task.folder or self._cwd, script)), script
+        elif tests:
             target = "." if files else _target(tests, self._cwd)
         try:
             digest = digest_of(Path(tests), files) if tests else ""
@@ -362,9 +402,23 @@ class _Builder:
             digest=digest,
             layout=task.layout,
             workdir=task.workdir,
-            network=task.network,
-            timeout=limit,
+            network=task.network and not task.is_confined,
+            is_confined=task.is_confined,
+            timeout=limit or TIMEOUT,
         )
+
+    def _script(self, task: CompareTask) -> str:
+        """The path of the script that is the command's program, in the files of the task; empty if
+        it is another program."""
+        program = first_word(task.verify)
+        if program is None or "/" not in program or os.path.isabs(program):
+            return ""
+        path, folder = os.path.normpath(program), Path(task.folder or self._cwd)
+        if path.split("/")[0] == ".." or not (folder / path).is_file():
+            return ""
+        if task.is_confined and task.folder:
+            task_files.kind_of(task.id, folder, path)
+        return path
 
     def _check_agents(self) -> bool:
         """Make every check of a real run, for each agent. Returns whether one may change files, so
@@ -379,6 +433,7 @@ class _Builder:
             run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
             prepared = prepare(agent.backend, {**run, **model})
             check_model_key(prepared.agent, prepared.run)
+            self._has_network = prepared.run.policy.network == "allow"
             report = prepared.compiled.report
             allowed |= {row.capability for row in report if row.verdict == "allow"}
         return bool(allowed & WRITING)

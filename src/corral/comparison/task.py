@@ -30,5 +30,9 @@ class CompareTask(msgspec.Struct, frozen=True, kw_only=True):
     layout: Literal["", "harbor"] = ""
     workdir: str = ""
     network: bool = False
+    """Whether the task asks for the network."""
+    is_confined: bool = False
+    """Whether its commands, and commands on its files, run in a sandbox only, with what the policy
+    of the comparison allows: the task may be a stranger's."""
     skipped: str = ""
     """Why it cannot be run here; empty if it can."""

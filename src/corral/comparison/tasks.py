@@ -4,19 +4,22 @@ A file is ``.jsonl`` (one task per line), ``.csv`` (with a header) or ``.toml`` 
 tasks have the fields of ``FIELDS``; other fields are ignored. A folder contains task folders, or is
 one itself: harbor's (``harbor``) or exercism's (``exercism``). Every error names the file and the
 line, or the task.
+
+Tasks in a file or a folder may be a stranger's, unless the caller trusts them. Their paths stay in
+that folder (``task_files``), and what they run is run in a sandbox (``CompareTask.is_confined``).
+Tasks that the caller's own program passes are the caller's.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from corral.comparison import exercism, harbor
+from corral.comparison import exercism, harbor, task_files
 from corral.comparison.task import CompareTask
 from corral.durable.batch import tasks as batch_tasks
 from corral.durable.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
@@ -32,16 +35,24 @@ Tasks: TypeAlias = str | os.PathLike[str] | Iterable[TaskInput]
 """A prompt; the path of a file or folder of tasks; or the tasks themselves."""
 
 
-def read(given: Tasks, cwd: Path) -> list[CompareTask]:
-    """The tasks. ``cwd``: what paths of tasks that are in no file are relative to. Raises
-    ``ConfigError``."""
+def read(given: Tasks, cwd: Path, *, trusted: bool = False) -> list[CompareTask]:
+    """The tasks. ``cwd``: what paths of tasks that are in no file are relative to. ``trusted``:
+    those of a file or a folder are the caller's own. Raises ``ConfigError``."""
     if isinstance(given, str) and not is_path(given):
         if not given.strip():
             raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
         return [CompareTask(id="prompt", prompt=given)]
     if isinstance(given, str | os.PathLike):
-        return _read_path(Path(given))
-    return _checked(_made(batch_tasks.make_tasks(given), cwd), "the tasks")
+        found = _read_path(Path(given), trusted=trusted)
+        return found if trusted else [_confined(task) for task in found]
+    return _checked(_made(batch_tasks.make_tasks(given), cwd, trusted=True), "the tasks")
+
+
+def _confined(task: CompareTask) -> CompareTask:
+    """A task that brings a command or files with it runs them in a sandbox only. Of a task that is
+    a prompt, nothing is run."""
+    brings = task.verify or task.usual_verify or task.tests or task.folder or task.layout
+    return msgspec.structs.replace(task, is_confined=bool(brings))
 
 
 def is_path(text: str) -> bool:
@@ -55,7 +66,7 @@ def is_path(text: str) -> bool:
     return text.endswith(SUFFIXES) and len(text.split()) == 1
 
 
-def _read_path(path: Path) -> list[CompareTask]:
+def _read_path(path: Path, *, trusted: bool) -> list[CompareTask]:
     if path.is_dir():
         return _checked(_read_folder(path), str(path))
     if path.suffix == ".toml":
@@ -66,17 +77,17 @@ def _read_path(path: Path) -> list[CompareTask]:
         raise ConfigError(
             f"{path} is not a file of tasks", hint=f"Use one of {', '.join(SUFFIXES)}, or a folder."
         )
-    return _checked(_made(found, path.absolute().parent), path.name)
+    return _checked(_made(found, path.absolute().parent, trusted=trusted), path.name)
 
 
 def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
     try:
-        data = tomllib.loads(path.read_bytes().decode())
+        text = path.read_bytes().decode()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not TOML: {error}") from error
-    tables = data.get("tasks")
+    tables = task_files.read_toml(path, text).get("tasks")
     if not is_sequence(tables):
         raise ConfigError(f"{path.name} contains no tasks", hint="Write each as [[tasks]].")
     found: list[tuple[str, dict[str, Json]]] = []
@@ -88,23 +99,28 @@ def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
     return found
 
 
-def _made(found: Iterable[BatchTask], folder: Path) -> list[CompareTask]:
-    return [_from_fields(each.id, each.fields, folder) for each in found]
+def _made(found: Iterable[BatchTask], folder: Path, *, trusted: bool) -> list[CompareTask]:
+    return [_from_fields(each.id, each.fields, folder, trusted=trusted) for each in found]
 
 
-def _from_fields(name: str, fields: Mapping[str, Json], folder: Path) -> CompareTask:
+def _from_fields(
+    name: str, fields: Mapping[str, Json], folder: Path, *, trusted: bool
+) -> CompareTask:
     prompt = fields.get("prompt", fields.get(TEXT_FIELD))
     if not isinstance(prompt, str) or not prompt.strip():
         known = ", ".join(fields) or "none"
         raise ConfigError(f"task {name!r} has no prompt", hint=f"Its fields: {known}.")
     texts = {key: _text(name, key, fields.get(key)) for key in ("verify", "tests", "folder")}
-    paths = {key: str(folder / texts[key]) if texts[key] else "" for key in ("tests", "folder")}
+    tests, files = (texts[key].removesuffix("/") for key in ("tests", "folder"))
+    for path in (tests, files):
+        if path and not trusted:
+            task_files.kind_of(name, folder, path)
     return CompareTask(
         id=name,
         prompt=prompt,
         verify=texts["verify"],
-        tests=paths["tests"],
-        folder=paths["folder"],
+        tests=str(folder / tests) if tests else "",
+        folder=str(folder / files) if files else "",
         timeout=_duration(name, "timeout", fields.get("timeout")),
         verify_timeout=_duration(name, "verify_timeout", fields.get("verify_timeout")),
     )
@@ -130,12 +146,15 @@ def _duration(task: str, key: str, value: Json) -> float | None:
 
 
 def _read_folder(path: Path) -> list[CompareTask]:
-    """The task in a folder, or those in the folders below it."""
-    if (task := _task_folder(path)) is not None:
+    """The task in a folder, or those in the folders below it. The folder itself is the caller's
+    choice and may be a link; what is in it may not."""
+    if (task := _task_folder(path.resolve())) is not None:
         return [task]
     found: list[CompareTask] = []
-    for each in sorted(path.iterdir()):
+    for each in sorted(path.resolve().iterdir()):
         if each.is_dir() and not each.name.startswith("."):
+            task_files.check_id(each.name)
+            task_files.kind_of(each.name, each.parent, each.name)
             task = _task_folder(each)
             if task is not None:
                 found.append(task)
@@ -151,6 +170,7 @@ def _read_folder(path: Path) -> list[CompareTask]:
 def _task_folder(path: Path) -> CompareTask | None:
     for reader in (harbor.read_task, exercism.read_task):
         if (task := reader(path)) is not None:
+            task_files.check_id(task.id)
             return task
     return None
 

@@ -32,7 +32,9 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str = ""
     """With the layout of harbor: another name of the workspace, such as ``/app``."""
     network: bool = False
-    """Whether the task asks for the network."""
+    """Whether it gets the network, whatever the policy says: a trusted task asks for it."""
+    is_confined: bool = False
+    """Whether it runs in a sandbox only: the task may be a stranger's."""
     timeout: float = TIMEOUT
 
     @property

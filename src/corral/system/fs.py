@@ -84,6 +84,16 @@ def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
 
 
 @contextmanager
+def opened_folder(path: AnyPath) -> Generator[int]:
+    """A descriptor of a folder. Raises ``OSError``, also for a link."""
+    folder = os.open(path, _FOLDER)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
 def parent_below(top: int, path: bytes) -> Generator[tuple[int, bytes]]:
     """The open folder that holds ``path``, and the path's last part. ``top`` is an open folder. No
     part of the way may be a link, even if it is replaced meanwhile. Raises ``OSError``."""
@@ -97,6 +107,21 @@ def parent_below(top: int, path: bytes) -> Generator[tuple[int, bytes]]:
         yield at, name
     finally:
         os.close(at)
+
+
+def mode_below(folder: Path, path: str) -> int | None:
+    """The mode of what a relative path names below a folder; None if there is nothing. No link is
+    followed: if a part of the path is one, the mode is that of the link. Raises ``OSError``."""
+    mode = None
+    for part in path.split("/"):
+        folder = folder / part
+        try:
+            mode = os.lstat(folder).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if stat.S_ISLNK(mode):
+            return mode
+    return mode
 
 
 def read_small(path: AnyPath, limit: int) -> bytes | None:

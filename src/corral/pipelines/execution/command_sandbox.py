@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from corral.options import RunOptions, SandboxMode
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext
+from corral.policy import Policy
 
 if TYPE_CHECKING:
     from corral.system.sandbox.sandbox import Sandbox
@@ -29,15 +30,16 @@ def sandbox_for(
     *,
     forced: SandboxMode | None = None,
     default: SandboxMode | None = None,
+    policy: Policy | None = None,
 ) -> Sandbox | None:
     """The same for a command that may also write the folders ``own``. ``forced``: instead of the
-    mode of the node and the run; ``default``: if they have none."""
+    mode of the node and the run; ``default``: if they have none. ``policy``: instead of theirs."""
     chosen = forced or _mode(work) or default
     if chosen not in ("auto", "require"):
         return None
     from corral.sessions import sandbox
 
-    policy = agent_call.policy_of(work)
+    policy = policy or agent_call.policy_of(work)
     run = RunOptions.build(agent_call.BUILT_IN, {"sandbox": chosen, "policy": policy})
     return sandbox.for_user_command(run, str(work.workspace), own)
 

@@ -17,6 +17,7 @@ time is ended, and the attempt has failed: programs that never end are wrong.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import shutil
@@ -28,13 +29,14 @@ import msgspec
 
 from corral.errors import SandboxFailed, StorageFailed
 from corral.nesting import decode_json
-from corral.options import SandboxMode
 from corral.pipelines.attempts import Verdict, Verifier
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.command_sandbox import sandbox_for
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.shell import CommandResult, run_command
+from corral.policy import Policy
 from corral.result import Result
+from corral.system import fs
 from corral.system.clock import Stopwatch
 from corral.system.sandbox.box import Bind
 from corral.system.sandbox.sandbox import Sandbox
@@ -45,6 +47,8 @@ CANNOT_RUN = (126, 127)
 """Exit codes of a shell that cannot start the command."""
 PASSING = 1.0
 """The least reward that passes."""
+MAX_REWARD = 64 * 1024
+"""Bytes of the file with the reward that are read."""
 MAX_OUTPUT = 200_000
 """Characters of the verifier's output that are stored."""
 
@@ -60,13 +64,18 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def digest_of(path: Path, only: Sequence[str] = ()) -> str:
     """The digest of a file, or of the files of a folder with their names: all, or ``only`` these.
-    Raises ``OSError``."""
+    Raises ``OSError``, also for what is neither a regular file nor a link."""
     digest = blake2b(digest_size=12)
     for file in _files(path, only):
         name = file.relative_to(path) if file != path else Path(path.name)
-        content = os.readlink(file).encode() if file.is_symlink() else file.read_bytes()
+        content = os.readlink(file).encode() if file.is_symlink() else _read(file)
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()
+
+
+def _read(file: Path) -> bytes:
+    with fs.open_regular(file) as opened:
+        return opened.read()
 
 
 def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
@@ -91,21 +100,21 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
         reason = f"{verifier.tests} has changed since the comparison was started"
         return Verification(verdict="missing", reason=reason)
     await in_thread(_put_files, verifier, work.workspace, result.text, own)
-    mode: SandboxMode | None = "auto" if result.sandbox else None
-    command, sandbox = verifier.command, sandbox_for(work, (str(own),), default=mode)
-    if verifier.layout:
-        command = "chmod +x /tests/test.sh && /tests/test.sh"
-        sandbox = _harbor_sandbox(work, verifier, own)
+    command = "chmod +x /tests/test.sh && /tests/test.sh" if verifier.layout else verifier.command
     done = await run_command(
         command,
         cwd=work.workspace,
         env={**work.resources.command_env(work), "CORRAL_ANSWER": str(own / "answer.txt")},
         pass_env=work.resources.pass_env(work),
         timeout=verifier.timeout,
-        sandbox=sandbox,
+        sandbox=_sandbox(work, verifier, result, own),
     )
     done = done.redacted(work.resources.redactor)
-    found = _harbor_verdict(done, verifier, own) if verifier.layout else _verdict(done, verifier)
+    if verifier.layout:
+        reward = await in_thread(read_reward, own, "logs/verifier")
+        found = _harbor_verdict(done, verifier, reward)
+    else:
+        found = _verdict(done, verifier)
     return msgspec.structs.replace(
         found, output=_output(done), exit_code=done.code, seconds=round(stopwatch.seconds, 3)
     )
@@ -152,11 +161,10 @@ def _verdict(done: CommandResult, verifier: Verifier) -> Verification:
     return Verification(verdict="failed", reason=reason)
 
 
-def _harbor_verdict(done: CommandResult, verifier: Verifier, own: Path) -> Verification:
+def _harbor_verdict(done: CommandResult, verifier: Verifier, reward: float | None) -> Verification:
     if done.timed_out:
         reason = f"the verifier {done.end(verifier.timeout)}"
         return Verification(verdict="failed", reason=reason)
-    reward = read_reward(own / "logs" / "verifier")
     if reward is None:
         reason = f"the verifier wrote no reward and {done.end(verifier.timeout)}"
         return Verification(verdict="missing", reason=f"{reason}: {done.output_tail()[-300:]}")
@@ -168,12 +176,14 @@ def _harbor_verdict(done: CommandResult, verifier: Verifier, own: Path) -> Verif
     )
 
 
-def read_reward(folder: Path) -> float | None:
-    """The reward that a harbor verifier wrote; None if there is none that is a number."""
+def read_reward(root: Path, folder: str) -> float | None:
+    """The reward that a harbor verifier wrote to a folder below ``root``; None if there is none
+    that is a number. The verifier can write there, so only a regular file is read, through no
+    link."""
     with contextlib.suppress(OSError, ValueError):
-        return _finite(float((folder / "reward.txt").read_text("utf-8").strip()))
+        return _finite(float(_read_below(root, f"{folder}/reward.txt").decode().strip()))
     with contextlib.suppress(OSError, UnicodeDecodeError, msgspec.DecodeError):
-        found = decode_json((folder / "reward.json").read_bytes())
+        found = decode_json(_read_below(root, f"{folder}/reward.json"))
         if not is_object(found):
             return _finite(number_or_none(found))
         numbers = [number_or_none(each) for each in found.values()]
@@ -182,21 +192,47 @@ def read_reward(folder: Path) -> float | None:
     return None
 
 
+def _read_below(root: Path, path: str) -> bytes:
+    """The beginning of a regular file. Raises ``OSError``."""
+    with (
+        fs.opened_folder(root) as top,
+        fs.parent_below(top, path.encode()) as (folder, name),
+        fs.open_regular(name, dir_fd=folder) as file,
+    ):
+        return file.read(MAX_REWARD)
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _harbor_sandbox(work: NodeContext, verifier: Verifier, own: Path) -> Sandbox:
+def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -> Sandbox | None:
+    """The sandbox of the verifier; None if it runs without one. Raises ``SandboxFailed``."""
+    if not (verifier.layout or verifier.is_confined):
+        return sandbox_for(work, (str(own),), default="auto" if result.sandbox else None)
+    policy = agent_call.policy_of(work) or Policy()
+    if verifier.is_confined:
+        # A stranger's command gets the workspace and the permitted network, and nothing else of
+        # the policy: neither the repository's .git nor further folders.
+        network, hosts = policy.network, policy.network_hosts
+        policy = Policy(write="allow", shell="allow", network=network, network_hosts=hosts)
+    sandbox = sandbox_for(work, (str(own),), forced="require", policy=policy)
+    if sandbox is None or not verifier.layout:
+        return sandbox
+    return _with_harbor_folders(sandbox, work, verifier, own)
+
+
+def _with_harbor_folders(
+    sandbox: Sandbox, work: NodeContext, verifier: Verifier, own: Path
+) -> Sandbox:
     """The sandbox in which ``/tests``, ``/logs`` and the task's working directory exist. Raises
     ``SandboxFailed``."""
-    sandbox = sandbox_for(work, (str(own),), forced="require")
-    if sandbox is None or sandbox.support.method != "bubblewrap":
+    if sandbox.support.method != "bubblewrap":
         raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
     binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]
     if verifier.workdir:
         binds.append(Bind(str(work.workspace), verifier.workdir))
-    policy = agent_call.policy_of(work)
-    network = verifier.network or (policy is not None and policy.network == "allow")
+    network = verifier.network or sandbox.box.network
     box = msgspec.structs.replace(sandbox.box, binds=tuple(binds), network=network)
     return msgspec.structs.replace(sandbox, box=box)
 
@@ -204,9 +240,11 @@ def _harbor_sandbox(work: NodeContext, verifier: Verifier, own: Path) -> Sandbox
 def copy_into(source: Path, target: Path, root: Path, only: Sequence[str] = ()) -> None:
     """Copy a file or the files of a folder (all, or ``only`` these) to ``target``, which is in the
     folder ``root``. What is there is replaced. Links that an agent made in the way are removed,
-    never followed. Raises ``OSError``."""
+    never followed. Raises ``OSError``, also for a path that leads out of ``root``."""
     for file in _files(source, only):
         place = target if file == source else target / file.relative_to(source)
+        if ".." in place.relative_to(root).parts:
+            raise OSError(errno.EINVAL, "leads out of the workspace", str(place))
         _clear_way(place, root)
         shutil.copy2(file, place, follow_symlinks=False)
 

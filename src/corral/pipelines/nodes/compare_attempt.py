@@ -24,6 +24,7 @@ for all agents. Without a verifier an attempt passes if the agent's turn succeed
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 from collections.abc import AsyncGenerator
@@ -249,11 +250,21 @@ async def _verify(
     if tree is None or not task.verifier.is_given:
         reason = "" if result.ok else _reason(result)
         return Verification(verdict="passed" if result.ok else "failed", reason=reason)
+    if _is_moved(work.workspace, tree.place, task.inside):
+        reason = "the agent has replaced its working directory by a link"
+        return Verification(verdict="failed", reason=reason)
     found = await verifier.verify(work, task.verifier, result, _own_folder(tree))
     if found.verdict == "failed" and not result.ok:
         reason = f"{found.reason}; the agent: {_reason(result)}"
         return msgspec.structs.replace(found, reason=reason)
     return found
+
+
+def _is_moved(workspace: Path, place: Path, inside: str) -> bool:
+    """Whether the working directory in the worktree leads elsewhere: through a link that the agent
+    made, the tests would be copied to where that leads."""
+    expected = os.path.normpath(os.path.join(fs.real_path(str(place)), inside))
+    return fs.real_path(str(workspace)) != expected
 
 
 def _reason(result: Result) -> str:
