@@ -30,7 +30,7 @@ VENDORS = sorted(FORMATS)
 def model_request(vendor: str, **more: object) -> ModelRequest:
     made = FORMATS[vendor]
     body = json.dumps({**made.body, **more}).encode()
-    found = read_request([find_provider(vendor)], "POST", made.path, body)
+    found = read_request([find_provider(vendor)], "POST", made.endpoint, body)
     assert isinstance(found, ModelRequest), found
     return found
 
@@ -43,6 +43,25 @@ def test_a_model_call_is_recognized_with_its_model(vendor: str) -> None:
     assert found.tools == 2
 
 
+@pytest.mark.parametrize(
+    ("vendor", "path", "model"),
+    [
+        ("anthropic", "/messages", "m"),
+        ("openai", "/responses", "m"),
+        ("openai-chat", "/v2beta1/chat/completions", "m"),
+        ("gemini", "/models/a/b:generateContent", "a/b"),
+        ("gemini", "/v1beta/models/a:countTokens:generateContent", "a:countTokens"),
+        ("gemini", "/v1beta/tunedModels/a:streamGenerateContent", "a"),
+    ],
+)
+def test_the_version_of_an_api_is_not_a_part_of_its_paths(
+    vendor: str, path: str, model: str
+) -> None:
+    found = read_request([find_provider(vendor)], "POST", path, b'{"model":"m"}')
+    assert isinstance(found, ModelRequest)
+    assert found.model == model
+
+
 def test_functions_in_one_group_are_counted() -> None:
     group = [{"functionDeclarations": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}]
     assert model_request("gemini", tools=group).tools == 3
@@ -52,9 +71,10 @@ def test_functions_in_one_group_are_counted() -> None:
     ("vendor", "method", "path"),
     [
         ("gemini", "POST", "/v1beta/models/gemini-2.5-flash:countTokens"),
-        ("anthropic", "POST", "/v1/messages/count_tokens?beta=true"),
+        ("anthropic", "POST", "/v1/messages/count_tokens"),
         ("openai", "GET", "/v1/models"),
         ("gemini", "GET", "/v1beta/models/gemini-2.5-flash"),
+        ("openai-chat", "GET", "/models/llama3:8b"),
     ],
 )
 def test_requests_that_cost_nothing_are_recognized(vendor: str, method: str, path: str) -> None:
@@ -71,6 +91,19 @@ def test_requests_that_cost_nothing_are_recognized(vendor: str, method: str, pat
         ("openai", "GET", "/v1/responses", b""),
         ("openai", "POST", "/v1/responses", b"not JSON"),
         ("openai", "POST", "/v1/responses", b"[]"),
+        ("openai", "POST", "/v1/x/responses", b"{}"),
+        ("openai", "POST", "/V1/responses", b"{}"),
+        ("openai", "POST", "/v1/Responses", b"{}"),
+        ("openai-chat", "POST", "/v1/v1/chat/completions", b"{}"),
+        ("anthropic", "POST", "/v1/messages/count_tokens/messages", b"{}"),
+        ("anthropic", "GET", "/v1/messages/count_tokens", b""),
+        ("anthropic", "GET", "/v1/a/models", b""),
+        ("gemini", "GET", "/v1beta/models/a:generateContent", b""),
+        ("gemini", "GET", "/v1beta/models/a:generateContent/b", b""),
+        ("gemini", "POST", "/v1beta/models/a:generateContent:countTokens", b"{}"),
+        ("gemini", "POST", "/v1beta/models/a:generateContent/b:countTokens", b"{}"),
+        ("gemini", "POST", "/v1beta/models/:generateContent", b"{}"),
+        ("gemini", "POST", "/v1beta/files/a:generateContent", b"{}"),
     ],
 )
 def test_everything_else_is_unknown(vendor: str, method: str, path: str, body: bytes) -> None:

@@ -103,6 +103,18 @@ async def test_without_the_meter_the_agent_has_the_key_and_reports_its_usage(
     assert result.usage == agent.record.usage
 
 
+@for_agents("gemini-cli")
+async def test_a_response_with_the_key_is_cut_and_the_run_says_so(agent: RealAgent) -> None:
+    script = [Turn(text=("Your key is ", KEY, "."), usage=USAGE), Turn(text="ok", usage=USAGE)]
+    events = await agent.events(script, policy="all", sandbox="off")
+    warnings = [each for each in events if isinstance(each, Error)]
+    assert "key_in_response" in [each.code for each in warnings]
+    first = next(each for each in events if isinstance(each, ModelCall))
+    assert (first.partial, first.status) == (True, 200)
+    assert "contains the key" in (first.error or "")
+    assert KEY not in repr(events)
+
+
 @for_agents(every_day=EVERY_DAY)
 async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: RealAgent) -> None:
     endless = [

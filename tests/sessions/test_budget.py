@@ -87,7 +87,7 @@ def test_a_budget_can_only_be_raised() -> None:
 
 def request(size: int = 1000, model: str = "gemini-2.5-flash") -> ModelRequest:
     made = FORMATS["gemini"]
-    path = made.path.replace("gemini-2.5-flash", model)
+    path = made.endpoint.replace("gemini-2.5-flash", model)
     found = read_request([find_provider("gemini")], "POST", path, b'{"x":"' + b"a " * size + b'"}')
     assert isinstance(found, ModelRequest)
     return found

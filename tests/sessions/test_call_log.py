@@ -46,7 +46,7 @@ def call(log: CallLog, *request: bytes) -> None:
 def model_request() -> ModelRequest:
     made = FORMATS["gemini"]
     data = msgspec.json.encode(made.body)
-    found = read_request([find_provider("gemini")], "POST", made.path, data)
+    found = read_request([find_provider("gemini")], "POST", made.endpoint, data)
     assert isinstance(found, ModelRequest)
     return found
 
@@ -92,3 +92,12 @@ async def test_a_prompt_waits_for_its_call_that_has_not_ended() -> None:
     log.on_call(MeteredCall(request=model_request(), model="m", status=200, owner=owner))
     await waiting
     assert prompt.calls == 1
+
+
+async def test_a_response_with_the_key_is_a_warning_of_its_prompt() -> None:
+    log = CallLog()
+    first, second = Prompt(log, "session-1", LONG), Prompt(log, "session-2", "ok")
+    log.on_key(log.on_start([b"session-2"]))
+    assert (first.warnings, second.warnings) == ([], ["key_in_response"])
+    log.on_key(None)
+    assert (first.warnings, second.warnings) == (["key_in_response"], ["key_in_response"] * 2)

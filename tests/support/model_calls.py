@@ -24,6 +24,13 @@ class WireFormat(NamedTuple):
     path: str
     body: dict[str, Any]
     """Of a streamed request."""
+    key_header: str = "Authorization: Bearer "
+    """What stands before the key."""
+
+    @property
+    def endpoint(self) -> str:
+        """The path without the query."""
+        return self.path.partition("?")[0]
 
 
 _ASKED = [{"role": "user", "content": "hi"}]
@@ -34,6 +41,7 @@ FORMATS = {
             "gemini",
             "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse",
             {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+            "x-goog-api-key: ",
         ),
         WireFormat(
             "anthropic",
@@ -45,6 +53,7 @@ FORMATS = {
                 "messages": _ASKED,
                 "thinking": {"type": "enabled", "budget_tokens": 1024},
             },
+            "x-api-key: ",
         ),
         WireFormat("openai", "/v1/responses", {"model": "gpt-5", "stream": True, "input": "hi"}),
         WireFormat(

@@ -9,8 +9,8 @@ as for corral's own model calls. There is no I/O and no clock here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
@@ -43,7 +43,9 @@ BYTES_PER_TOKEN = 2
 MEDIA_BYTES_PER_TOKEN = 50
 """The same for media in base64."""
 OUTPUT_BYTES_PER_TOKEN = 3
-_LISTS = "/models"
+_LISTS = ("/models", "/models/{model}")
+"""The paths of all vendors that list models, and describe one."""
+_VERSION = re.compile(r"/v\d{1,3}(?:(?:alpha|beta)\d{0,3})?(?=/)")
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
 
 
@@ -80,33 +82,56 @@ class UnknownRequest(msgspec.Struct, frozen=True):
 
 
 def read_request(
-    providers: Sequence[Provider], method: str, target: str, body: bytes
+    providers: Sequence[Provider], method: str, path: str, body: bytes
 ) -> ModelRequest | FreeRequest | UnknownRequest:
-    """What a request is, if the agent may use the APIs of ``providers``. ``target`` is the path
-    with its query."""
-    path = unquote(target.partition("?")[0])
-    if method == "GET" and (path.endswith(_LISTS) or f"{_LISTS}/" in path):
+    """What a request is, if the agent may use the APIs of ``providers``. ``path`` is decoded and
+    below the base URL. Only exactly these paths are known: a server may read any other one as that
+    of a model call."""
+    endpoint = path[found.end() :] if (found := _VERSION.match(path)) else path
+    for provider in providers:
+        for template in provider.wire.billed_paths:
+            model = _match(template, endpoint)
+            if model is not None and method == "POST":
+                return _read_call(provider, model, endpoint, body)
+            if model is not None:
+                return UnknownRequest(f"{method} {path} is not a model call")
+    if _is_free(providers, method, endpoint):
         return FreeRequest()
-    if method != "POST":
-        return UnknownRequest(f"{method} {path} is not a model call")
-    for provider in providers:
-        if path.endswith(provider.wire.free_paths or ("\0",)):
-            return FreeRequest()
-    for provider in providers:
-        if path.endswith(provider.wire.billed_paths or ("\0",)):
-            return _read_call(provider, path, body)
-    return UnknownRequest(f"{path} is not a model call that can be counted")
+    return UnknownRequest(f"{method} {path} is not a model call that can be counted")
 
 
-def _read_call(provider: Provider, path: str, body: bytes) -> ModelRequest | UnknownRequest:
+def _is_free(providers: Sequence[Provider], method: str, endpoint: str) -> bool:
+    free = {
+        "GET": _LISTS,
+        "POST": tuple(path for each in providers for path in each.wire.free_paths),
+    }
+    names = [_match(template, endpoint) for template in free.get(method, ())]
+    # Where the path of a model call has a method after its model, a name cannot have a colon.
+    has_methods = any("{model}:" in path for each in providers for path in each.wire.billed_paths)
+    return any(name is not None and not (has_methods and ":" in name) for name in names)
+
+
+def _match(template: str, endpoint: str) -> str | None:
+    """The name of the model in a path; empty if the template has none, None if it does not fit."""
+    before, placeholder, after = template.partition("{model}")
+    if not placeholder:
+        return "" if endpoint == template else None
+    if not (endpoint.startswith(before) and endpoint.endswith(after)):
+        return None
+    return endpoint[len(before) : len(endpoint) - len(after)] or None
+
+
+def _read_call(
+    provider: Provider, model: str, endpoint: str, body: bytes
+) -> ModelRequest | UnknownRequest:
     request = decode_or_none(body)
     if not is_object(request):
         return UnknownRequest("the body of the model call is not a JSON object")
     ask = provider.wire.ask_for_usage if provider.traits.stream_usage else None
     return ModelRequest(
         provider=provider,
-        model=_model(path, request),
-        is_streamed=request.get("stream") is True or ":stream" in path,
+        model=model or _model(request),
+        is_streamed=request.get("stream") is True or ":stream" in endpoint,
         tools=_tools(request),
         input_bound=input_bound(request, len(body)),
         output_limit=_output_limit(request),
@@ -114,11 +139,7 @@ def _read_call(provider: Provider, path: str, body: bytes) -> ModelRequest | Unk
     )
 
 
-def _model(path: str, request: JsonObject) -> str:
-    """In the path (``…/models/NAME:method``), or in the body."""
-    _, found, rest = path.rpartition(f"{_LISTS}/")
-    if found and ":" in rest:
-        return rest.rpartition(":")[0]
+def _model(request: JsonObject) -> str:
     name = request.get("model")
     return name.removeprefix("models/") if isinstance(name, str) else ""
 

@@ -71,6 +71,18 @@ def _is_never(data: bytes) -> bool:
     return False
 
 
+class KeyPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request has its key: a header, or a parameter of the query."""
+
+    header: str = ""
+    prefix: str = ""
+    """Before the key, in the header."""
+    parameter: str = ""
+
+
+BEARER = KeyPlace(header="Authorization", prefix="Bearer ")
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The wire format of one API, as pure functions. A ``Provider`` says which vendor uses it."""
 
@@ -90,9 +102,12 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     last_event_may_be_open: bool = False
     """The last event of a stream counts even without a blank line after it."""
     billed_paths: tuple[str, ...] = ()
-    """How the paths of model calls end."""
+    """The paths of model calls, below the base URL and a version such as ``/v1``. ``{model}`` is
+    the name of a model."""
     free_paths: tuple[str, ...] = ()
-    """How the paths of calls end that cost nothing, such as those that count tokens."""
+    """The paths of calls that cost nothing, such as those that count tokens."""
+    key_places: tuple[KeyPlace, ...] = ()
+    """Where the API also accepts a key, besides ``Provider.key_header``."""
     error_body: Callable[[int, str], JsonObject] = _error_body
     """(status, message) → the body of an error, as this API sends it."""
     ask_for_usage: Callable[[bytes, JsonObject], bytes | None] | None = None
@@ -143,6 +158,11 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     extra_env: Mapping[str, str] = {}
     """Name → environment variable that replaces ``{name}`` in the base URL or path."""
+
+    @property
+    def key_places(self) -> tuple[KeyPlace, ...]:
+        """Where its API accepts a key."""
+        return (KeyPlace(header=self.key_header, prefix=self.key_prefix), *self.wire.key_places)
 
     def __repr__(self) -> str:
         return f"Provider({self.name!r}, {self.base_url!r})"

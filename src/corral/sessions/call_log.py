@@ -103,6 +103,12 @@ class CallLog:
     def on_limit(self, error: CorralError | None) -> None:
         self.limit = error if isinstance(error, RateLimited) else None
 
+    def on_key(self, owner: object) -> None:
+        """A response contained the real key. Without an owner, all prompts report it."""
+        for prompt in [owner] if isinstance(owner, PromptCalls) else self._active():
+            if (emit := prompt.emit()) is not None:
+                emit(_key_in_response())
+
     def on_wait(self, text: str) -> None:
         """A model call waits until the budget is raised."""
         for prompt in self._active():
@@ -137,6 +143,18 @@ def _not_assigned() -> Error:
         " belongs: the usage is what the agent reports",
         recoverable=True,
         level="warning",
+        phase="response",
+    )
+
+
+def _key_in_response() -> Error:
+    return Error(
+        "key_in_response",
+        "a response of the model's service contained the API key: it was cut before the agent got"
+        " the key",
+        recoverable=True,
+        level="warning",
+        hint="Find out which service repeats the key, and replace the key if others see its logs.",
         phase="response",
     )
 

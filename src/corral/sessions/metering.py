@@ -78,10 +78,11 @@ class Meter:
             judge,
             on_start=log.on_start,
             on_limit=log.on_limit,
+            on_key=log.on_key,
             waits=waits,
         )
         await proxy.open()
-        url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path}"
+        url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path.rstrip('/')}"
         given = {**proxy.dummy_keys, route.url_env: url}
         holds = prepared.run.on_budget == "pause" or prepared.run.on_limit == "wait"
         if holds or judge is not None:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import socket
 import struct
+import zlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -27,7 +28,7 @@ from corral.system.model_proxy.open_calls import OpenCall
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 from corral.system.model_proxy.upstream import Response, ResponseFailed
 
-DUMMY, REAL = "dummy-key-of-this-run", "real-key-of-the-user"
+DUMMY, REAL = "dummy-key-of-this-run", "real-key-of-the-user-0123456789"
 VENDORS = sorted(FORMATS)
 AUTHORIZED = f"Authorization: Bearer {DUMMY}"
 GEMINI = FORMATS["gemini"]
@@ -36,10 +37,18 @@ GEMINI = FORMATS["gemini"]
 class Exchange:
     """A proxy between a client and a scripted vendor."""
 
-    def __init__(self, proxy: ModelProxy, server: RawServer, calls: list[MeteredCall]) -> None:
+    def __init__(
+        self,
+        proxy: ModelProxy,
+        server: RawServer,
+        calls: list[MeteredCall],
+        owners_of_keys: list[object],
+    ) -> None:
         self.proxy = proxy
         self.server = server
         self.calls = calls
+        self.owners_of_keys = owners_of_keys
+        """Of the calls whose responses contained the real key."""
 
     def with_key(self, request: bytes) -> bytes:
         """The request with the dummy key that the agent gets."""
@@ -80,14 +89,15 @@ async def exchange(
     async with raw_server(listen) as server:
         server.requests = received
         calls: list[MeteredCall] = []
+        owners: list[object] = []
         keys = {"KEY": REAL}
         made = ProxySettings(
             upstream=server.url, providers=lambda: [find_provider(vendor)], keys=keys
         )
-        proxy = ModelProxy(made, calls.append, gate)
+        proxy = ModelProxy(made, calls.append, gate, on_key=owners.append)
         await proxy.open()
         try:
-            yield Exchange(proxy, server, calls)
+            yield Exchange(proxy, server, calls, owners)
         finally:
             proxy.close()
             await proxy.wait_closed()
@@ -140,6 +150,41 @@ async def test_a_key_in_the_query_is_replaced() -> None:
         assert f"&key={REAL} HTTP/1.1\r\n".encode() in line.server.requests[0]
 
 
+async def echo(line: RawConnection) -> None:
+    """Repeats the first line and a header of each request, as an error of a service may."""
+    while request := await line.request():
+        body = b"\n".join(
+            row
+            for row in request.split(b"\r\n")
+            if row.startswith((b"GET ", b"POST ")) or row.lower().startswith(b"anthropic-beta")
+        )
+        await line.send(answer(body, status="404 Not Found"))
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "status"),
+    [
+        ("/v1/models/DUMMY", "x: 1", 400),
+        ("/v1/models/a?user=DUMMY", "x: 1", 404),
+        ("/v1/models/a", "anthropic-beta: DUMMY", 404),
+        ("/v1/models/a", "anthropic-beta: key=DUMMY, other", 404),
+        ("/v1/models/a?key=DUMMY", "x: 1", 404),
+    ],
+)
+async def test_a_service_that_repeats_a_request_does_not_have_the_key_to_repeat(
+    path: str, header: str, status: int
+) -> None:
+    async with exchange(echo, "anthropic") as line:
+        request = f"GET {path} HTTP/1.1\r\n{header}\r\nx-api-key: DUMMY\r\n\r\n"
+        got = await line.send(request.replace("DUMMY", DUMMY).encode())
+        assert got.startswith(f"HTTP/1.1 {status} ".encode())
+        assert REAL.encode() not in got
+        assert line.proxy.dummy_keys["KEY"].encode() not in got
+        for sent in line.server.requests:
+            assert sent.count(REAL.encode()) == 1
+            assert f"\r\nx-api-key: {REAL}\r\n".encode() in sent
+
+
 async def test_a_request_without_the_key_of_the_run_is_refused() -> None:
     async with exchange(respond_with(answer(b"{}"))) as line:
         got = await line.send(request_bytes(GEMINI, 1, "x-goog-api-key: another"))
@@ -149,7 +194,7 @@ async def test_a_request_without_the_key_of_the_run_is_refused() -> None:
         assert line.calls == []
 
 
-@pytest.mark.parametrize("path", ["/v1beta/files", "/", "/v1/messages", "http://other.test/v1"])
+@pytest.mark.parametrize("path", ["/v1beta/files", "/v1/messages", "/v1beta/models/x:predict"])
 async def test_an_unknown_path_is_refused_in_the_vendors_format(path: str) -> None:
     async with exchange(respond_with(answer(b"{}"))) as line:
         got = await line.send(request_bytes(GEMINI._replace(path=path), 1, AUTHORIZED))
@@ -255,7 +300,7 @@ async def test_1000_streams_that_are_cut_anywhere_pass_unchanged_and_are_counted
 ) -> None:
     made = FORMATS[vendor]
     request = read_request(
-        [find_provider(vendor)], "POST", made.path, msgspec.json.encode(made.body)
+        [find_provider(vendor)], "POST", made.endpoint, msgspec.json.encode(made.body)
     )
     assert isinstance(request, ModelRequest)
     chance = Random(vendor)
@@ -519,12 +564,15 @@ async def test_a_response_in_chunks_that_breaks_is_cut_and_partial(rest: bytes) 
         assert line.calls[0].error
 
 
-async def test_a_response_that_lies_about_its_compression_passes_and_is_partial() -> None:
-    lie = "content-type: text/event-stream", "Content-Encoding: gzip"
-    made = answer(recorded_streams("gemini")[0], *lie)
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+async def test_a_response_whose_compression_cannot_be_read_is_not_passed_on(coding: str) -> None:
+    body = recorded_streams("gemini")[0]
+    made = answer(body, "content-type: text/event-stream", f"Content-Encoding: {coding}")
     async with exchange(respond_with(made)) as line:
-        assert await line.send(request_bytes(GEMINI, 1, AUTHORIZED)) == made
-        assert line.calls[0].is_partial
+        assert (await line.send(request_bytes(GEMINI, 1, AUTHORIZED)))[9:12] == b"502"
+        [call] = line.calls
+        assert (call.status, call.is_partial) == (200, True)
+        assert "compress" in (call.error or "")
 
 
 async def test_an_agent_that_closes_only_its_sending_side_gets_the_complete_stream() -> None:
@@ -635,6 +683,64 @@ async def test_a_response_that_may_not_continue_is_cut() -> None:
         [call] = gate.settled
         assert (call.is_partial, call.error) == (True, "the budget is spent")
         assert line.calls == gate.settled
+
+
+def key_responses() -> dict[str, bytes]:
+    """Responses with the real key."""
+    key, stream = REAL.encode(), recorded_streams("gemini")[0]
+    middle = len(stream) // 2
+    body = stream[:middle] + key + stream[middle:]
+    at = middle + 5
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+    packed = gzip.compress(body)
+    return {
+        "body": event_stream(body),
+        "split between chunks": chunked([body[:at], body[at : at + 1], body[at + 1 :]]),
+        "open end": head + b"\r\n" + body,
+        "compressed": answer(packed, "content-type: text/event-stream", "Content-Encoding: gzip"),
+        "header": answer(stream, f"X-Echo: {REAL}", "content-type: text/event-stream"),
+        "reason": answer(stream, status=f"200 {REAL}"),
+        "extension of a chunk": head
+        + b"transfer-encoding: chunked\r\n\r\n1;a="
+        + key
+        + b"\r\nx\r\n0\r\n\r\n",
+        "trailer": head
+        + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx-echo: "
+        + key
+        + b"\r\n\r\n",
+        "error": answer(b"no such model: " + key, status="404 Not Found"),
+    }
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+@pytest.mark.parametrize("kind", sorted(key_responses()))
+async def test_a_response_with_the_real_key_is_cut_before_it(kind: str, step: int) -> None:
+    made = key_responses()[kind]
+
+    async def talk(line: RawConnection) -> None:
+        await line.request()
+        await line.send(*(made[at : at + step] for at in range(0, len(made), step)))
+
+    async with exchange(talk) as line:
+        got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
+        [call] = line.calls
+    _, _, body = got.partition(b"\r\n\r\n")
+    if b"Content-Encoding: gzip" in got:
+        body = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body)
+    assert REAL[:5].encode() not in got + body
+    assert call.error == "the response contains the key of this run, and is not passed on"
+    assert line.owners_of_keys == [None]
+
+
+async def test_a_failure_in_the_proxy_itself_is_an_error_502() -> None:
+    class BrokenGate(FixedGate):
+        async def admit(self, request: ModelRequest) -> Ticket | str:
+            raise RuntimeError(f"the gate failed, with {REAL}")
+
+    async with exchange(respond_with(answer(b"{}")), gate=BrokenGate()) as line:
+        got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
+        assert got.startswith(b"HTTP/1.1 502 ")
+        assert b"RuntimeError: the gate failed, with [REDACTED]" in got
 
 
 def test_a_response_with_a_very_long_head_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.models.anthropic.request import encode
 from corral.models.anthropic.response import error_body, failure, read, translator
-from corral.models.spec import Provider, Wire
+from corral.models.spec import BEARER, Provider, Wire
 
 LIMITS = {
     f"{kind}_{fact}": f"anthropic-ratelimit-{kind}-{fact}"
@@ -25,6 +25,7 @@ WIRE = Wire(
     reset_headers=RESETS,
     billed_paths=("/messages",),
     free_paths=("/messages/count_tokens",),
+    key_places=(BEARER,),
     error_body=error_body,
     call_format="corral.models.anthropic.tool_calls:AnthropicCalls",
 )

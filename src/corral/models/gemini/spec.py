@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.models.gemini.request import encode
 from corral.models.gemini.response import error_body, failure, read, translator
-from corral.models.spec import Provider, Traits, Wire
+from corral.models.spec import BEARER, KeyPlace, Provider, Traits, Wire
 
 WIRE = Wire(
     name="gemini",
@@ -13,8 +13,14 @@ WIRE = Wire(
     read=read,
     failure=failure,
     last_event_may_be_open=True,
-    billed_paths=(":generateContent", ":streamGenerateContent"),
-    free_paths=(":countTokens",),
+    billed_paths=(
+        "/models/{model}:generateContent",
+        "/models/{model}:streamGenerateContent",
+        "/tunedModels/{model}:generateContent",
+        "/tunedModels/{model}:streamGenerateContent",
+    ),
+    free_paths=("/models/{model}:countTokens",),
+    key_places=(BEARER, KeyPlace(parameter="key")),
     error_body=error_body,
     call_format="corral.models.gemini.tool_calls:GeminiCalls",
 )

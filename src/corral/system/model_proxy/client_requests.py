@@ -10,6 +10,7 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from corral.system.http.encoding import decompressor_for
+from corral.system.model_proxy.request_target import RequestTarget
 
 LARGEST_BODY = 128 * 1024 * 1024
 """Bytes of a request. It may contain images."""
@@ -31,29 +32,23 @@ class BadRequest(Exception):
         self.text = text
 
 
-class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it came."""
+
     method: str
     target: str
-    """As in the first line: the path with its query."""
+    """As in the first line."""
     headers: tuple[Header, ...]
     """In their order, names as they were written."""
     body: bytes
     keeps_open: bool
     """The connection may carry another request."""
 
-    def header(self, name: bytes) -> bytes:
-        """The value of a header, its name in lower case; empty if it is missing."""
-        return next((value for key, value in self.headers if key.lower() == name), b"")
-
-    def with_body(self, body: bytes) -> AgentRequest:
-        """The same request with another body, which is not compressed."""
-        kept = tuple(each for each in self.headers if each[0].lower() != b"content-encoding")
-        return msgspec.structs.replace(self, headers=kept, body=body)
-
     def plain_body(self) -> bytes:
         """The body without compression. Raises ``BadRequest`` if it is invalid or the compression
         is not supported."""
-        coding = self.header(b"content-encoding").decode("latin-1")
+        found = [value for name, value in self.headers if name.lower() == b"content-encoding"]
+        coding = b", ".join(found).decode("latin-1")
         try:
             decompressor = decompressor_for(coding)
             if decompressor is None:
@@ -73,6 +68,27 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(pieces)
 
 
+class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was checked (``RequestCheck.check``), as it is judged and sent: with the real
+    key, in the place where the vendor expects it."""
+
+    method: str
+    target: RequestTarget
+    headers: tuple[Header, ...]
+    body: bytes
+    """Not compressed."""
+    keeps_open: bool
+    """The agent's connection may carry another request."""
+    key: str
+    """The real key."""
+
+    def __repr__(self) -> str:
+        return f"AgentRequest({self.method} {self.target.path})"
+
+    def with_body(self, body: bytes) -> AgentRequest:
+        return msgspec.structs.replace(self, body=body)
+
+
 class RequestReader:
     """Reads one request after the other from a connection."""
 
@@ -80,7 +96,7 @@ class RequestReader:
         self._reader = reader
         self._writer = writer
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
-        self._complete: deque[AgentRequest] = deque()
+        self._complete: deque[ReceivedRequest] = deque()
         self._is_first = True
         self._begin()
 
@@ -92,7 +108,7 @@ class RequestReader:
         self._is_open = self._in_body = False
         self._problem: BadRequest | None = None
 
-    async def next(self) -> AgentRequest | None:
+    async def next(self) -> ReceivedRequest | None:
         """The next request; None when the agent has closed its side. Raises ``BadRequest``."""
         while not self._complete:
             data = await self._reader.read(READ)
@@ -156,7 +172,7 @@ class RequestReader:
         if self._parser is None:
             return
         self._complete.append(
-            AgentRequest(
+            ReceivedRequest(
                 method=self._parser.get_method().decode("latin-1"),
                 target=self._url.decode("latin-1"),
                 headers=tuple(self._headers),

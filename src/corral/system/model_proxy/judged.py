@@ -94,7 +94,7 @@ class JudgedExchange:
         if reader is None:
             self._proxy.answer(self._writer, 403, f"tool calls of {wire.name} cannot be judged")
             return True
-        gate = ToolGate(reader, as_object(decode_or_none(request.plain_body())), wire)
+        gate = ToolGate(reader, as_object(decode_or_none(request.body)), wire)
         refusal = self._judge.refuse_tools(gate.provider_tools)
         if refusal is not None:
             self._proxy.answer(self._writer, 403, refusal)

@@ -42,6 +42,8 @@ class OpenRequest:
         """Whether the agent's connection can be used again after the call."""
         self.is_sent = False
         """Whether the request was sent to the vendor."""
+        self.owner: object = None
+        """What it belongs to."""
         self.response = Response(self)
 
     def on_head(self, response: Response) -> None:
@@ -81,8 +83,6 @@ class OpenCall(OpenRequest):
         self.added_usage = request.added_usage
         self._request = request
         self._ticket = ticket
-        self.owner: object = None
-        """What it belongs to."""
         self._meter = CallMeter(request)
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()

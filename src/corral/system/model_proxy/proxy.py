@@ -5,16 +5,19 @@ Theory of operation
 The agent is started with the URL of this proxy instead of the vendor's, and with a dummy key. A
 request must contain that key, so no other user of the machine can use the proxy. It is sent to the
 vendor with the real key, over one connection for each connection of the agent. The agent never has
-the real key.
+the real key: it is sent in the place where the vendor's API expects it and nowhere else
+(``request_check``), and a response that contains it is cut (``key_scan``).
 
-Nothing is translated. Of a request, only authentication, ``Host``, ``Accept-Encoding`` and the
-headers that concern one connection are changed; all others keep their order. The bytes of a
-response are passed on as they came. One exception: a streamed chat completion reports no usage
-unless the request asks for it. Then the proxy asks, and takes the additional event out.
+Nothing is translated. Of a request, only authentication, ``Host``, ``Accept-Encoding``, compression
+and the headers that concern one connection are changed; all others keep their order. A target that
+servers could read in several ways is refused; the others are sent as they were judged
+(``request_target``). The bytes of a response are passed on as they came. One exception: a streamed
+chat completion reports no usage unless the request asks for it. Then the proxy asks, and takes the
+additional event out.
 
 Each connection of the agent is one task:
 
-1. A request is read completely, up to ``LARGEST_BODY``.
+1. A request is read completely, up to ``LARGEST_BODY``, and checked (``RequestCheck.check``).
 2. ``read_request`` says what it is. Model calls and calls that cost nothing are passed on; anything
    else gets 403, in the vendor's format.
 3. If the run waits for rate limits (``LimitWaits``), a model call is held while its credential is
@@ -24,12 +27,13 @@ Each connection of the agent is one task:
    refuses it. It is asked again while the response comes, and may end it.
 5. The response is passed on, and a ``CallMeter`` reads its usage.
    With a ``ToolJudge``, the tool calls in the response are judged first (``judged``).
-6. ``on_call`` gets each model call that was sent, exactly once, also if the agent or the vendor
-   closes its connection, or the proxy is closed. What was not reported then is marked as partial.
+6. ``on_call`` gets each model call, exactly once, also if the agent or the vendor closes its
+   connection, or the proxy is closed. What was not reported then is marked as partial.
 
-If the vendor cannot be reached or sends nothing, the agent gets 502 or 504. If a response breaks in
-the middle, the agent's connection is closed. If the agent closes its connection, the vendor's is
-closed too, so that no more tokens are spent. Nothing is sent twice, except after a rate limit.
+If the vendor cannot be reached or sends nothing, the agent gets 502 or 504; also if anything fails
+in the proxy itself. If a response breaks in the middle, the agent's connection is closed. If the
+agent closes its connection, the vendor's is closed too, so that no more tokens are spent. Nothing
+is sent twice, except after a rate limit.
 
 The event loop holds this object until ``close``; so ``on_call`` must not hold the agent's process.
 """
@@ -38,6 +42,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -58,11 +63,15 @@ from corral.system.http.request import Target, parse_url
 from corral.system.model_proxy.client_requests import (
     AgentRequest,
     BadRequest,
+    ReceivedRequest,
     RequestReader,
 )
 from corral.system.model_proxy.gates import CallGate, Ticket, ToolJudge
+from corral.system.model_proxy.key_scan import searched_forms
 from corral.system.model_proxy.open_calls import LIMITED, OpenCall, OpenRequest
+from corral.system.model_proxy.request_check import RequestCheck
 from corral.system.model_proxy.upstream import ResponseFailed, Upstream
+from corral.values import JsonObject
 
 if TYPE_CHECKING:
     from corral.system.rate_limits import CallWaits, LimitWaits
@@ -70,12 +79,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AnyCall = TypeVar("AnyCall", bound="OpenCall")
 
+_log = logging.getLogger("corral.models")
 CLOSE_SECONDS = 5.0
 """Seconds in which connections must end once they are cancelled."""
 _DROPPED = frozenset(
-    (b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+    (
+        *(b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"x-http-method", b"x-http-method-override", b"x-method-override"),
+        *(b"x-original-url", b"x-rewrite-url", b"content-encoding"),
+    )
 )
-"""Headers that concern one connection, besides those that start with ``proxy-``."""
+"""Headers that are not sent, besides those that start with ``proxy-``: those that concern one
+connection, those that some servers read instead of the first line, and the compression, because
+bodies are sent without."""
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,13 +122,16 @@ class ModelProxy:
         *,
         on_start: Callable[[Sequence[bytes]], object] = lambda _request: None,
         on_limit: Callable[[CorralError | None], None] = lambda _error: None,
+        on_key: Callable[[object], None] = lambda _owner: None,
         waits: LimitWaits | None = None,
     ) -> None:
         """``on_start`` gets each request that is sent as a model call: its headers and its body.
         What it returns is the ``owner`` of the call. ``on_limit`` gets the rate limit that a model
-        call met, or None if it met none. With ``waits``, a call waits for it to end."""
+        call met, or None if it met none. With ``waits``, a call waits for it to end. ``on_key`` is
+        called when a response contained a real key, with the owner of its call."""
         self._on_start = on_start
         self._on_limit = on_limit
+        self._on_key = on_key
         self._waits = waits
         self._settings = settings
         self._target = parse_url(settings.upstream)
@@ -125,9 +144,10 @@ class ModelProxy:
         self.port = 0
         self.dummy_keys = {name: f"corral-{os.urandom(20).hex()}" for name in settings.keys}
         """What the agent gets instead of the real keys, by the same names."""
-        self._keys = {
-            self.dummy_keys[name].encode(): real.encode() for name, real in settings.keys.items()
-        }
+        self._base = _base_path(self._target)
+        given = [value.rpartition(" ")[2] for value in self._target.given.values()]
+        self._searched = searched_forms([*settings.keys.values(), *given])
+        self._check: RequestCheck | None = None
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -154,39 +174,45 @@ class ModelProxy:
     def discard(self, connection: _Connection) -> None:
         self._connections.discard(connection)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the agent, to its end."""
+    async def serve(self, reader: asyncio.StreamReader, writer: AgentWriter) -> None:
+        """One connection of the agent, to its end. Each request gets an answer, whatever fails."""
         requests, upstream = RequestReader(reader, writer), Upstream(self._target.origin)
         try:
             while (request := await requests.next()) is not None:
+                writer.has_begun = False
                 keeps_open = await self._handle(request, writer, upstream)
                 if not (keeps_open and request.keeps_open):
                     break
         except BadRequest as bad:
             self.answer(writer, bad.status, bad.text, close=True)
-        except OSError:
+        except ConnectionError:
             pass  # the agent closed its connection
+        except Exception as error:
+            _log.exception("a request of the agent failed")
+            if not writer.has_begun:
+                text = f"the request failed: {type(error).__name__}: {error}"
+                self.answer(writer, 502, self._without_keys(text), close=True)
         finally:
             requests.close()
             upstream.close()
             writer.close()
 
     async def _handle(
-        self, request: AgentRequest, writer: asyncio.StreamWriter, upstream: Upstream
+        self, received: ReceivedRequest, writer: asyncio.StreamWriter, upstream: Upstream
     ) -> bool:
         """Whether the connection can be used again. Raises ``BadRequest``."""
-        if not any(key in _credentials(request) for key in self._keys):
-            self.answer(writer, 401, "the request does not have the key of this run")
-            return True
-        kind = read_request(
-            self._find_providers(), request.method, request.target, request.plain_body()
-        )
+        request = self._find_check().check(received, self._base)
+        kind = self._read(request)
         if isinstance(kind, UnknownRequest):
             self.answer(writer, 403, kind.reason)
             return True
         if isinstance(kind, FreeRequest):
             return await self._pass_on(request, writer, upstream, OpenRequest())
         return await self._call_model(request, kind, writer, upstream)
+
+    def _read(self, request: AgentRequest) -> ModelRequest | FreeRequest | UnknownRequest:
+        path, body = request.target.path, request.body
+        return read_request(self._find_providers(), request.method, path, body)
 
     async def _call_model(
         self,
@@ -266,9 +292,7 @@ class ModelProxy:
             return None
         from corral.system.rate_limits import credential_id
 
-        sent = _credentials(request)
-        key = next((real for dummy, real in self._keys.items() if dummy in sent), b"").decode()
-        credential = credential_id(self._target.origin.authority, key, kind.model)
+        credential = credential_id(self._target.origin.authority, request.key, kind.model)
         return self._waits.call(credential, self._settings.longest_hold)
 
     async def admit(self, request: ModelRequest) -> Ticket | None:
@@ -282,13 +306,13 @@ class ModelProxy:
 
     def owner_of(self, request: AgentRequest) -> object:
         """What a model call belongs to, which begins now."""
-        return self._on_start((_credentials(request), request.plain_body()))
+        values = (value for _, value in request.headers)
+        target = request.target.encode().encode()
+        return self._on_start((b"\n".join([target, *values]), request.body))
 
     def read_call(self, request: AgentRequest) -> ModelRequest | None:
         """What is to be counted of a request; None if it is not a model call."""
-        kind = read_request(
-            self._find_providers(), request.method, request.target, request.plain_body()
-        )
+        kind = self._read(request)
         return kind if isinstance(kind, ModelRequest) else None
 
     async def _pass_on(
@@ -328,45 +352,53 @@ class ModelProxy:
         """Send the request to the vendor. Raises ``ResponseFailed`` if it cannot be reached."""
         if call.added_usage is not None:
             request = request.with_body(call.added_usage)
+        call.response.refuse_keys(self._searched)
         await upstream.send(self.head(request), request.body)
         call.is_sent = True
 
     def report(self, call: OpenRequest) -> None:
         """The call has ended."""
+        if call.response.has_key:
+            _log.error("a response of %s contained the key", self._target.origin.authority)
+            self._on_key(call.owner)
         done = call.finish()
         if done is not None:
             self._on_call(done)
 
     def head(self, request: AgentRequest) -> bytes:
         """The request as it is sent to the vendor, up to its body."""
-        target, length = self._target, len(request.body)
-        size = b"%d" % length
+        origin, size = self._target.origin, len(request.body)
         ours = {
-            b"host": target.origin.authority.encode("latin-1"),
+            b"host": origin.authority.encode("latin-1"),
             b"accept-encoding": b"identity",
-            b"content-length": size,
+            b"content-length": b"%d" % size,
         }
-        lines = [f"{request.method} {self._path(request, target)} HTTP/1.1".encode("latin-1")]
-        added = {name.encode(): value.encode("latin-1") for name, value in target.given.items()}
-        added |= {b"accept-encoding": b"identity", **({b"content-length": size} if length else {})}
+        # A proxy of the user for plain HTTP gets the complete URL.
+        prefix = f"http://{origin.authority}" if origin.proxy and not origin.secure else ""
+        path = f"{prefix}{self._base}{request.target.encode()}"
+        lines = [f"{request.method} {path} HTTP/1.1".encode("latin-1")]
+        given = {name.encode(): v.encode("latin-1") for name, v in self._target.given.items()}
+        missing = given | ours
         for name, value in request.headers:
             lower = name.lower()
-            if not _is_for_one_connection(lower, value):
-                added.pop(lower, None)
-                lines.append(name + b": " + (ours.get(lower) or self._with_real_keys(value)))
-        lines += [name + b": " + value for name, value in added.items()]
+            if not _is_dropped(lower, value) and (lower not in ours or lower in missing):
+                missing.pop(lower, None)
+                lines.append(name + b": " + ours.get(lower, value))
+        if not size:
+            missing.pop(b"content-length", None)
+        lines += [name + b": " + value for name, value in missing.items()]
         return b"\r\n".join([*lines, b"", b""])
 
-    def _path(self, request: AgentRequest, target: Target) -> str:
-        """A proxy of the user for plain HTTP gets the complete URL."""
-        origin = target.origin
-        prefix = f"http://{origin.authority}" if origin.proxy and not origin.secure else ""
-        return prefix + self._with_real_keys(request.target.encode("latin-1")).decode("latin-1")
+    def _without_keys(self, text: str) -> str:
+        for key in self._settings.keys.values():
+            text = text.replace(key, "[REDACTED]")
+        return text
 
-    def _with_real_keys(self, value: bytes) -> bytes:
-        for dummy, real in self._keys.items():
-            value = value.replace(dummy, real)
-        return value
+    def _find_check(self) -> RequestCheck:
+        if self._check is None:
+            keys = {self.dummy_keys[name]: real for name, real in self._settings.keys.items()}
+            self._check = RequestCheck(keys, self._find_providers())
+        return self._check
 
     def _find_providers(self) -> Sequence[Provider]:
         if self._providers is None:
@@ -379,8 +411,10 @@ class ModelProxy:
         """Answer a request of the agent with an error, in the vendor's format."""
         from http import HTTPStatus
 
-        wire = self._find_providers()[0].wire
-        body = msgspec.json.encode(wire.error_body(status, f"corral: {text}"))
+        error: JsonObject = {"error": {"message": f"corral: {text}"}}
+        with contextlib.suppress(Exception):  # the vendor's format: it may be what has failed
+            error = self._find_providers()[0].wire.error_body(status, f"corral: {text}")
+        body = msgspec.json.encode(error)
         lines = [
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Content-Type: application/json",
@@ -388,6 +422,17 @@ class ModelProxy:
             *(["Connection: close"] if close else []),
         ]
         writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+
+class AgentWriter(asyncio.StreamWriter):
+    """Sends to the agent."""
+
+    has_begun = False
+    """Whether something was sent in answer to the last request."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.has_begun = self.has_begun or bool(data)
+        super().write(data)
 
 
 class _Connection(asyncio.StreamReaderProtocol):
@@ -421,7 +466,7 @@ class _Connection(asyncio.StreamReaderProtocol):
         if not isinstance(transport, asyncio.WriteTransport):
             return
         self._transport_open = transport
-        writer = asyncio.StreamWriter(transport, self, self._reader, self._event_loop)
+        writer = AgentWriter(transport, self, self._reader, self._event_loop)
         self._proxy.add(self)
         self.task = self._event_loop.create_task(self._proxy.serve(self._reader, writer))
         self.task.add_done_callback(self._on_done)
@@ -440,13 +485,13 @@ class _Connection(asyncio.StreamReaderProtocol):
             self._transport_open.close()
 
 
-def _is_for_one_connection(name: bytes, value: bytes) -> bool:
+def _is_dropped(name: bytes, value: bytes) -> bool:
     if name == b"connection":
         return value.lower() != b"keep-alive"
     return name in _DROPPED or name.startswith(b"proxy-")
 
 
-def _credentials(request: AgentRequest) -> bytes:
-    """Where a request may have its key: the headers and the query."""
-    values = (value for _, value in request.headers)
-    return b"\n".join([request.target.encode("latin-1"), *values])
+def _base_path(target: Target) -> str:
+    """The path of the base URL, as it is sent, without a slash at its end."""
+    path = target.path.partition("?")[0]
+    return path.removeprefix(f"http://{target.origin.authority}").rstrip("/")

@@ -3,6 +3,10 @@
 The bytes of a response are returned as they came. A parser reads the same bytes, to find the end of
 the response and its body. A response ends by its length, by its last chunk, or with the connection;
 bytes beyond its length are not returned.
+
+The head, the body and the bytes between its chunks are searched for the real key before they are
+returned. While the end of what came could be the beginning of a key, it waits for more. A body that
+cannot be read, such as one in a compression that was not asked for, is not returned.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from corral.system.http.connect import connect
 from corral.system.http.connection import LARGEST_HEAD, READ
 from corral.system.http.encoding import Decompressor, decompressor_for
 from corral.system.http.request import Origin
+from corral.system.model_proxy.key_scan import KeyFound, KeyScan
 
 CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 900.0
 """Seconds in which the vendor may send nothing: some models think for minutes."""
+KEY_IN_RESPONSE = "the response contains the key of this run, and is not passed on"
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -73,6 +79,13 @@ class Response:
         """Bytes of the body that are still to come, if its length is known."""
         self._ends_with_connection = False
         self._decompressor: Decompressor | None = None
+        self._head_scan, self._body_scan, self._raw_scan = (KeyScan(()) for _ in range(3))
+        """Of the head, of the decoded body, and of the body as it came: chunks may have extensions
+        and trailers."""
+        self._held: list[bytes] = []
+        """Bytes that are not returned yet: what they contain could be the beginning of a key."""
+        self.has_key = False
+        """Whether a key was found in it."""
         self.is_unreadable = False
         """Its compression is not supported or wrong, so its body is not read."""
         self.status = 0
@@ -82,6 +95,11 @@ class Response:
         """Headers, names in lower case."""
         self.is_complete = False
         self.keeps_open = False
+
+    def refuse_keys(self, keys: tuple[bytes, ...]) -> None:
+        """A response with one of these fails: nothing from the beginning of the key on is returned
+        or given to the sink."""
+        self._head_scan, self._body_scan, self._raw_scan = (KeyScan(keys) for _ in range(3))
 
     @property
     def media_type(self) -> str:
@@ -107,6 +125,7 @@ class Response:
                 continue
             self.head = head + _HEAD_END
             self._sink.on_head(self)
+            self._check_head()
         self._head = b"" if self._in_body else data
         if len(self._head) > LARGEST_HEAD:
             raise ResponseFailed(502, "the headers of the response are too large")
@@ -122,6 +141,35 @@ class Response:
                 data, self.keeps_open = data[: self._left], False
             self._left -= len(data)
         self._feed(data)
+        return self._passed(data)
+
+    def _check_head(self) -> None:
+        try:
+            self._head_scan.receive(self.head)
+        except KeyFound:
+            self.has_key = True
+            raise ResponseFailed(502, KEY_IN_RESPONSE) from None
+        if self.is_unreadable:
+            coding = self.fields.get(b"content-encoding", b"").decode("latin-1")
+            raise ResponseFailed(502, f"the response is compressed as {coding}, without a request")
+
+    def _passed(self, data: bytes) -> bytes:
+        """The bytes that can be returned after the parser has read ``data``. Raises
+        ``ResponseFailed``."""
+        try:
+            self._raw_scan.receive(data)
+        except KeyFound:
+            self.has_key = True
+        if self.has_key:
+            raise ResponseFailed(502, KEY_IN_RESPONSE)
+        if self.is_unreadable:
+            raise ResponseFailed(502, "the response cannot be decompressed")
+        if not self.is_complete and (self._body_scan.held or self._raw_scan.held):
+            self._held.append(data)
+            return b""
+        if self._held:
+            data = b"".join([*self._held, data])
+            self._held.clear()
         return data
 
     def _feed(self, data: bytes) -> None:
@@ -146,8 +194,13 @@ class Response:
         if not self.is_complete and not (self._in_body and self._ends_with_connection):
             where = "in the middle of its response" if self._in_body else "without a response"
             raise ResponseFailed(502, f"the vendor closed the connection {where}")
+        self._finish_body()
         self.is_complete = True
-        return b""
+        return self._passed(b"")
+
+    def _finish_body(self) -> None:
+        if rest := self._body_scan.take_rest():
+            self._sink.on_body(rest)
 
     def close(self) -> None:
         self._parser = None  # the parser and this object reference each other
@@ -181,20 +234,27 @@ class Response:
             self.is_unreadable = True
 
     def on_body(self, data: bytes) -> None:
-        if self.is_unreadable:
-            return
-        if self._decompressor is None:
-            self._sink.on_body(data)
+        if self.is_unreadable or self.has_key:
             return
         try:
+            if self._decompressor is None:
+                self._sink_body(data)
+                return
             self._decompressor.feed(data)
             while piece := self._decompressor.read():
-                self._sink.on_body(piece)
+                self._sink_body(piece)
         except zlib.error:
             self.is_unreadable = True
+        except KeyFound:
+            self.has_key = True
+
+    def _sink_body(self, data: bytes) -> None:
+        if passed := self._body_scan.receive(data):
+            self._sink.on_body(passed)
 
     def on_message_complete(self) -> None:
         if self._in_body and self._parser is not None and not self.is_complete:
+            self._finish_body()
             self.is_complete = True
             self.keeps_open = self._parser.should_keep_alive()
 

@@ -1,0 +1,67 @@
+"""Finds the real key in bytes that come in pieces, before they are passed on.
+
+A key may be split between two pieces. So what could be its beginning is held back until more comes.
+The cost of a piece depends on its length and on the keys, not on what came before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+import msgspec
+
+SHORTEST_KEY = 16
+"""Characters of a key that is looked for."""
+_DIGIT = re.compile(r"\d")
+
+
+class KeyFound(Exception):
+    """The bytes contain a key."""
+
+
+class KeyScan:
+    """Searches one sequence of bytes."""
+
+    def __init__(self, keys: tuple[bytes, ...]) -> None:
+        self._keys = keys
+        self.held = b""
+        """The end of what came, if it could be the beginning of a key."""
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes that can be passed on now. Raises ``KeyFound``."""
+        data = self.held + data if self.held else data
+        for key in self._keys:
+            if key in data:
+                raise KeyFound
+        cut = min((_beginning(data, key) for key in self._keys), default=len(data))
+        self.held = data[cut:]
+        return data[:cut] if self.held else data
+
+    def take_rest(self) -> bytes:
+        """What is held at the end."""
+        rest, self.held = self.held, b""
+        return rest
+
+
+def searched_forms(keys: Iterable[str]) -> tuple[bytes, ...]:
+    """The keys as they may stand in a response: plain, in a URL, in JSON. Local servers take any
+    word as a key: one that is short or has no digit may stand in ordinary text, and is left out."""
+    secrets = [key for key in keys if len(key) >= SHORTEST_KEY and _DIGIT.search(key)]
+    forms = [
+        form
+        for key in secrets
+        for form in (key.encode(), quote(key, safe="").encode(), msgspec.json.encode(key)[1:-1])
+    ]
+    return tuple(dict.fromkeys(forms))
+
+
+def _beginning(data: bytes, key: bytes) -> int:
+    """Where the longest end of the data begins that is the beginning of the key."""
+    at = data.find(key[:1], max(0, len(data) - len(key) + 1))
+    while at >= 0:
+        if key.startswith(data[at:]):
+            return at
+        at = data.find(key[:1], at + 1)
+    return len(data)
