@@ -19,7 +19,7 @@ from corral.system.terminal import is_interactive
 from corral.values import Json, as_object
 
 if TYPE_CHECKING:
-    from corral.cli.run import RunFlags
+    from corral.cli.run_options import RunFlags
     from corral.cli.run_result import TypedFlags
     from corral.cli.ui.progress import Progress
     from corral.cli.ui.stdout import Printer

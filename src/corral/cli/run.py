@@ -30,22 +30,10 @@ from corral.system import threads
 from corral.system.terminal import is_interactive
 
 if TYPE_CHECKING:
-    from corral.cli.options import PolicyFlags
+    from corral.cli.run_options import RunFlags
     from corral.cli.run_result import TypedFlags
     from corral.run_kwargs import RunKwargs
     from corral.sessions.prepared_run import PreparedRun
-
-    class RunFlags(PolicyFlags, RunKwargs):
-        """The options of the command."""
-
-        session: str | None
-        session_idle: float | None
-        schema: str | None
-        fail_on: tuple[str, ...]
-        full_result: bool
-        as_json: bool
-        quiet: bool
-        dry_run: bool
 
     class _Shown(TypedDict):
         """What ``--dry-run`` prints. Of variables and files only the names."""

@@ -26,6 +26,19 @@ from corral.values import is_sequence
 if TYPE_CHECKING:
     from corral.run_kwargs import RunKwargs
 
+    class RunFlags(PolicyFlags, RunKwargs):
+        """The options of ``corral run``."""
+
+        session: str | None
+        session_idle: float | None
+        schema: str | None
+        fail_on: tuple[str, ...]
+        full_result: bool
+        as_json: bool
+        quiet: bool
+        dry_run: bool
+
+
 C = TypeVar("C", bound=Callable[..., object])
 
 ALL = tuple(each.name for each in DEFINITIONS if each.flags)

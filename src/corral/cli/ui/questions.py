@@ -1,9 +1,11 @@
-"""Permission questions to the person at the terminal, answered with one key. Questions of the agent
-are in ``question_prompt``.
+"""Questions to the person at the terminal: permissions, answered with one key, and questions of the
+agent, with numbered choices, text and defaults.
 
-The question shows all that would happen (``permission_view``). Each line starts with a bar, so that
-no text can imitate a line of corral. What does not fit on the screen is shown in pages, and can be
-allowed only after the last page.
+A permission question shows all that would happen (``permission_view``). What does not fit on the
+screen is shown in pages, and can be allowed only after the last page.
+
+A model, or an MCP server, wrote what is shown. So invisible characters are escaped, and each line
+starts with a bar: no text can imitate a line of corral.
 """
 
 from __future__ import annotations
@@ -13,14 +15,18 @@ import contextlib
 import os
 import sys
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from corral.cli.ui import terminal
 from corral.cli.ui.permission_view import details
 from corral.cli.ui.spans import Line, Span, plain
-from corral.events import AgentQuestion, Decision, PermissionRequest
+from corral.errors import ConfigError
+from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionField
+from corral.question_replies import read_text, read_value
+from corral.terminal_text import one_line, visible
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.question_replies import AnswerLike
@@ -45,6 +51,8 @@ _CONFIRMED: dict[Decision, str] = {
 BAR = "  | "
 SETTLE = 0.3
 """Seconds between the question and the first key that counts: a person may be typing."""
+LONGEST_LINE = 64 * 1024
+"""Bytes of a line that a person types."""
 MIN_PAGE_LINES = 8
 """Lines of a page at least, however small the terminal is."""
 
@@ -64,8 +72,6 @@ class TerminalAsker:
         try:
             if isinstance(request, PermissionRequest):
                 return await self._ask(request)
-            from corral.cli.ui.question_prompt import ask_person
-
             with self._paused():
                 return await ask_person(request)
         except asyncio.CancelledError as end:
@@ -226,3 +232,117 @@ async def _keys() -> AsyncGenerator[str]:
         async for read in reads:
             for typed in read.decode("utf-8", "replace").split():
                 yield typed.lower()
+
+
+async def ask_person(question: AgentQuestion) -> dict[str, Json] | None:
+    """The answers, by the keys of the fields; None for no answer (Ctrl-D)."""
+    columns, _ = terminal.size(sys.stderr)
+    who = f"the MCP server {one_line(question.source)}" if question.source else "the agent"
+    write(f"\n? {who} asks you (Ctrl-D: no answer)\n")
+    if question.title:
+        write(_barred(question.title, columns))
+    await asyncio.sleep(SETTLE)
+    drop_typed()
+    answers: dict[str, Json] = {}
+    async with contextlib.aclosing(_lines()) as lines:
+        if not question.fields:
+            return await _confirm(question, lines)
+        for field in question.fields:
+            write(_describe(field, columns))
+            with _echo(shown=not field.secret):
+                answered, value = await _value(field, lines)
+            if not answered:
+                write("(no answer)\n")
+                return None
+            if value is not None:
+                answers[field.key] = value
+    return answers
+
+
+async def _confirm(question: AgentQuestion, lines: AsyncIterator[str]) -> dict[str, Json] | None:
+    write("  yes (y), no (n)? ")
+    with _echo(shown=True):
+        async for line in lines:
+            with contextlib.suppress(ConfigError):
+                return read_text(question, line)
+            return None
+    write("(no answer)\n")
+    return None
+
+
+async def _value(field: QuestionField, lines: AsyncIterator[str]) -> tuple[bool, Json]:
+    """Whether the field was answered, and its value."""
+    write(_prompt(field))
+    async for line in lines:
+        if field.secret:
+            write("\n")
+        try:
+            return True, read_value(field, line)
+        except ConfigError as error:
+            write(f"  {one_line(error.message)}\n{_prompt(field)}")
+    return False, None
+
+
+def _describe(field: QuestionField, columns: int) -> str:
+    header = f"{field.header}: " if field.header and field.header != field.text else ""
+    lines = _barred(f"{header}{field.text}", columns)
+    for number, option in enumerate(field.options, 1):
+        more = f" - {option.description}" if option.description else ""
+        lines += _barred(f"  {number}. {option.label}{more}", columns)
+    return lines
+
+
+def _prompt(field: QuestionField) -> str:
+    wanted = {"boolean": "yes or no", "number": "a number", "integer": "a number"}.get(
+        field.type, "your answer"
+    )
+    if field.options:
+        wanted = "numbers, with commas" if field.multiple else "a number"
+        wanted += " or a text" if field.free_text else ""
+    if field.default is not None:
+        wanted += f", Enter for {one_line(str(field.default))}"
+    elif not field.required:
+        wanted += ", Enter to leave it out"
+    return f"  {wanted}: "
+
+
+def _barred(text: str, columns: int) -> str:
+    lines = visible(text).expandtabs(4).strip("\n").split("\n")
+    parts = (part for line in lines for part in wrap(line, columns - len(BAR) - 1))
+    return "".join(f"{BAR}{part}\n" for part in parts)
+
+
+@contextlib.contextmanager
+def _echo(*, shown: bool) -> Generator[None]:
+    """The terminal passes complete lines on, and shows what is typed unless it is secret."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(descriptor)
+    except termios.error:  # the terminal was closed
+        yield
+        return
+    wanted = [*before]
+    flags = termios.ICANON | termios.ECHO
+    wanted[3] = (wanted[3] | flags) if shown else ((wanted[3] | flags) & ~termios.ECHO)
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, wanted)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def _lines() -> AsyncGenerator[str]:
+    """The lines that are typed, until the end of the input."""
+    typed = b""
+    async with contextlib.aclosing(typed_bytes()) as reads:
+        async for read in reads:
+            typed = (typed + read)[-LONGEST_LINE:]
+            *complete, typed = typed.split(b"\n")
+            for line in complete:
+                yield line.decode("utf-8", "replace")

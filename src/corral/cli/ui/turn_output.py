@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Protocol
 
 from corral.cli.exit_codes import exit_code
 from corral.cli.ui.progress import Progress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Printer, Stdout
-from corral.events import Done
+from corral.events import Done, Event
 from corral.system.terminal import is_interactive
 
 if TYPE_CHECKING:
     import os
 
-    from corral.cli.ui.playback import Playback
     from corral.cli.ui.questions import TerminalAsker
-    from corral.sessions.turn import Turn
-    from corral.sessions.warm.client import WarmTurn
+
+
+class ShownTurn(Protocol):
+    """A turn that is printed: of an agent, of a named session, or of a transcript."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def cancel(self) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
 
 
 def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> TerminalAsker | None:
@@ -29,9 +41,7 @@ def terminal_asker(progress: Progress, cwd: str | os.PathLike[str] | None) -> Te
     return TerminalAsker(progress.paused, cwd)
 
 
-async def print_turn(
-    turn: Turn | WarmTurn | Playback, printer: Printer, progress: Progress
-) -> Done | None:
+async def print_turn(turn: ShownTurn, printer: Printer, progress: Progress) -> Done | None:
     """Print the events of a turn to its end; return the last. Ctrl-C ends the turn."""
     last: Done | None = None
     progress.tail = printer.tail
