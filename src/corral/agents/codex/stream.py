@@ -63,6 +63,9 @@ class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
     message: str
 
 
+_SHELLS = frozenset(
+    f"{folder}{name}" for folder in ("", "/bin/", "/usr/bin/") for name in ("bash", "sh", "zsh")
+)
 _ITEMS = frame_types(Items, ("item.started", "item.updated", "item.completed"))
 Frame: TypeAlias = ThreadStarted | TurnStarted | Items | TurnCompleted | TurnFailed | ErrorLine
 Frames = union_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
@@ -268,12 +271,15 @@ def wire_kind_of(name: str) -> ToolKind:
 
 def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
     """A call of the model, with its command as text."""
-    action = as_object(arguments.get("action"))
-    given = arguments.get("cmd", arguments.get("command", action.get("command")))
-    if name not in SHELL or given is None:
+    if name not in SHELL:
         return name, arguments
+    # Each tool has its own field. Codex ignores the others, so a call may not hide behind them.
+    holder = as_object(arguments.get("action")) if name == "local_shell" else arguments
+    given = holder.get("cmd" if name == "exec_command" else "command")
+    if given is None:
+        return name, {key: value for key, value in arguments.items() if key != "command"}
     words = as_texts(given)
-    if words[1:2] in (["-c"], ["-lc"]) and len(words) == 3:
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
         given = words[2]
     elif words:
         given = shlex.join(words)
