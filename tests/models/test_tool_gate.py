@@ -1,4 +1,5 @@
-"""Tool calls are held back until they are decided; everything else is passed on unchanged."""
+"""Tool calls are held back until they are decided; everything else is passed on at once. What the
+agent gets is made again from what was read."""
 
 from __future__ import annotations
 
@@ -8,17 +9,20 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.judged_streams import gate_of, sent
 from support.model_calls import FORMATS, recorded_streams
 from support.raw_answers import post
 
+from corral.model_types import Response
 from corral.models.metering import EVENT_STREAM
 from corral.models.registry import find_provider
 from corral.models.spec import Wire
-from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
+from corral.models.strict_reading import Incomplete, Unreadable
+from corral.models.tool_gate import NOT_PLAIN, ONE_ID, ToolGate, WireCall, wire_call
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.testing import Call, ModelServer, Turn
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, decode_or_none, is_list, is_object
 
 VENDORS = [name for name in sorted(FORMATS) if find_provider(name).wire.call_format]
 CALLS: list[tuple[str, JsonObject]] = [("read_file", {"path": "a"}), ("ls", {})]
@@ -26,12 +30,6 @@ CALLS: list[tuple[str, JsonObject]] = [("read_file", {"path": "a"}), ("ls", {})]
 
 def wire_of(vendor: str) -> Wire:
     return find_provider(vendor).wire
-
-
-def gate_of(vendor: str, **more: Json) -> ToolGate:
-    calls = call_format(wire_of(vendor))
-    assert calls is not None
-    return ToolGate(calls, {**FORMATS[vendor].body, **more}, wire_of(vendor))
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -50,50 +48,75 @@ def responses(vendor: str, *turns: Turn, **more: object) -> list[bytes]:
         return [post(server, made.path, {**made.body, **more}).encode() for _ in turns]
 
 
-def read_by_client(vendor: str, stream: bytes) -> tuple[str, list[str]]:
-    """The text and the calls that a client reads from a stream."""
+def response_of(vendor: str, stream: bytes) -> Response:
+    """What a client reads from a stream."""
     provider, decoder = find_provider(vendor), SseDecoder()
     builder = ResponseBuilder(vendor, "model")
     events = [*decoder.receive(stream), *decoder.take_rest()]
     provider.wire.translator(provider)(events, builder)
-    response = builder.response()
+    return builder.response()
+
+
+def read_by_client(vendor: str, stream: bytes) -> tuple[str, list[str]]:
+    """The text and the calls that a client reads from a stream."""
+    response = response_of(vendor, stream)
     return response.text, [call.name for call in response.tool_calls]
+
+
+def decoded(stream: bytes) -> list[Json]:
+    """The events of a stream."""
+    return [decode_or_none(data) or data.decode() for data in SseDecoder().receive(stream)]
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=12))
-def test_if_all_calls_are_allowed_the_bytes_are_those_of_the_vendor(
+def test_the_agent_reads_what_the_vendor_sent_however_it_is_cut(
     vendor: str, cuts: list[int]
 ) -> None:
-    for stream, calls in zip(recorded_streams(vendor), ([], CALLS), strict=True):
-        gate = gate_of(vendor)
-        seen = passed(gate, stream, cuts)
-        assert [(call.name, call.arguments) for call in gate.end()] == calls
-        assert seen + gate.release() == stream
+    text_only, with_calls = recorded_streams(vendor)
+    gate = gate_of(vendor)
+    seen = passed(gate, text_only, cuts)
+    assert gate.end() == ()
+    assert decoded(seen + gate.release()) == decoded(text_only)
+    gate = gate_of(vendor)
+    seen = passed(gate, with_calls, cuts)
+    assert [(call.name, call.arguments) for call in gate.end()] == CALLS
+    # With the usage, the ids of the calls and the reason of the end.
+    assert response_of(vendor, seen + gate.release()) == response_of(vendor, with_calls)
 
 
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_calls_are_found_with_every_line_end_and_every_cut_at_one(
     vendor: str, line_end: bytes
 ) -> None:
-    stream = recorded_streams(vendor)[1].replace(b"\r\n", b"\n").replace(b"\n", line_end)
+    recorded = recorded_streams(vendor)[1]
+    stream = recorded.replace(b"\r\n", b"\n").replace(b"\n", line_end)
     ends = [at for at, byte in enumerate(stream) if byte in b"\r\n"]
     for cut in {place for at in ends for place in (at, at + 1)}:
         gate = gate_of(vendor)
         seen = passed(gate, stream, [cut])
         assert [(call.name, call.arguments) for call in gate.end()] == CALLS, cut
         assert b"read_file" not in seen
-        assert seen + gate.release() == stream
+        assert response_of(vendor, seen + gate.release()) == response_of(vendor, recorded)
 
 
-def test_an_event_without_its_blank_line_is_not_passed_on() -> None:
+def test_an_event_that_is_cut_is_not_passed_on() -> None:
     gate = gate_of("openai-chat")
     gate.start(EVENT_STREAM)
     gate.receive(b'data: {"choices":[')
-    with pytest.raises(Unreadable):
+    with pytest.raises(Incomplete):
         gate.end()
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_the_last_event_may_have_no_blank_line(vendor: str) -> None:
+    stream = recorded_streams(vendor)[1]
+    gate = gate_of(vendor)
+    seen = passed(gate, stream.rstrip(b"\r\n"), [])
+    assert len(gate.end()) == 2
+    assert response_of(vendor, seen + gate.release()) == response_of(vendor, stream)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -101,7 +124,8 @@ def test_text_is_passed_on_and_calls_are_held(vendor: str) -> None:
     text_only, with_calls = recorded_streams(vendor)
     gate = gate_of(vendor)
     seen = passed(gate, text_only, [])
-    assert (gate.end(), seen + gate.release()) == ((), text_only)
+    assert (gate.end(), gate.release()) == ((), b"")
+    assert b"hel" in seen
     gate = gate_of(vendor)
     seen = passed(gate, with_calls, [])
     assert b"I look." in seen
@@ -122,12 +146,24 @@ def test_a_response_that_is_not_streamed_is_judged_too(vendor: str) -> None:
     gate.start("application/json")
     assert b"".join(map(gate.receive, pieces(answer, [7, 100]))) == b""
     assert [(call.name, call.arguments) for call in gate.end()] == CALLS
-    assert gate.release() == answer
+    assert msgspec.json.decode(gate.release()) == _with_plain_arguments(msgspec.json.decode(answer))
     closed = gate.close("refused")
     builder = ResponseBuilder(vendor, "model")
     wire_of(vendor).read(closed, builder, find_provider(vendor))
     response = builder.response()
     assert (response.text, response.tool_calls) == ("refused", ())
+
+
+def _with_plain_arguments(value: Json) -> Json:
+    """The same JSON with the arguments of calls, which are JSON in a string, in one form."""
+    if is_list(value):
+        return list(map(_with_plain_arguments, value))
+    if not is_object(value):
+        return value
+    found = {name: _with_plain_arguments(inner) for name, inner in value.items()}
+    if isinstance(text := found.get("arguments"), str):
+        found["arguments"] = msgspec.json.encode(msgspec.json.decode(text)).decode()
+    return found
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -179,8 +215,19 @@ def test_the_model_gets_the_calls_and_the_refusals(vendor: str) -> None:
         ("text/html", b""),
         (EVENT_STREAM, b"data: {not json}\n\n"),
         (EVENT_STREAM, b"data: [1]\n\n"),
+        (EVENT_STREAM, b"data: [DONE]\n\n"),
+        (EVENT_STREAM, b'{"candidates":[]}\n\n'),
+        (EVENT_STREAM, b' data: {"candidates":[]}\n\n'),
+        (EVENT_STREAM, b'data: {"candidates":[]}\r\r'),
+        (EVENT_STREAM, b'\xef\xbb\xbfdata: {"candidates":[]}\n\n'),
+        (EVENT_STREAM, b'data: {"candidates":\ndata: []}\n\n'),
+        (EVENT_STREAM, b'data: {"a":"\xff"}\n\n'),
+        (EVENT_STREAM, b'data: {"a":{"__proto__":{}}}\n\n'),
         ("application/json", b"<html>"),
         ("application/json", b""),
+        ("application/json", b'data: {"candidates":[]}\n\n'),
+        ("application/json", b"[[]]"),
+        ("application/json", b'\xef\xbb\xbf{"candidates":[]}'),
     ],
 )
 def test_what_cannot_be_read_is_not_passed_on(media_type: str, body: bytes) -> None:
@@ -203,15 +250,57 @@ def test_a_stream_of_gemini_as_a_list_is_judged() -> None:
     assert [call.name for call in gate.end()] == ["ls"]
 
 
-def test_calls_of_a_second_candidate_are_not_replayed() -> None:
+def test_what_the_agent_gets_has_no_repeated_keys_and_no_other_line_ends() -> None:
     gate = gate_of("gemini")
-    part: Json = {"functionCall": {"name": "ls", "args": {}}}
-    chunk: Json = {
-        "candidates": [{"content": {"parts": []}}, {"content": {"parts": [part]}, "index": 1}]
-    }
-    assert passed(gate, b"data: %b\n\n" % msgspec.json.encode(chunk), []) == b""
-    assert gate.end() == (WireCall(call_id="", name="ls", arguments={}),)
-    assert gate.refuse(["denied"]) is None
+    text = b'{"candidates":[],"x":1,"candidates":[{"content":{"parts":[{"text":"a\\u2028b"}]}}]}'
+    seen = passed(gate, b": comment\nid: 7\ndata:" + text + b"\nretry: 10\n\n", [])
+    expected = rb'{"candidates":[{"content":{"parts":[{"text":"a\u2028b"}]}}],"x":1}'
+    assert seen == b"data: " + expected + b"\n\n"
+
+
+def test_comments_of_the_vendor_become_empty_lines_even_while_a_call_is_held() -> None:
+    gate = gate_of("openai-chat")
+    start: Json = {"index": 0, "id": "c", "function": {"name": "ls", "arguments": "{}"}}
+    held = sent({"choices": [{"index": 0, "delta": {"tool_calls": [start]}}]})
+    assert passed(gate, held + b": PROCESSING\n\n", []) == b"\n"
+
+
+def test_an_event_after_the_last_one_is_not_passed_on() -> None:
+    gate = gate_of("openai-chat")
+    with pytest.raises(Unreadable, match="goes on after"):
+        passed(gate, b"data: [DONE]\n\n" + sent({"choices": []}), [])
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+def test_the_name_of_an_event_is_its_type(vendor: str) -> None:
+    gate = gate_of(vendor)
+    with pytest.raises(Unreadable, match="another type"):
+        passed(gate, b'event: ping\ndata: {"type":"error"}\n\n', [])
+    gate = gate_of(vendor)
+    seen = passed(gate, b'event: error\ndata: {"error":{"message":"busy"}}\n\n', [])
+    assert seen == b'event: error\ndata: {"error":{"message":"busy"},"type":"error"}\n\n'
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+def test_events_of_an_unknown_type_are_left_out(vendor: str) -> None:
+    start, rest = _start_of(recorded_streams(vendor)[0]), recorded_streams(vendor)[0]
+    new = b'event: response.new.delta\ndata: {"type":"response.new.delta","delta":"x"}\n\n'
+    gate = gate_of(vendor)
+    seen = passed(gate, start + new + rest.removeprefix(start), [])
+    gate.end()
+    assert decoded(seen + gate.release()) == decoded(rest)
+
+
+@pytest.mark.parametrize("name", [" ls", "ls\n", "l\u017f", "", "a" * 300])
+def test_a_name_that_agents_may_read_differently_is_a_problem_of_the_call(name: str) -> None:
+    assert wire_call("", name, {}).problem == NOT_PLAIN
+
+
+def test_two_calls_with_one_id_are_not_made() -> None:
+    part: Json = {"functionCall": {"id": "1", "name": "ls", "args": {}}}
+    gate = gate_of("gemini")
+    passed(gate, sent({"candidates": [{"content": {"parts": [part, part]}}]}), [])
+    assert [call.problem for call in gate.end()] == [ONE_ID, ONE_ID]
 
 
 def test_signatures_of_gemini_are_sent_back_and_thoughts_are_not() -> None:
@@ -277,7 +366,7 @@ def test_a_call_that_is_not_complete_is_not_passed_on(vendor: str, end: bytes) -
     gate = gate_of(vendor)
     last = b"content_block_stop" if vendor == "anthropic" else end
     passed(gate, stream.rpartition(b"event: " + last)[0], [])
-    with pytest.raises(Unreadable, match="not complete"):
+    with pytest.raises(Incomplete, match="not complete"):
         gate.end()
 
 
@@ -336,9 +425,10 @@ def test_fields_that_a_vendor_adds_to_a_call_are_sent_back() -> None:
                 }
             ]
         },
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
     ]
     gate = gate_of("openai-chat")
-    passed(gate, b"".join(b"data: %b\n\n" % msgspec.json.encode(c) for c in chunks), [])
+    passed(gate, sent(*chunks), [])
     assert gate.end() == (WireCall(call_id="c", name="ls", arguments={}),)
     request = msgspec.json.decode(gate.refuse(["denied"]) or b"")
     [_, message, answer] = request["messages"]
@@ -349,12 +439,14 @@ def test_fields_that_a_vendor_adds_to_a_call_are_sent_back() -> None:
 
 
 @pytest.mark.parametrize("other", [{"id": "d"}, {"function": {"name": "rm"}}])
-def test_a_call_that_clients_may_read_differently_is_invalid(other: JsonObject) -> None:
+def test_a_call_that_clients_may_join_differently_is_not_made(other: JsonObject) -> None:
     start: Json = {"index": 0, "id": "c", "function": {"name": "ls", "arguments": "{}"}}
     changes: list[Json] = [start, {"index": 0, **other}]
     chunks: list[Json] = [
         {"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]} for each in changes
     ]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     gate = gate_of("openai-chat")
-    passed(gate, b"".join(b"data: %b\n\n" % msgspec.json.encode(c) for c in chunks), [])
-    assert [call.arguments for call in gate.end()] == [None]
+    passed(gate, sent(*chunks), [])
+    [call] = gate.end()
+    assert "two names" in call.problem

@@ -10,14 +10,14 @@ import pytest
 
 from corral import Policy
 from corral.agents.spec import WireTools
-from corral.errors import CorralError, PermissionRefused
+from corral.errors import CorralError, PermissionRefused, StreamBroken
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolKind, ToolResult
-from corral.models.tool_gate import WireCall
+from corral.models.tool_gate import WireCall, wire_call
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import Asker, PermissionBroker
 from corral.sessions.wire_judge import WireJudge
 from corral.system.path_guard import PathGuard
-from corral.values import JsonObject
+from corral.values import Json, JsonObject
 
 KINDS: dict[str, ToolKind] = {"run": "execute", "write": "edit", "read": "read", "think": "think"}
 
@@ -50,7 +50,7 @@ def judge_of(
 
 
 def call(name: str, arguments: JsonObject | None = None, *, valid: bool = True) -> WireCall:
-    return WireCall(call_id="c", name=name, arguments=(arguments or {}) if valid else None)
+    return wire_call("c", name, (arguments or {}) if valid else None)
 
 
 def run(command: str) -> WireCall:
@@ -139,6 +139,31 @@ async def test_arguments_that_are_not_an_object_are_refused_without_asking() -> 
     assert results is not None
     assert "not a JSON object" in results[0]
     assert titles == []
+
+
+@pytest.mark.parametrize("command", [7, ["touch", "x"], {"x": 1}, True])
+async def test_a_command_that_is_not_a_text_is_refused_as_no_rule_sees_it(command: Json) -> None:
+    policy = Policy(shell="allow", shell_rules=("deny touch *",))
+    results = await decide(judge_of(Turn(), policy), [call("run", {"command": command})])
+    assert results is not None
+    assert "its command is not a text" in results[0]
+    # A field of another tool with this name is not a command.
+    assert await decide(judge_of(Turn(), policy), [call("think", {"command": command})]) is None
+
+
+async def test_a_name_with_unusual_characters_is_refused_whatever_the_policy_says() -> None:
+    results = await decide(judge_of(Turn(), Policy.full()), [call(" run ", {"command": "ls"})])
+    assert results is not None
+    assert "unusual characters" in results[0]
+
+
+def test_a_response_that_cannot_be_judged_ends_the_run() -> None:
+    turn = Turn()
+    judge_of(turn, Policy()).fail_unreadable("a part is of an unknown kind: 'x'")
+    [error] = turn.errors
+    assert isinstance(error, StreamBroken)
+    assert error.message.endswith("cannot be judged: a part is of an unknown kind: 'x'")
+    assert not error.retryable
 
 
 @pytest.mark.parametrize("denies_network", [True, False])

@@ -11,45 +11,68 @@ returns the bytes that the agent may see:
    be sent back together with that.
 2. ``end`` at the end of the response returns its tool calls, all of them complete. They are
    decided together: the agent must not see one of several calls if another is refused.
-3. ``release`` returns the held bytes. If all calls are allowed, the agent gets exactly the bytes
-   of the vendor.
-4. If a call is refused, ``refuse`` drops the held bytes and returns the body of the next request:
+3. ``release`` returns what was held, if all calls are allowed.
+4. If a call is refused, ``refuse`` drops what was held and returns the body of the next request:
    the same conversation with the response and the refusals. Its response goes through 1 to 4
    again, and its events continue those that the agent has seen. ``close`` ends the response with a
    text instead.
 
-A response that cannot be read raises ``Unreadable``; nothing of what was held is passed on then.
+The rule for everything that the agent gets
+-------------------------------------------
+Agents read responses with parsers of their own, and each accepts something that others do not: a
+blank before ``data:``, a repeated key, ``choices`` that are not a list, a second candidate. A call
+that only the agent's parser finds would be made without a decision. So
+
+- nothing is copied. The agent gets events that are encoded again from the JSON that was read: one
+  line each, no repeated keys, no unusual escapes. The events of a tool call are made from the call
+  that was judged, with its arguments in one piece.
+- what is not understood exactly raises ``Unreadable``, and the run ends. This is so for the framing
+  (``protocol/strict_sse``), for the structure (a field that may hold a call must have its
+  documented name and type, ``strict_reading``), and for the order of events. A part, block, delta
+  or item of a kind that is not known is refused too, and the error names the kind: it might be a
+  new form of call. So is a tool of the vendor that the request did not ask for.
+- what cannot hold a call passes as it is read: scalars, and metadata in which nothing is called
+  like a tool call. Otherwise each new field of a vendor would end runs.
+- an *event* of a type that is not known is left out. Vendors add such types, and tell clients to
+  ignore those that they do not know; so an agent that never gets one works, and cannot read a call
+  from it. It is not refused, because that would end runs for a new kind of progress message.
+
 What is special about a vendor is in its ``CallFormat``. There is no I/O here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.models.metering import EVENT_STREAM, LARGEST_BODY
 from corral.models.spec import Wire
-from corral.protocol.sse import SseDecoder
+from corral.models.strict_reading import Incomplete, Unreadable, check_prototypes
+from corral.protocol.strict_sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
 from corral.values import Json, JsonObject, as_object, decode_or_none, is_list, is_object
 
 DONE = "[DONE]"
 """The data of the last event of some vendors, which is not JSON."""
 JSON = "application/json"
-_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-"""A blank line after a line. CRLF is one line end, not two."""
-_DATA = re.compile(rb"(?:^|[\r\n])data: ?\S")
+NOT_JSON = "its arguments are not a JSON object"
+NOT_PLAIN = "its name has unusual characters"
+ONE_ID = "two calls of the message have one id"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
+"""What all agents read as the same name. Some remove blanks around it."""
+_LINE_SEPARATORS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
+"""Line ends for some parsers, although not for JSON and for server-sent events: ``.`` in a regular
+expression of JavaScript does not match them. So they are sent as escapes."""
 
 Step: TypeAlias = Literal["pass", "wait", "hold", "neutral"]
 """What to do with an event: pass it on with all that waits; let it wait for the next event that
 passes; hold it, and all after it, to the end of the response; or the same as with the last one."""
-
-
-class Unreadable(Exception):
-    """The tool calls of a response cannot be read."""
+Reading: TypeAlias = tuple[Step, Sequence[JsonObject]]
+"""What to do, and the events that the agent gets for the one that was read."""
 
 
 class WireCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,37 +80,52 @@ class WireCall(msgspec.Struct, frozen=True, kw_only=True):
 
     call_id: str
     name: str
-    arguments: JsonObject | None
-    """None if they are not a JSON object."""
+    arguments: JsonObject
+    problem: str = ""
+    """Why it cannot be made, whatever the policy says: agents may read it differently."""
+
+
+def wire_call(call_id: str, name: str, arguments: JsonObject | None) -> WireCall:
+    """``arguments``: None if they are not a JSON object."""
+    problem = NOT_JSON if arguments is None else ""
+    if not _PLAIN_NAME.fullmatch(name):
+        problem = NOT_PLAIN
+    return WireCall(call_id=call_id, name=name, arguments=arguments or {}, problem=problem)
 
 
 class CallFormat(Protocol):
-    """How one wire format has tool calls. Holds the state of the responses to one request."""
+    """How one wire format has tool calls. Holds the state of the responses to one request. All
+    that read raise ``Unreadable`` for what they do not know exactly."""
 
+    names_events: bool
+    """Whether events have a name, which is their ``type``."""
+    sends_done: bool
+    """Whether a stream may end with ``[DONE]``."""
+    may_be_list: bool
+    """Whether a response that is not a stream may be a list of its chunks."""
     calls: list[WireCall]
     """The calls of this response so far."""
-    open_calls: int
-    """How many calls were started and are not complete."""
+
+    @property
+    def has_open_call(self) -> bool:
+        """Whether a call was started and is not complete."""
+        ...
 
     def provider_tools(self, request: JsonObject, /) -> list[str]:
         """The tools of a request that the vendor itself runs."""
         ...
 
     def begin(self, request: JsonObject, /) -> None:
-        """The response to this request begins."""
+        """The response to this request begins. If it is not the first one, it continues what the
+        agent has seen of those before."""
         ...
 
-    def read(self, event: JsonObject, /) -> Step:
+    def read(self, event: JsonObject, /) -> Reading:
         """Reads an event of a streamed response."""
         ...
 
-    def read_body(self, body: JsonObject, /) -> None:
-        """Reads a response, or a part of one, that is not streamed."""
-        ...
-
-    def continued(self, event: JsonObject, /) -> JsonObject | None:
-        """An event of a response after a refusal, as a part of the response before: the same
-        object if it need not be changed, None if it is left out."""
+    def read_body(self, body: JsonObject, /) -> JsonObject:
+        """Reads a response, or a part of one, that is not streamed. Returns it for the agent."""
         ...
 
     def next_request(self, request: JsonObject, results: Sequence[str], /) -> JsonObject | None:
@@ -119,16 +157,16 @@ class ToolGate:
         self._request = request
         self._is_dropped = wire.is_usage_event
         self._drops_usage = False
-        self._is_first = True
         self._begin()
 
     def _begin(self) -> None:
         self._format.begin(self._request)
-        self._buffer = b""
-        self._searched = 0
+        self._events = StrictEvents()
+        self._body = bytearray()
         self._held: list[bytes] = []
         self._held_size = 0
         self._is_holding = False
+        self._is_done = False
         self._is_stream = False
 
     @property
@@ -144,27 +182,42 @@ class ToolGate:
         self._is_stream = media_type == EVENT_STREAM
         self._drops_usage = drops_usage
 
+    @property
+    def media_type(self) -> str:
+        """Of what the agent gets."""
+        return EVENT_STREAM if self._is_stream else JSON
+
     def receive(self, data: bytes) -> bytes:
         """A piece of the body, decoded. Returns the bytes for the agent. Raises ``Unreadable``."""
-        self._buffer += data
         if not self._is_stream:
-            self._check_size(len(self._buffer))
+            self._body += data
+            _check_size(len(self._body))
             return b""
-        return b"".join(map(self._receive_event, self._take_events()))
+        try:
+            events = self._events.receive(data)
+        except UnknownForm as unknown:
+            raise Unreadable(str(unknown)) from unknown
+        return b"".join(map(self._receive_event, events))
 
     def end(self) -> tuple[WireCall, ...]:
         """The response is complete: its tool calls. Raises ``Unreadable``."""
         if self._is_stream:
-            rest, self._buffer = self._buffer, b""
-            self._hold(self._receive_event(rest, is_last=True))
+            try:
+                for event in self._events.end():
+                    self._hold(self._receive_event(event))
+            except (UnknownForm, Unreadable) as cut:
+                raise Incomplete(f"the last event of the response is not complete: {cut}") from cut
         else:
             self._read_body()
-        if self._format.open_calls:
-            raise Unreadable("a tool call of the response is not complete")
+        if self._format.has_open_call:
+            raise Incomplete("a tool call of the response is not complete")
+        ids = [call.call_id for call in self._format.calls if call.call_id]
+        if len(set(ids)) < len(ids):
+            return tuple(replace(call, problem=ONE_ID) for call in self._format.calls)
         return tuple(self._format.calls)
 
     def release(self) -> bytes:
-        """The held bytes."""
+        """What was held."""
         held, self._held = b"".join(self._held), []
         return held
 
@@ -175,85 +228,92 @@ class ToolGate:
         if request is None:
             return None
         self._request = request
-        self._is_first = False
         self._begin()
         return msgspec.json.encode(request)
 
     def close(self, text: str) -> bytes:
         """The bytes that end the response with a text, instead of what is held."""
         if not self._is_stream:
-            return msgspec.json.encode(self._format.closing_body(text))
-        return b"".join(map(encode_event, self._format.closing_events(text)))
+            return _encode(self._format.closing_body(text))
+        return b"".join(map(self._encode_event, self._format.closing_events(text)))
 
-    def _take_events(self) -> Iterator[bytes]:
-        """The complete events in the buffer, each with its blank line."""
-        while found := _BLANK.search(self._buffer, max(0, self._searched - 3)):
-            event, self._buffer = self._buffer[: found.end()], self._buffer[found.end() :]
-            self._searched = 0
-            yield event
-        self._searched = len(self._buffer)
-        self._check_size(self._searched)
-
-    def _receive_event(self, raw: bytes, *, is_last: bool = False) -> bytes:
+    def _receive_event(self, event: SentEvent) -> bytes:
         """The bytes for the agent now."""
-        decoder = SseDecoder()
-        data = b"".join([*decoder.receive(raw), *(decoder.take_rest() if is_last else ())])
-        step: Step = "neutral"
-        if not data and _DATA.search(raw):
-            raise Unreadable("an event of the response is not complete")
-        if data and data != DONE.encode():
-            if self._drops_usage and self._is_dropped(data):
-                return b""
-            event = decode_or_none(data)
-            if not is_object(event):
-                raise Unreadable("an event of the response is not a JSON object")
-            step = self._format.read(event)
-            raw = raw if self._is_first else self._continued(raw, event)
+        if event == KEEP_ALIVE:
+            return b"\n"
+        if self._is_done:
+            raise Unreadable(f"the response goes on after {DONE}")
+        if event.data == DONE.encode() and self._format.sends_done:
+            self._is_done = True
+            return self._take("neutral", [DONE])
+        value = decode_or_none(event.data)
+        if not is_object(value):
+            raise Unreadable("an event of the response is not a JSON object")
+        if event.name and self._format.names_events:
+            value.setdefault("type", event.name)  # errors of some servers have only the name
+            if value["type"] != event.name:
+                raise Unreadable(f"an event has the name {event.name} and another type")
+        check_prototypes(value)
+        if self._drops_usage and self._is_dropped(event.data):
+            return b""
+        return self._take(*self._format.read(value))
+
+    def _take(self, step: Step, events: Sequence[Json]) -> bytes:
+        data = b"".join(map(self._encode_event, events))
         if step == "hold":
             self._is_holding = True
         if self._is_holding or step == "wait" or (step == "neutral" and self._held):
-            self._hold(raw)
+            self._hold(data)
             return b""
-        return self.release() + raw
+        return self.release() + data
 
-    def _continued(self, raw: bytes, event: JsonObject) -> bytes:
-        made = self._format.continued(event)
-        return raw if made is event else b"" if made is None else encode_event(made)
+    def _encode_event(self, event: Json) -> bytes:
+        if isinstance(event, str):
+            return b"data: %b\n\n" % event.encode()
+        name = as_object(event).get("type") if self._format.names_events else None
+        head = f"event: {name}\n".encode() if isinstance(name, str) else b""
+        return b"%bdata: %b\n\n" % (head, _encode(event))
 
-    def _hold(self, raw: bytes) -> None:
-        if raw:
-            self._held.append(raw)
-            self._held_size += len(raw)
-            self._check_size(self._held_size)
+    def _hold(self, data: bytes) -> None:
+        if data:
+            self._held.append(data)
+            self._held_size += len(data)
+            _check_size(self._held_size)
 
     def _read_body(self) -> None:
-        body, self._buffer = self._buffer, b""
-        value = decode_or_none(body)
-        # A stream that was not asked for as events is a list of chunks.
-        chunks = value if is_list(value) else [value]
+        value = decode_or_none(bytes(self._body))
+        check_prototypes(value)
+        chunks = value if is_list(value) and self._format.may_be_list else [value]
+        made: list[Json] = []
         for chunk in chunks:
             if not is_object(chunk):
-                raise Unreadable("the response is not JSON")
-            self._format.read_body(chunk)
-        self._hold(body)
-
-    def _check_size(self, size: int) -> None:
-        if size > LARGEST_BODY:
-            raise Unreadable(f"the response has more than {LARGEST_BODY:,} bytes")
+                raise Unreadable("the response is not a JSON object")
+            made.append(self._format.read_body(chunk))
+        self._hold(_encode(made if chunks is value else made[0]))
 
 
-def encode_event(event: Json) -> bytes:
-    """A server-sent event. Vendors that name their events repeat the name as ``type``."""
-    if isinstance(event, str):
-        return b"data: %b\n\n" % event.encode()
-    name = as_object(event).get("type")
-    head = f"event: {name}\n".encode() if isinstance(name, str) else b""
-    return b"%bdata: %b\n\n" % (head, msgspec.json.encode(event))
+def _check_size(size: int) -> None:
+    if size > LARGEST_BODY:
+        raise Unreadable(f"the response has more than {LARGEST_BODY:,} bytes")
 
 
-def parsed_arguments(text: Json) -> JsonObject | None:
-    """The arguments of a call, as JSON in a string. No text at all means no arguments."""
-    if not isinstance(text, str):
-        return None
+def _encode(value: Json) -> bytes:
+    encoded = msgspec.json.encode(value)
+    for separator, escape in _LINE_SEPARATORS:
+        encoded = encoded.replace(separator, escape)
+    return encoded
+
+
+def encode_arguments(arguments: JsonObject) -> str:
+    """The arguments of a call as JSON in a string, from what was judged."""
+    return _encode(arguments).decode()
+
+
+def parsed_arguments(text: str) -> JsonObject | None:
+    """The arguments of a call, as JSON in a string. No text at all means no arguments. None if they
+    are not an object."""
     value = decode_or_none(text.encode()) if text.strip() else {}
-    return value if is_object(value) else None
+    if is_object(value):
+        check_prototypes(value)
+        return value
+    return None

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Protocol
 
 from corral.agents.spec import WireTools, stream_transport
-from corral.errors import CorralError, PermissionRefused
+from corral.errors import CorralError, PermissionRefused, StreamBroken
 from corral.events import PermissionRequest, ToolResult
 from corral.models.tool_gate import WireCall
 from corral.policy import Action
@@ -36,7 +36,7 @@ from corral.sessions.permissions import (
 from corral.sessions.prepared_run import PreparedRun
 from corral.values import JsonObject
 
-NOT_JSON = "its arguments are not a JSON object"
+NO_TEXT = "its command is not a text"
 PROVIDER_TOOLS = "the policy denies the network, and the model's vendor would run: {names}"
 
 
@@ -100,6 +100,18 @@ class WireJudge:
                 )
             )
 
+    def fail_unreadable(self, text: str) -> None:
+        if (turn := self._turn()) is not None:
+            turn.fail(
+                StreamBroken(
+                    f"a response of the model cannot be judged: {text}",
+                    hint="The agent did not get it. If the server of the model is one that you"
+                    " trust, its format is not supported for agents that cannot ask:"
+                    " use another agent, or a policy without questions and rules.",
+                    retryable=False,
+                )
+            )
+
     async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
         asked = [_AskedCall(call, self._tools, f"wire-{next(self._numbers)}") for call in calls]
         # Those that the policy refuses come first: then no person is asked about the others.
@@ -116,11 +128,11 @@ class WireJudge:
     def _is_open(self, call: _AskedCall) -> bool:
         """Whether it may still be allowed."""
         answer = self.questions.broker.policy_answer(call.action, call.paths)
-        return not call.is_invalid and (answer is None or answer.is_allowed)
+        return not call.problem and (answer is None or answer.is_allowed)
 
     async def _answer(self, call: _AskedCall) -> PermissionAnswer:
-        if call.is_invalid:
-            return PermissionAnswer("deny", "policy", NOT_JSON)
+        if call.problem:
+            return PermissionAnswer("deny", "policy", call.problem)
         answered: asyncio.Future[PermissionAnswer] = asyncio.get_running_loop().create_future()
 
         def reply(answer: PermissionAnswer) -> None:
@@ -149,12 +161,14 @@ class _AskedCall:
 
     def __init__(self, call: WireCall, tools: WireTools, number: str) -> None:
         self.call = call
-        self.is_invalid = call.arguments is None
         arguments: JsonObject
-        self.name, arguments = tools.rewrite(call.name, call.arguments or {})
+        self.name, arguments = tools.rewrite(call.name, call.arguments)
         kind = tools.kind_of(self.name)
         self.use = build_tool_use(number, self.name, arguments, kind=kind)
         command = None if kind == "edit" else arguments.get("command")  # it may be a patch
+        self.problem = call.problem
+        if kind == "execute" and not isinstance(command, str | None):
+            self.problem = NO_TEXT  # some agents make a text of it, which no rule would have seen
         self.action = Action(
             self.name,
             kind,

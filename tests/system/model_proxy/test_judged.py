@@ -9,11 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.model_calls import FORMATS, recorded_streams, request_bytes
-from support.raw_server import ConnectionHandler, raw_server, respond_with
+from support.raw_server import ConnectionHandler, RawConnection, raw_server, respond_with
 
+from corral.model_types import Response
 from corral.models.metering import MeteredCall
 from corral.models.registry import find_provider
 from corral.models.tool_gate import WireCall
+from corral.protocol.response_builder import ResponseBuilder
+from corral.protocol.sse import SseDecoder
 from corral.system.model_proxy import judged
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 from corral.system.rate_limits import LimitWaits
@@ -30,6 +33,7 @@ class Judge:
     def __init__(self, *refused: str, tools: bool = True, seconds: float = 0.0) -> None:
         self.calls: list[list[str]] = []
         self.failures: list[str] = []
+        self.unreadable: list[str] = []
         self.is_cancelled = asyncio.Event()
         self._refused = refused
         self._takes_tools = tools
@@ -50,6 +54,9 @@ class Judge:
 
     def fail(self, text: str) -> None:
         self.failures.append(text)
+
+    def fail_unreadable(self, text: str) -> None:
+        self.unreadable.append(text)
 
 
 class Line:
@@ -109,6 +116,12 @@ async def proxy_before(talk: ConnectionHandler, judge: Judge) -> AsyncGenerator[
         yield line
 
 
+def read_by_client(vendor: str, stream: bytes) -> Response:
+    provider, builder = find_provider(vendor), ResponseBuilder(vendor, "model")
+    provider.wire.translator(provider)(SseDecoder().receive(stream), builder)
+    return builder.response()
+
+
 def answer(body: bytes, *headers: str) -> bytes:
     lines = ["HTTP/1.1 200 OK", *headers, f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
@@ -119,14 +132,15 @@ def event_stream(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-async def test_allowed_calls_reach_the_agent_unchanged(vendor: str) -> None:
+async def test_allowed_calls_reach_the_agent(vendor: str) -> None:
     stream, judge = recorded_streams(vendor)[1], Judge()
     async with (
         raw_server(respond_with(event_stream(stream))) as server,
         proxy_to(server.url, judge, vendor) as line,
     ):
         head, body = await line.send(vendor)
-        assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", stream)
+        assert head.split(b"\r\n")[0] == b"HTTP/1.1 200 OK"
+        assert read_by_client(vendor, body) == read_by_client(vendor, stream)
         assert judge.calls == [["read_file", "ls"]]
         assert len(line.calls) == 1
 
@@ -162,8 +176,8 @@ async def test_while_a_decision_is_awaited_the_agent_gets_empty_lines(
     stream = recorded_streams("gemini")[1]
     async with proxy_before(respond_with(event_stream(stream)), Judge(seconds=0.4)) as line:
         _, body = await line.send()
-        assert body.replace(b"\n", b"") == stream.replace(b"\n", b"")
-        assert b"\r\n\r\n\n" in body
+        assert read_by_client("gemini", body) == read_by_client("gemini", stream)
+        assert b"\n\n\n" in body
 
 
 async def test_a_request_with_tools_of_the_vendor_is_refused() -> None:
@@ -207,7 +221,8 @@ async def test_a_compressed_response_is_judged() -> None:
     )
     async with proxy_before(respond_with(packed), judge) as line:
         head, body = await line.send()
-        assert (b"gzip" in head, body) == (False, stream)
+        assert b"gzip" not in head
+        assert read_by_client("gemini", body) == read_by_client("gemini", stream)
         assert judge.calls
 
 
@@ -218,23 +233,91 @@ async def test_a_compressed_response_is_judged() -> None:
         answer(b"<p>hi</p>", "content-type: text/html"),
     ],
 )
-async def test_a_response_that_cannot_be_judged_is_not_passed_on(response: bytes) -> None:
-    async with proxy_before(respond_with(response), Judge()) as line:
+async def test_a_response_that_cannot_be_judged_is_not_passed_on_and_ends_the_run(
+    response: bytes,
+) -> None:
+    judge = Judge()
+    async with proxy_before(respond_with(response), judge) as line:
         head, body = await line.send()
         assert head.split()[1] == b"502"
         assert b"cannot be judged" in body
+        assert len(judge.unreadable) == 1
+        assert line.calls[0].error == judge.unreadable[0]
+
+
+async def test_a_response_that_becomes_unreadable_is_cut_and_ends_the_run() -> None:
+    text = b'data: {"candidates":[{"content":{"parts":[{"text":"I look."}]}}]}\n\n'
+    call = b' data: {"candidates":[{"content":{"parts":[{"functionCall":{"name":"ls"}}]}}]}\n\n'
+    judge = Judge()
+
+    async def talk(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.send(event_stream(text + call)[: -len(call)])
+        await asyncio.sleep(0.1)
+        await connection.send(call)
+        await connection.wait_closed()
+
+    async with proxy_before(talk, judge) as line:
+        answer = await line.exchange()
+        assert b"I look." in answer
+        assert b"functionCall" not in answer
+        assert not answer.endswith(b"0\r\n\r\n")  # the last chunk is missing
+        assert ["unusual line" in text for text in judge.unreadable] == [True]
+
+
+async def test_a_response_that_is_only_cut_does_not_end_the_run() -> None:
+    judge = Judge()
+    async with proxy_before(respond_with(event_stream(b'data: {"candidates":[')), judge) as line:
+        head, _ = await line.send()
+        assert (head.split()[1], judge.unreadable) == (b"502", [])
+
+
+async def test_a_redirect_is_not_passed_on() -> None:
+    elsewhere = b"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    async with proxy_before(respond_with(elsewhere), Judge()) as line:
+        head, body = await line.send()
+        assert head.split()[1] == b"502"
+        assert b"127.0.0.1:1/" not in head + body
+
+
+async def test_the_head_of_a_response_is_made_again() -> None:
+    stream = recorded_streams("gemini")[0]
+    head = answer(
+        gzip.compress(stream),
+        "content-type: text/html",
+        "Content-Type: Text/Event-Stream; charset=x",
+        "Content-Encoding: gzip",
+        'Alt-Svc: h2="elsewhere:443"',
+        "X-Request-Id: 7",
+    )
+    async with proxy_before(respond_with(head), Judge()) as line:
+        received, _ = await line.send()
+    assert received.split(b"\r\n") == [
+        b"HTTP/1.1 200 OK",
+        b"x-request-id: 7",
+        b"content-type: text/event-stream",
+        b"transfer-encoding: chunked",
+    ]
+
+
+async def test_an_error_is_framed_again() -> None:
+    body = gzip.compress(b'{"error":{"message":"busy"}}')
+    head = b"HTTP/1.1 503 X\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\n\r\n"
+    async with proxy_before(respond_with(head + body, keep=False), Judge()) as line:
+        received, text = await line.send()
+        assert received.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert (b"gzip" in received, text) == (False, b'{"error":{"message":"busy"}}')
 
 
 async def test_a_refusal_that_cannot_be_replayed_fails_the_run() -> None:
-    part = b'{"functionCall":{"name":"remove_all","args":{}}}'
-    content = b'{"content":{"parts":[%b]},"index":%%d}' % part
-    stream = b'data: {"candidates":[%b,%b]}\n\n' % (content % 0, content % 1)
+    turn = Turn(thoughts="hm", text="I try.", calls=[Call("remove_all", {})])
     judge = Judge("remove_all")
-    async with proxy_before(respond_with(event_stream(stream)), judge) as line:
-        _, body = await line.send()
-        assert judge.failures == ["refused remove_all"]
-        assert b"functionCall" not in body
-        assert b"the run ends" in body
+    with ModelServer([turn]) as server:
+        async with proxy_to(server.url, judge, "anthropic") as line:
+            _, body = await line.send("anthropic")
+            assert judge.failures == ["refused remove_all"]
+            assert b"tool_use" not in body
+            assert b"the run ends" in body
 
 
 async def test_the_decision_is_cancelled_when_the_agent_goes_away(

@@ -1,8 +1,13 @@
 """The tool calls in chat completions (``corral.models.tool_gate``).
 
 A stream is a sequence of changes to one message. A client joins them, so those of another response
-can follow. The message of the calls is sent back with all its fields, because some vendors add
-their own to a call and require them.
+can follow. Clients disagree about how the pieces of a call are joined: by their number, by their
+id, or to the last one; and some make a call as soon as its arguments are complete JSON. So the
+agent gets all calls in one change, with the event that has the reason of the end, made from what
+was judged.
+
+The message of the calls is sent back with all its fields, because some vendors add their own to a
+call and require them.
 """
 
 from __future__ import annotations
@@ -11,16 +16,23 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from corral.models.tool_gate import DONE, Step, WireCall, parsed_arguments
-from corral.values import (
-    Json,
-    JsonObject,
-    as_list,
-    as_object,
-    as_objects,
-    as_text,
-    int_or_none,
+from corral.models.strict_reading import (
+    Unreadable,
+    check_other_fields,
+    optional_index,
+    optional_object,
+    optional_objects,
+    optional_text,
 )
+from corral.models.tool_gate import (
+    DONE,
+    Reading,
+    WireCall,
+    encode_arguments,
+    parsed_arguments,
+    wire_call,
+)
+from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_text, is_list
 
 _VENDOR_FIELDS = ("web_search_options", "plugins")
 """Fields of a request that let the vendor search the web or run other tools."""
@@ -28,22 +40,32 @@ _LOCAL_TOOLS = ("function", "custom")
 _KEPT = ("id", "object", "created", "model", "system_fingerprint", "usage")
 _REPLACED = ("role", "type", "id", "name", "index")
 """Strings of a change that are complete, and not joined to those before."""
+_TEXT_PARTS = ("text", "thinking", "reference")
+"""Types of parts in which one vendor sends text."""
+_AMBIGUOUS = "two calls have one number, or one call has two names"
 
 
 class ChatCalls:
     """See ``CallFormat``."""
 
+    names_events = False
+    sends_done = True
+    may_be_list = False
+
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
-        self.open_calls = 0
         self._message: JsonObject = {}
         self._tool_calls: dict[int, JsonObject] = {}
-        self._has_other_choices = False
-        self._has_legacy_call = False
+        self._is_finished = False
+        """Whether the reason of the end has come."""
         self._last: JsonObject = {}
         self._wants_usage = False
         self._is_ambiguous = False
-        """Two calls have one number, or one call has two names: clients read that differently."""
+        """Clients read the calls differently."""
+
+    @property
+    def has_open_call(self) -> bool:
+        return bool(self._tool_calls) and not self._is_finished
 
     def provider_tools(self, request: JsonObject) -> list[str]:
         found = [as_text(tool.get("type")) for tool in as_objects(request.get("tools"))]
@@ -56,62 +78,90 @@ class ChatCalls:
         self.calls = []
         self._message = {}
         self._tool_calls = {}
+        self._is_finished = False
         self._is_ambiguous = False
         options = as_object(request.get("stream_options"))
         self._wants_usage = options.get("include_usage") is True
 
-    def read(self, event: JsonObject) -> Step:
+    def read(self, event: JsonObject) -> Reading:
         self._keep(event)
-        is_call = False
-        for choice in as_objects(event.get("choices")):
-            delta = as_object(choice.get("delta"))
-            is_call |= bool(delta.get("tool_calls") or delta.get("function_call"))
-            self._add(choice, delta)
-        if is_call:
+        choice = _only_choice(event)
+        if choice is None:
+            return "pass", [event]
+        check_other_fields(choice, ("delta",), "the choice")
+        delta = optional_object(choice, "delta")
+        given = self._add(delta)
+        self._is_finished |= bool(optional_text(choice, "finish_reason"))
+        events: list[JsonObject] = []
+        if self._is_finished and self._tool_calls and not self.calls:
             self.calls = self._found()
-        return "hold" if is_call else "pass"
+            message: Json = {"tool_calls": [*self._made_calls(numbered=True)]}
+            calls: Json = {"index": 0, "delta": message, "finish_reason": None}
+            head = {name: event[name] for name in event if name != "usage"}
+            events.append({**head, "choices": [calls]})
+        if not given:
+            return "neutral", [*events, event]
+        rest: Json = {name: delta[name] for name in delta if name != "tool_calls"}
+        if rest or self._is_finished or event.get("usage") is not None:
+            events.append({**event, "choices": [{**choice, "delta": rest}]})
+        return "hold", events
 
-    def read_body(self, body: JsonObject) -> None:
+    def read_body(self, body: JsonObject) -> JsonObject:
         self._keep(body)
-        for choice in as_objects(body.get("choices")):
-            self._add(choice, as_object(choice.get("message")))
+        choice = _only_choice(body)
+        if choice is None:
+            return body
+        check_other_fields(choice, ("message",), "the choice")
+        message = optional_object(choice, "message")
+        self._is_finished = False
+        given = self._add(message)
+        self._is_finished = True
         self.calls = self._found()
+        if not given:
+            return body
+        made: Json = {**message, "tool_calls": [*self._made_calls(numbered=False)]}
+        return {**body, "choices": [{**choice, "message": made}]}
 
     def _keep(self, event: JsonObject) -> None:
+        check_other_fields(event, ("choices",), "the response")
         kept = {name: event[name] for name in _KEPT if event.get(name) is not None}
         self._last = {**self._last, **kept}
 
-    def _add(self, choice: JsonObject, change: JsonObject) -> None:
-        if choice.get("index"):
-            self._has_other_choices = True
-        self._has_legacy_call |= bool(change.get("function_call"))
-        for number, call in enumerate(as_objects(change.get("tool_calls"))):
-            index = int_or_none(call.get("index"))
+    def _add(self, change: JsonObject) -> bool:
+        """Whether the change has calls."""
+        _check_change(change)
+        calls = optional_objects(change, "tool_calls")
+        if calls and self._is_finished:
+            raise Unreadable("a tool call comes after the end of the message")
+        for number, call in enumerate(calls):
+            index = optional_index(call, "index")
             place = number if index is None else index
             known = self._tool_calls.get(place, {})
             self._is_ambiguous |= _differs(known, call)
-            self._tool_calls[place] = _merged(known, call)
+            self._tool_calls[place] = _checked(_merged(known, call))
         rest = {name: value for name, value in change.items() if name != "tool_calls"}
         self._message = _merged(self._message, rest)
+        return bool(calls)
 
     def _found(self) -> list[WireCall]:
         found = [_call(self._tool_calls[place]) for place in sorted(self._tool_calls)]
         if self._is_ambiguous:
-            found = [replace(call, arguments=None) for call in found]
-        if self._has_legacy_call:
-            found.append(_call({"function": self._message.get("function_call")}))
+            found = [replace(call, problem=_AMBIGUOUS) for call in found]
         return found
 
-    def continued(self, event: JsonObject) -> JsonObject | None:
-        return event
+    def _made_calls(self, *, numbered: bool) -> list[JsonObject]:
+        """The calls of the message, as the agent gets them."""
+        found: list[JsonObject] = []
+        for number, place in enumerate(sorted(self._tool_calls)):
+            made = {k: v for k, v in self._tool_calls[place].items() if k != "index"}
+            if "function" in made:
+                arguments = encode_arguments(self.calls[number].arguments)
+                made["function"] = {**as_object(made["function"]), "arguments": arguments}
+            found.append({"index": number, **made} if numbered else made)
+        return found
 
     def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
-        if self._has_other_choices or self._has_legacy_call:
-            return None
-        made: list[Json] = []
-        for place in sorted(self._tool_calls):
-            call = self._tool_calls[place]
-            made.append({name: value for name, value in call.items() if name != "index"})
+        made: Json = [*self._made_calls(numbered=False)]
         message: JsonObject = {**self._message, "role": "assistant", "tool_calls": made}
         message.setdefault("content", None)
         answers: list[Json] = [
@@ -133,6 +183,41 @@ class ChatCalls:
         message: Json = {"role": "assistant", "content": text}
         choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
         return {**self._last, "choices": [choice]}
+
+
+def _only_choice(event: JsonObject) -> JsonObject | None:
+    choices = optional_objects(event, "choices")
+    if len(choices) > 1 or any(choice.get("index") not in (None, 0) for choice in choices):
+        raise Unreadable("the response has several choices")
+    return choices[0] if choices else None
+
+
+def _check_change(change: JsonObject) -> None:
+    """A change of the message, or the complete message."""
+    if change.get("function_call") is not None:
+        raise Unreadable("the message has a call in the form of old versions: 'function_call'")
+    check_other_fields(change, ("content", "tool_calls", "function_call"), "the message")
+    content = change.get("content")
+    if is_list(content):
+        for part in optional_objects(change, "content"):
+            if part.get("type") not in _TEXT_PARTS:
+                raise Unreadable(f"a part is of an unknown kind: {part.get('type')!r}")
+    else:
+        optional_text(change, "content")
+
+
+def _checked(call: JsonObject) -> JsonObject:
+    """The same call, as far as its pieces have come."""
+    kind = optional_text(call, "type") or "function"
+    if kind not in _LOCAL_TOOLS:
+        raise Unreadable(f"a tool call is of an unknown kind: {kind!r}")
+    check_other_fields(call, ("type", kind), "a tool call")
+    if any(call.get(other) is not None for other in _LOCAL_TOOLS if other != kind):
+        raise Unreadable("a tool call is of two kinds")
+    optional_text(call, "id")
+    for name in ("name", "arguments", "input"):
+        optional_text(optional_object(call, kind), name)
+    return call
 
 
 def _differs(known: JsonObject, change: JsonObject) -> bool:
@@ -162,9 +247,7 @@ def _merged(before: JsonObject, change: JsonObject) -> JsonObject:
 def _call(made: JsonObject) -> WireCall:
     kind = "custom" if made.get("type") == "custom" else "function"
     function = as_object(made.get(kind))
-    arguments = parsed_arguments(function.get("arguments", ""))
-    if kind == "custom":
-        arguments = {"input": function.get("input")}
-    return WireCall(
-        call_id=as_text(made.get("id")), name=as_text(function.get("name")), arguments=arguments
-    )
+    arguments: JsonObject | None = {"input": as_text(function.get("input"))}
+    if kind == "function":
+        arguments = parsed_arguments(as_text(function.get("arguments")))
+    return wire_call(as_text(made.get("id")), as_text(function.get("name")), arguments)

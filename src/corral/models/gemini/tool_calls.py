@@ -3,28 +3,46 @@
 A stream is a sequence of chunks with parts of one message. A client joins the parts, so the chunks
 of another response can follow. Parts are sent back as they came, with their signatures. Text of
 thoughts is only for people and is left out.
+
+Clients read the first candidate, some a later one too: a response with several is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.models.tool_gate import Step, WireCall
-from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_text, is_object
+from corral.models.strict_reading import (
+    Unreadable,
+    check_other_fields,
+    optional_object,
+    optional_objects,
+    optional_text,
+)
+from corral.models.tool_gate import Reading, WireCall, wire_call
+from corral.values import Json, JsonObject, as_list, as_objects, is_list, is_object
 
 _FUNCTIONS = ("functionDeclarations", "function_declarations")
 _KEPT = ("modelVersion", "responseId", "usageMetadata")
+_VENDOR_PARTS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+"""Parts about tools that the vendor runs."""
+_PARTS = ("text", "functionCall", "inlineData", "fileData", *_VENDOR_PARTS)
+_BESIDE = ("thought", "thoughtSignature", "partMetadata", "videoMetadata", "mediaResolution")
+"""Fields that a part may have beside the one that says what it is."""
 
 
 class GeminiCalls:
     """See ``CallFormat``."""
 
+    names_events = False
+    sends_done = False
+    may_be_list = True
+    has_open_call = False
+
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
-        self.open_calls = 0
         self._parts: list[JsonObject] = []
-        self._has_other_candidates = False
         self._last: JsonObject = {}
+        self._has_vendor_tools = False
 
     def provider_tools(self, request: JsonObject) -> list[str]:
         tools = as_objects(request.get("tools"))
@@ -33,27 +51,66 @@ class GeminiCalls:
     def begin(self, request: JsonObject) -> None:
         self.calls = []
         self._parts = []
+        self._has_vendor_tools = bool(self.provider_tools(request))
 
-    def read(self, event: JsonObject) -> Step:
+    def read(self, event: JsonObject) -> Reading:
         before = len(self.calls)
-        self.read_body(event)
-        return "hold" if len(self.calls) > before else "pass"
+        chunk = self.read_body(event)
+        return ("hold" if len(self.calls) > before else "pass"), [chunk]
 
-    def read_body(self, body: JsonObject) -> None:
+    def read_body(self, body: JsonObject) -> JsonObject:
+        check_other_fields(body, ("candidates",), "the response")
         self._last |= {name: body[name] for name in _KEPT if name in body}
-        for number, candidate in enumerate(as_objects(body.get("candidates"))):
-            self._has_other_candidates |= number > 0 or bool(candidate.get("index"))
-            for part in as_objects(as_object(candidate.get("content")).get("parts")):
-                self._parts.append(part)
-                if "functionCall" in part:
-                    self.calls.append(_call(as_object(part["functionCall"])))
+        candidates = optional_objects(body, "candidates")
+        if len(candidates) > 1:
+            raise Unreadable("the response has several candidates")
+        return _with(body, "candidates", [self._read_candidate(each) for each in candidates])
 
-    def continued(self, event: JsonObject) -> JsonObject | None:
-        return event
+    def _read_candidate(self, candidate: JsonObject) -> JsonObject:
+        check_other_fields(candidate, ("content", "index"), "the candidate")
+        if candidate.get("index") not in (None, 0):
+            raise Unreadable("the response has a second candidate")
+        content = optional_object(candidate, "content")
+        check_other_fields(content, ("parts",), "the content")
+        parts = [self._read_part(part) for part in optional_objects(content, "parts")]
+        self._parts += parts
+        return _with(candidate, "content", _with(content, "parts", [*parts]))
+
+    def _read_part(self, given: JsonObject) -> JsonObject:
+        part: JsonObject = {name: value for name, value in given.items() if value is not None}
+        check_other_fields(part, (*_PARTS, *_BESIDE), "a part")
+        for name, value in part.items():
+            is_structure = is_object(value) or is_list(value)
+            if name not in (*_PARTS, *_BESIDE) and is_structure:
+                raise Unreadable(f"a part is of an unknown kind: {name!r}")
+        kinds = [name for name in _PARTS if name in part]
+        if len(kinds) > 1:
+            raise Unreadable(f"a part is of several kinds: {', '.join(kinds)}")
+        if any(name in _VENDOR_PARTS for name in kinds) and not self._has_vendor_tools:
+            raise Unreadable(f"a part is of a kind that the request did not ask for: {kinds[0]!r}")
+        optional_text(part, "text")
+        if "functionCall" in part:
+            part["functionCall"] = self._read_call(optional_object(part, "functionCall"))
+        return part
+
+    def _read_call(self, given: JsonObject) -> JsonObject:
+        made: JsonObject = {name: value for name, value in given.items() if value is not None}
+        unknown = made.keys() - {"id", "name", "args"}
+        if made.get("willContinue") is False:
+            unknown.discard("willContinue")
+        if unknown:
+            raise Unreadable(f"a functionCall has an unknown field: {min(unknown)!r}")
+        args = made.get("args", {})
+        call = wire_call(
+            optional_text(made, "id"),
+            optional_text(made, "name"),
+            args if is_object(args) else None,
+        )
+        self.calls.append(call)
+        named: JsonObject = {"id": call.call_id} if call.call_id else {}
+        return {**named, "name": call.name, "args": call.arguments}
 
     def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
-        if self._has_other_candidates:
-            return None
         made = [part for part in self._parts if _is_sent_back(part)]
         answers = [_answer(call, text) for call, text in zip(self.calls, results, strict=True)]
         contents = [*as_list(request.get("contents"))]
@@ -70,13 +127,9 @@ class GeminiCalls:
         return {"candidates": [candidate], **self._last}
 
 
-def _call(made: JsonObject) -> WireCall:
-    given = made.get("args", {})
-    return WireCall(
-        call_id=as_text(made.get("id")),
-        name=as_text(made.get("name")),
-        arguments=given if is_object(given) else None,
-    )
+def _with(holder: JsonObject, name: str, value: Json) -> JsonObject:
+    """A copy with another value of a field that it has."""
+    return {**holder, name: value} if holder.get(name) is not None else holder
 
 
 def _is_sent_back(part: JsonObject) -> bool:

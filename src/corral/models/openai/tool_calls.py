@@ -1,7 +1,13 @@
 """The tool calls in responses of OpenAI's Responses API (``corral.models.tool_gate``).
 
-The output is a list of items. After a refusal the items of the next response follow those that the
-agent has seen: their numbers are shifted, and the last event lists all of them.
+The output is a list of items. Clients read a call from different events: from the item at its end,
+from the changes of its arguments, or from the start of the item; and some join changes to whatever
+item started last. So the agent gets the events of a call at its end, one call after the other, and
+made from the item. All that came before must agree with it. The last event of the response lists
+the same items; a call in it that did not come before is refused.
+
+After a refusal the items of the next response follow those that the agent has seen: their numbers
+are shifted, and the last event lists all of them.
 
 Encrypted reasoning is valid only before the item that it led to. So it waits for that item, and a
 refused call takes its reasoning with it.
@@ -9,19 +15,28 @@ refused call takes its reasoning with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from corral.models.tool_gate import Step, WireCall, parsed_arguments
-from corral.values import (
-    Json,
-    JsonObject,
-    as_list,
-    as_object,
-    as_objects,
-    as_text,
-    int_or_none,
-    is_object,
+import msgspec
+
+from corral.models.strict_reading import (
+    Incomplete,
+    Unreadable,
+    check_other_fields,
+    optional_index,
+    optional_object,
+    optional_objects,
+    optional_text,
+    required_object,
 )
+from corral.models.tool_gate import (
+    Reading,
+    WireCall,
+    encode_arguments,
+    parsed_arguments,
+    wire_call,
+)
+from corral.values import Json, JsonObject, as_list, as_objects, as_text
 
 _LOCAL_TOOLS = ("function", "custom", "local_shell", "apply_patch", "namespace", "tool_search")
 """Types of tools that the agent runs. All others are run by the vendor."""
@@ -30,44 +45,116 @@ _RESULTS = {
     "custom_tool_call": "custom_tool_call_output",
 }
 """Type of a call → type of its result, for the calls that can be answered with a text."""
-_NOT_CALLS = frozenset(
-    (
-        "message",
-        "reasoning",
-        "compaction",
-        "compaction_summary",
-        "context_compaction",
-        "web_search_call",
-        "file_search_call",
-        "code_interpreter_call",
-        "image_generation_call",
-        "mcp_call",
-        "mcp_list_tools",
-        "mcp_approval_request",
-    )
+_INPUTS = {
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
+"""Type of a call → its field with the input, and the events that change it."""
+_BUILT_IN = {
+    "local_shell_call": "local_shell",
+    "apply_patch_call": "apply_patch",
+    "tool_search_call": "tool_search",
+}
+"""Type of a call → type of the tool of the vendor that the request must have."""
+_CALLS = (*_INPUTS, *_BUILT_IN)
+_CONTENTS = {
+    "message": ("output_text", "refusal"),
+    "reasoning": ("reasoning_text", "summary_text"),
+    "compaction": (),
+    "compaction_summary": (),
+    "context_compaction": (),
+}
+"""Type of an item that is not a call → types of its parts."""
+_PARTS = ("output_text", "refusal", "reasoning_text", "summary_text")
+_VENDOR_ITEMS = (
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
 )
 """Items that ask the agent for nothing: the vendor has run these calls itself."""
-_STARTS = frozenset(("response.created", "response.queued", "response.in_progress"))
-_ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "error"))
+_ECHOES = ("tools", "tool_choice", "metadata", "instructions", "prompt")
+"""Fields of a response that repeat the request."""
+_STARTS = ("response.created", "response.queued", "response.in_progress")
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+_TEXTS = (
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.output_text.annotation.added",
+    "response.refusal.delta",
+    "response.refusal.done",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_summary_text.done",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+)
+_PART_EVENTS = (
+    "response.content_part.added",
+    "response.content_part.done",
+    "response.reasoning_summary_part.added",
+    "response.reasoning_summary_part.done",
+)
+_NOTES = ("error", "response.metadata", "codex.rate_limits")
 _SEALED = "reasoning.encrypted_content"
+
+
+class _OpenItem(msgspec.Struct):
+    """An item that has started."""
+
+    kind: str
+    item: JsonObject
+    changes: str = ""
+    """The input of a call as far as it came, joined."""
+    result: str | None = None
+    """The same as its last change repeats it."""
 
 
 class ResponsesCalls:
     """See ``CallFormat``."""
 
+    names_events = True
+    sends_done = True
+    may_be_list = False
+
     def __init__(self) -> None:
         self.calls: list[WireCall] = []
-        self.open_calls = 0
-        self._items: list[JsonObject] = []
+        self._open: dict[int, _OpenItem] = {}
+        self._started = 0
+        self._items: dict[int, JsonObject] = {}
+        """The items that are complete, by their number."""
         self._shown: list[JsonObject] = []
         """The items that the agent has seen, of the responses before."""
         self._held_from: int | None = None
         """The number of the first item that the agent has not seen."""
         self._is_sealed = False
         """Whether reasoning can be sent back, and only together with what follows it."""
-        self._sequence = self._earlier_sequence = 0
+        self._sequence = 0
+        self._is_ended = False
+        self._is_continued = False
+        """Whether the agent has seen the start of the response before."""
         self._response: JsonObject = {}
         self._call_items: list[JsonObject] = []
+        self._tool_types: set[str] = set()
+        self._namespaces: set[str] = set()
+        self._readers: dict[str, Callable[[JsonObject], Reading]] = {
+            **dict.fromkeys(_STARTS, self._begin_response),
+            "response.output_item.added": self._begin_item,
+            "response.output_item.done": self._end_item,
+            **dict.fromkeys(_TEXTS, self._read_text),
+            **dict.fromkeys(_PART_EVENTS, self._read_part),
+            **dict.fromkeys(_NOTES, lambda event: ("neutral", [event])),
+            **dict.fromkeys(_ENDS, self._end_response),
+        }
+        for _, name in _INPUTS.values():
+            self._readers[f"response.{name}.delta"] = self._change_call
+            self._readers[f"response.{name}.done"] = self._change_call
+
+    @property
+    def has_open_call(self) -> bool:
+        return any(item.kind in _CALLS for item in self._open.values())
 
     def provider_tools(self, request: JsonObject) -> list[str]:
         found = [as_text(tool.get("type")) for tool in as_objects(request.get("tools"))]
@@ -75,80 +162,212 @@ class ResponsesCalls:
 
     def begin(self, request: JsonObject) -> None:
         self.calls = []
-        self.open_calls = 0
         self._call_items = []
-        self._items = []
+        self._open = {}
+        self._items = {}
+        self._started = 0
         self._held_from = None
-        self._earlier_sequence = self._sequence
+        self._is_ended = False
         is_stored = request.get("store", True) is not False
         self._is_sealed = is_stored or _SEALED in as_list(request.get("include"))
+        tools = list(_tools(request))
+        self._tool_types = {as_text(tool.get("type")) for tool in tools}
+        self._namespaces = {
+            as_text(tool.get("name")) for tool in tools if tool.get("type") == "namespace"
+        }
 
-    def read(self, event: JsonObject) -> Step:
-        number = int_or_none(event.get("sequence_number"))
-        if number is not None:
-            self._sequence = max(self._sequence, self._earlier_sequence + number + 1)
-        kind, item = event.get("type"), as_object(event.get("item"))
-        if is_object(event.get("response")):
-            self._response = as_object(event["response"])
-        if kind == "response.output_item.added":
-            return self._begin_item(as_text(item.get("type")))
-        if kind == "response.output_item.done":
-            self._add(item)
-            self.open_calls -= item.get("type") not in _NOT_CALLS
-            return "hold" if self.calls else "neutral"
-        if kind in _ENDS:
-            self._add_missing(as_objects(as_object(event.get("response")).get("output")))
-            return "hold" if self.calls else "pass"
-        return "neutral"
+    def read(self, event: JsonObject) -> Reading:
+        kind = optional_text(event, "type")
+        reader = self._readers.get(kind)
+        if reader is None and self._is_of_vendor_tool(kind):
+            reader = self._read_part
+        if reader is None:
+            return "neutral", []
+        if self._is_ended:
+            raise Unreadable(f"{kind} comes after the end of the response")
+        check_other_fields(event, ("item", "response", "part", "type"), kind)
+        step, events = reader(event)
+        return step, [self._numbered(each) for each in events]
 
-    def _begin_item(self, kind: str) -> Step:
-        if kind not in _NOT_CALLS:
-            self._hold()
-            self.open_calls += 1
-            return "hold"
+    def _is_of_vendor_tool(self, kind: str) -> bool:
+        """An event such as ``response.web_search_call.searching``."""
+        name = kind.removeprefix("response.").partition(".")[0]
+        return name.startswith(_VENDOR_ITEMS) and self._has_vendor_tools
+
+    @property
+    def _has_vendor_tools(self) -> bool:
+        return bool(self._tool_types - {*_LOCAL_TOOLS, ""})
+
+    def _numbered(self, event: JsonObject) -> JsonObject:
+        """An event of this response as one of the complete response that the agent sees."""
+        index = optional_index(event, "output_index")
+        made = dict(event) if index is None else {**event, "output_index": index + len(self._shown)}
+        if "sequence_number" in event:
+            made["sequence_number"] = self._sequence
+            self._sequence += 1
+        return made
+
+    def _begin_response(self, event: JsonObject) -> Reading:
+        self._response = response = required_object(event.get("response"), "response")
+        check_other_fields(response, ("output", *_ECHOES), "the response")
+        if optional_objects(response, "output"):
+            raise Unreadable("the response begins with output")
+        return "neutral", [] if self._is_continued else [event]
+
+    def _begin_item(self, event: JsonObject) -> Reading:
+        item = required_object(event.get("item"), "item")
+        kind, index = self._check_item(item), optional_index(event, "output_index")
+        if index not in (None, self._started):
+            raise Unreadable("the items of the response do not follow each other")
+        number = self._started
+        self._started += 1
+        self._open[number] = _OpenItem(kind, item)
+        if kind in _CALLS:
+            self._hold(number)
+            return "hold", []
         if kind == "reasoning" and self._is_sealed:
-            self._hold()
-            return "wait"
-        self._held_from = None
-        return "pass"
+            self._hold(number)
+            return "wait", [event]
+        if not self._call_items and not self.has_open_call:
+            self._held_from = None
+        return "pass", [event]
 
-    def _hold(self) -> None:
+    def _check_item(self, item: JsonObject) -> str:
+        """The type of an item."""
+        kind = optional_text(item, "type")
+        if kind in _VENDOR_ITEMS:
+            if not self._has_vendor_tools:
+                raise Unreadable(f"an item is of a kind that the request did not ask for: {kind!r}")
+            return kind
+        if kind in _BUILT_IN and _BUILT_IN[kind] not in self._tool_types:
+            raise Unreadable(f"an item is of a kind that the request did not ask for: {kind!r}")
+        if kind not in _CALLS and kind not in _CONTENTS:
+            raise Unreadable(f"an item is of an unknown kind: {kind!r}")
+        check_other_fields(item, ("type", "content", "summary"), f"an item of the type {kind}")
+        if kind in _CALLS:
+            return kind
+        for name in ("content", "summary"):
+            for part in optional_objects(item, name):
+                _check_part(part, _CONTENTS[kind])
+        return kind
+
+    def _hold(self, number: int) -> None:
         if self._held_from is None:
-            self._held_from = len(self._items)
+            self._held_from = number
 
-    def _add(self, item: JsonObject) -> None:
-        if item.get("type") not in _NOT_CALLS:
-            self._hold()
-            self.calls.append(_call(item))
-            self._call_items.append(item)
-        self._items.append(item)
+    def _read_text(self, event: JsonObject) -> Reading:
+        optional_text(event, "delta")
+        optional_text(event, "text")
+        return "neutral", [event]
 
-    def _add_missing(self, output: list[JsonObject]) -> None:
-        """Items that only the last event has."""
-        for item in output[len(self._items) :]:
-            self._add(item)
+    def _read_part(self, event: JsonObject) -> Reading:
+        part = optional_object(event, "part")
+        if part:
+            _check_part(part, _PARTS)
+        return "neutral", [event]
 
-    def read_body(self, body: JsonObject) -> None:
+    def _change_call(self, event: JsonObject) -> Reading:
+        kind = as_text(event.get("type"))
+        index = optional_index(event, "output_index")
+        item = self._open.get(self._last_open() if index is None else index)
+        if item is None or item.kind not in _INPUTS:
+            raise Unreadable(f"{kind} is for an item that is not open")
+        name, events = _INPUTS[item.kind]
+        if not kind.startswith(f"response.{events}."):
+            raise Unreadable(f"{kind} is for an item of the type {item.kind}")
+        if kind.endswith(".delta"):
+            item.changes += optional_text(event, "delta")
+        else:
+            item.result = optional_text(event, name)
+        return "neutral", []
+
+    def _last_open(self) -> int:
+        return max(self._open, default=-1)
+
+    def _end_item(self, event: JsonObject) -> Reading:
+        item = required_object(event.get("item"), "item")
+        kind, index = self._check_item(item), optional_index(event, "output_index")
+        number = self._last_open() if index is None else index
+        started = self._open.pop(number, None)
+        if started is None:
+            # Some servers send the item only once, at its end.
+            if index not in (None, self._started):
+                raise Unreadable("the items of the response do not follow each other")
+            number, started = self._started, _OpenItem(kind, item)
+            self._started += 1
+        if (kind, item.get("id")) != (started.kind, started.item.get("id", item.get("id"))):
+            raise Unreadable("an item ends as another one than it started")
+        if kind not in _CALLS:
+            self._items[number] = item
+            return "neutral", [event]
+        self._hold(number)
+        self._add_call(item, started)
+        self._items[number] = self._call_items[-1]
+        return "hold", list(_call_events(self._call_items[-1], event))
+
+    def _add_call(self, item: JsonObject, started: _OpenItem | None = None) -> None:
+        kind = as_text(item.get("type"))
+        if kind in _INPUTS:
+            name = _INPUTS[kind][0]
+            text = optional_text(item, name)
+            before = optional_text(started.item, "name") if started else ""
+            if before not in ("", optional_text(item, "name")):
+                raise Unreadable("a tool call ends with another name than it started")
+            if started and {started.changes or text, started.result or text} != {text}:
+                raise Unreadable("the input of a tool call is not what was streamed")
+        call = self._read_call(item)
+        self.calls.append(call)
+        if kind == "function_call":
+            item = {**item, "arguments": encode_arguments(call.arguments)}
+        self._call_items.append(item)
+
+    def _read_call(self, item: JsonObject) -> WireCall:
+        kind, name = item.get("type"), optional_text(item, "name")
+        call_id = optional_text(item, "call_id")
+        if kind == "function_call":
+            # The tools of a server may be grouped: then the call has the name of the group apart.
+            group = optional_text(item, "namespace")
+            if group and group not in self._namespaces:
+                raise Unreadable(f"a tool call is in a namespace that is not known: {group!r}")
+            name = f"{group.removesuffix('__')}__{name}" if group else name
+            return wire_call(call_id, name, parsed_arguments(optional_text(item, "arguments")))
+        if kind == "custom_tool_call":
+            return wire_call(call_id, name, {"input": optional_text(item, "input")})
+        return wire_call(call_id, name or as_text(kind).removesuffix("_call"), dict(item))
+
+    def _end_response(self, event: JsonObject) -> Reading:
+        response = optional_object(event, "response")
+        check_other_fields(response, ("output", *_ECHOES), "the response")
+        self._response, self._is_ended = response, True
+        output = optional_objects(response, "output")
+        listed = [self._read_call(item) for item in output if self._check_item(item) in _CALLS]
+        if self.has_open_call:
+            raise Incomplete("the response ends before one of its tool calls")
+        if output and self._items and listed != self.calls:
+            raise Unreadable("the response ends with other tool calls than it had")
+        if listed and not self._items:
+            raise Unreadable("the response ends with tool calls that did not come before")
+        made = [self._items[number] for number in sorted(self._items)] or output
+        if made or self._shown:
+            listing: list[Json] = [*self._shown, *made]
+            event = {**event, "response": {**response, "output": listing}}
+        return "hold" if self.calls else "pass", [event]
+
+    def read_body(self, body: JsonObject) -> JsonObject:
+        check_other_fields(body, ("output", *_ECHOES), "the response")
         self._response = body
         self._held_from = 0
-        self._add_missing(as_objects(body.get("output")))
+        for number, item in enumerate(optional_objects(body, "output")):
+            self._items[number] = item
+            if self._check_item(item) in _CALLS:
+                self._add_call(item)
+                self._items[number] = self._call_items[-1]
+        return {**body, "output": [*self._items.values()]} if self._items else body
 
-    def continued(self, event: JsonObject) -> JsonObject | None:
-        kind, changed = event.get("type"), dict(event)
-        if kind in _STARTS:
-            return None
-        for name, added in (
-            ("output_index", len(self._shown)),
-            ("sequence_number", self._earlier_sequence),
-        ):
-            number = int_or_none(event.get(name))
-            if number is not None:
-                changed[name] = number + added
-        if kind in _ENDS and is_object(event.get("response")):
-            response = as_object(event["response"])
-            output: list[Json] = [*self._shown, *as_list(response.get("output"))]
-            changed["response"] = {**response, "output": output}
-        return changed
+    def _seen(self) -> list[JsonObject]:
+        """The items of this response that the agent has seen."""
+        held = len(self._items) if self._held_from is None else self._held_from
+        return [self._items[number] for number in sorted(self._items) if number < held]
 
     def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
         if any(item.get("type") not in _RESULTS for item in self._call_items):
@@ -160,17 +379,18 @@ class ResponsesCalls:
         is_stored = request.get("store", True) is not False
         made = [
             item
-            for item in self._items
+            for item in map(self._items.__getitem__, sorted(self._items))
             if item.get("type") != "reasoning" or is_stored or item.get("encrypted_content")
         ]
         answers = [
             _answer(item, text) for item, text in zip(self._call_items, results, strict=True)
         ]
-        self._shown += self._items[: self._held_from]
+        self._shown += self._seen()
+        self._is_continued = True
         return {**request, "input": [*before, *made, *answers]}
 
     def closing_events(self, text: str) -> list[Json]:
-        shown = [*self._shown, *self._items[: self._held_from]]
+        shown = [*self._shown, *self._seen()]
         index, message = len(shown), _message(text)
         started: JsonObject = {**message, "status": "in_progress", "content": []}
         part = as_objects(message["content"])[0]
@@ -192,19 +412,37 @@ class ResponsesCalls:
         return {**self._response, "status": "completed", "output": [_message(text)]}
 
 
-def _call(item: JsonObject) -> WireCall:
-    kind, name = item.get("type"), as_text(item.get("name"))
-    arguments: JsonObject | None
-    if kind == "function_call":
-        arguments = parsed_arguments(item.get("arguments"))
-        # The tools of a server may be grouped: then the call has the name of the group apart.
-        group = as_text(item.get("namespace"))
-        name = f"{group.removesuffix('__')}__{name}" if group else name
-    elif kind == "custom_tool_call":
-        arguments = {"input": item.get("input")}
+def _tools(request: JsonObject) -> Iterator[JsonObject]:
+    """The tools of a request, and those that a search for tools has added."""
+    yield from as_objects(request.get("tools"))
+    for item in as_objects(request.get("input")):
+        yield from as_objects(item.get("tools"))
+
+
+def _check_part(part: JsonObject, known: Sequence[str]) -> None:
+    kind = optional_text(part, "type")
+    if kind not in known:
+        raise Unreadable(f"a part is of an unknown kind: {kind!r}")
+    check_other_fields(part, ("type",), f"a part of the type {kind}")
+
+
+def _call_events(item: JsonObject, end: JsonObject) -> Iterator[JsonObject]:
+    """The events of a call, from its start to ``end``."""
+    kind = as_text(item.get("type"))
+    numbers: JsonObject = {
+        name: end[name] for name in ("output_index", "sequence_number") if name in end
+    }
+    added: JsonObject = {"type": "response.output_item.added", **numbers, "item": item}
+    if kind in _INPUTS:
+        name, events = _INPUTS[kind]
+        place: JsonObject = {**numbers, "item_id": item.get("id")}
+        text = item.get(name)
+        yield {**added, "item": {**item, name: "", "status": "in_progress"}}
+        yield {"type": f"response.{events}.delta", **place, "delta": text}
+        yield {"type": f"response.{events}.done", **place, name: text, "name": item.get("name")}
     else:
-        name, arguments = name or as_text(kind).removesuffix("_call"), dict(item)
-    return WireCall(call_id=as_text(item.get("call_id")), name=name, arguments=arguments)
+        yield added
+    yield {**end, "item": item}
 
 
 def _answer(item: JsonObject, text: str) -> JsonObject:

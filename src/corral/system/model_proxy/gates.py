@@ -47,3 +47,7 @@ class ToolJudge(Protocol):
     def fail(self, text: str) -> None:
         """A refusal could not be passed on to the model: the run must end."""
         ...
+
+    def fail_unreadable(self, text: str) -> None:
+        """A response has a form in which its tool calls cannot be judged: the run must end."""
+        ...

@@ -9,7 +9,7 @@ in a stream of events or before a JSON text: so its connection does not time out
 closed its side, it gets them at once and often: if it is gone, the system answers the first with a
 reset, the next one fails, and the decision is cancelled.
 
-If all calls are allowed, the agent gets the held bytes unchanged. If one is refused, the proxy
+If all calls are allowed, the agent gets what was held. If one is refused, the proxy
 sends the next request itself: the same conversation with the calls and their refusals. The agent
 gets the response to that as the continuation of the one before. Each such request is a model call
 of its own: it is admitted, reported, and made again after a rate limit like those of the agent.
@@ -17,21 +17,31 @@ After ``MOST_REFUSALS`` in a row the response ends with a text that says so.
 
 The agent does not know of a refused call, so its next request does not contain it.
 
-What cannot be read or continued safely is not passed on: the connection is closed, or the run ends.
+Nothing of the vendor's bytes is copied. The head of a response is made again from its status and
+its headers, without those about framing and encoding; the body is sent in chunks of this proxy. So
+the agent cannot see another end of a response, another media type or another response than was
+read here. A redirect is not passed on: the agent would follow it, around the proxy.
+
+What is not understood exactly (``Unreadable``) is not passed on, and the run ends. What is only cut
+or cannot be continued is not passed on either, and the connection is closed; the agent may try
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from corral.models.metering import ModelRequest
-from corral.models.tool_gate import ToolGate, Unreadable, WireCall, call_format
+from corral.models.strict_reading import Incomplete, Unreadable
+from corral.models.tool_gate import ToolGate, WireCall, call_format
 from corral.system.model_proxy.client_requests import AgentRequest
 from corral.system.model_proxy.gates import Ticket, ToolJudge
-from corral.system.model_proxy.open_calls import OpenCall, chunked_head
+from corral.system.model_proxy.open_calls import LIMITED, OpenCall
 from corral.system.model_proxy.upstream import Response, ResponseFailed, Upstream
 from corral.values import as_object, decode_or_none
 
@@ -48,14 +58,38 @@ CANCEL_SECONDS = 5.0
 """Seconds that a decision gets to end once it is cancelled."""
 ENDED = "corral: the response ends here, because the policy refused {count} tool calls in a row: "
 UNSAFE = "corral: a tool call was refused, and the run ends: "
+_OWN_HEADERS = frozenset(
+    (
+        b"alt-svc",
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"keep-alive",
+        b"location",
+        b"refresh",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+"""Headers that describe the connection to the vendor or its bytes, or lead elsewhere."""
+_HEADER_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
+_NOT_JUDGED = "the tool calls of a response cannot be judged: {reason}"
+LAST_CHUNK = b"0\r\n\r\n"
+_HEADER_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 class JudgedCall(OpenCall):
-    """Collects the body for the gate, decoded."""
+    """Collects the body for the gate, decoded. An error is encoded again for the agent."""
 
     def __init__(self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool) -> None:
         super().__init__(request, ticket, holds_limits=holds_limits)
         self._pieces: list[bytes] = []
+        self._is_encoded = False
+        """Whether the head of an error was made."""
 
     def on_head(self, response: Response) -> None:
         super().on_head(response)
@@ -68,6 +102,22 @@ class JudgedCall(OpenCall):
     def take(self) -> bytes:
         pieces, self._pieces = b"".join(self._pieces), []
         return pieces
+
+    def encode(self, response: Response, body: bytes) -> bytes:
+        """A part of an error. ``body``, as it came, is not used."""
+        if not response.head:
+            return b""
+        data = chunk(self.take())
+        if not self._is_encoded:
+            self._is_encoded = True
+            data = response_head(response, response.media_type) + data
+        if response.is_complete:
+            data += LAST_CHUNK
+        if self._holds_limits and response.status == LIMITED:
+            self.held += data
+            return b""
+        self.has_begun = True
+        return data
 
 
 class JudgedExchange:
@@ -86,6 +136,7 @@ class JudgedExchange:
         self._upstream = upstream
         self._has_begun = False
         """Whether the agent got a part of a response."""
+        self._media_type = ""
 
     async def run(self, request: AgentRequest, kind: ModelRequest) -> bool:
         """Whether the agent's connection can be used again."""
@@ -101,11 +152,21 @@ class JudgedExchange:
             return True
         try:
             return await self._until_decided(request, kind, gate)
+        except Incomplete as cut:
+            return self._break(ResponseFailed(502, _NOT_JUDGED.format(reason=cut)))
+        except Unreadable as unreadable:
+            self._judge.fail_unreadable(str(unreadable))
+            return self._break(ResponseFailed(502, _NOT_JUDGED.format(reason=unreadable)))
         except ResponseFailed as failed:
-            self._upstream.close()
-            if not self._has_begun:
-                self._proxy.answer(self._writer, failed.status, failed.text)
-            return not self._has_begun
+            return self._break(failed)
+
+    def _break(self, failed: ResponseFailed) -> bool:
+        """The response is not passed on, or not to its end. Whether the agent's connection can be
+        used again."""
+        self._upstream.close()
+        if not self._has_begun:
+            self._proxy.answer(self._writer, failed.status, failed.text)
+        return not self._has_begun
 
     async def _until_decided(
         self, request: AgentRequest, kind: ModelRequest, gate: ToolGate
@@ -121,8 +182,8 @@ class JudgedExchange:
                 self._writer.write(call.held)
                 await self._writer.drain()
             if not _is_success(response):
-                return response.has_length
-            results = await self._decide(_calls(gate), response)
+                return True
+            results = await self._decide(gate.end(), response)
             if results is None:
                 return await self._finish(response, gate.release())
             refusals += 1
@@ -141,7 +202,7 @@ class JudgedExchange:
     ) -> JudgedCall:
         """Send the request and read the response to its end. The agent gets what need not be
         judged, or the complete response if it is an error; with ``holds_limits``, a rate limit is
-        kept in the call. Raises ``ResponseFailed``."""
+        kept in the call. Raises ``ResponseFailed`` and ``Unreadable``."""
         call = JudgedCall(kind, await self._proxy.admit(kind), holds_limits=holds_limits)
         call.owner = self._proxy.owner_of(request)
         response = call.response
@@ -155,6 +216,9 @@ class JudgedExchange:
                     is_started = True
                     if _is_success(response):
                         gate.start(response.media_type, drops_usage=call.added_usage is not None)
+                        self._media_type = gate.media_type
+                    elif response.status < 400:
+                        raise ResponseFailed(502, f"the vendor answered with {response.status}")
                 self._pass_on(call, gate, raw)
                 await self._writer.drain()
                 if not response.is_complete and not call.may_continue():
@@ -162,8 +226,6 @@ class JudgedExchange:
             call.is_complete = True
         except (ResponseFailed, Unreadable) as failed:
             call.error = str(failed)
-            if isinstance(failed, Unreadable):
-                raise _not_judged(failed) from failed
             raise
         finally:
             response.close()
@@ -210,16 +272,13 @@ class JudgedExchange:
 
     def _write(self, response: Response, data: bytes) -> None:
         """Send a chunk, after the head of the response if that was not sent."""
-        head = b"" if self._has_begun else chunked_head(response.head, b"content-encoding:")
+        head = b"" if self._has_begun else response_head(response, self._media_type)
         self._has_begun = True
-        self._writer.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+        self._writer.write(head + chunk(data))
 
     async def _finish(self, response: Response, data: bytes) -> bool:
-        self._write(response, data) if data else None
-        if not self._has_begun:
-            self._writer.write(chunked_head(response.head, b"content-encoding:"))
-            self._has_begun = True
-        self._writer.write(b"0\r\n\r\n")
+        self._write(response, data)
+        self._writer.write(LAST_CHUNK)
         await self._writer.drain()
         return True
 
@@ -234,15 +293,25 @@ async def _is_done(decision: asyncio.Future[Any], closed: asyncio.Future[Any]) -
     return decision.done()
 
 
-def _calls(gate: ToolGate) -> tuple[WireCall, ...]:
+def chunk(data: bytes) -> bytes:
+    """A part of a body; nothing for no data, which would mean the end."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+def response_head(response: Response, media_type: str) -> bytes:
+    """The head of a response for the agent, whose body is sent in chunks."""
     try:
-        return gate.end()
-    except Unreadable as failed:
-        raise _not_judged(failed) from failed
-
-
-def _not_judged(failed: Unreadable) -> ResponseFailed:
-    return ResponseFailed(502, f"the tool calls of a response cannot be judged: {failed}")
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    lines = [f"HTTP/1.1 {response.status} {phrase}".encode()]
+    for name, value in response.fields.items():
+        is_plain = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
+        if is_plain and name not in _OWN_HEADERS and not name.startswith(b"proxy-"):
+            lines.append(name + b": " + value)
+    if _MEDIA_TYPE.fullmatch(media_type):
+        lines.append(b"content-type: " + media_type.encode())
+    return b"\r\n".join([*lines, b"transfer-encoding: chunked", b"", b""])
 
 
 def _is_success(response: Response) -> bool:
