@@ -10,8 +10,8 @@ Three functions, for three uses:
   (``\\x1b``). Readable text in any language stays as it is.
 * ``visible``: what a person decides on. Escapes everything that ``clean`` does, and also
   whatever is invisible or only looks like a space.
-* ``json_line``: JSON that a person reads at a terminal. The same value, with such characters
-  as ``\\u`` escapes.
+* ``json_line``, ``json_bytes``: JSON that a person reads at a terminal. The same value, with such
+  characters as ``\\u`` escapes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _JOINERS = "\u200c\u200d"
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Printable by their category, but nothing is to be seen."""
 _SAFE = re.compile(r"[\n\t\x20-\x7e]*")
+_SAFE_JSON = re.compile(rb"[\n\x20-\x7e]*")
 _UNSAFE_JSON = r"[^\n\x20-\x7e]"
 
 
@@ -50,6 +51,13 @@ def one_line(text: str) -> str:
 def json_line(text: str) -> str:
     """JSON with the same value, of which a terminal obeys nothing."""
     return re.sub(_UNSAFE_JSON, lambda found: _json_escape(found[0]), text)
+
+
+def json_bytes(data: bytes) -> bytes:
+    """``json_line`` for UTF-8."""
+    if _SAFE_JSON.fullmatch(data):
+        return data
+    return json_line(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
 class Cleaner:

@@ -9,8 +9,11 @@ import socket
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from atif import Trajectory
 from support.event_samples import SESSION, session_events, stored_pipeline, stored_session
@@ -18,7 +21,10 @@ from support.otlp_receiver import OtlpReceiver
 from support.pipeline_command import corral
 from support.scripted_agent import PROGRAM as SCRIPTED
 
-from corral.events import Init, Text, ToolResult, ToolUse, to_json
+from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
+from corral.pipelines import events as pipelines
+from corral.pipelines.events import RunEvent
+from corral.pipelines.execution import run_dir
 from corral.system import paths
 
 
@@ -43,7 +49,8 @@ def test_a_session_is_written_in_each_format(workspace: Path, session: str) -> N
     assert json.loads(spans)["resourceSpans"]
     done = corral("export", "last", "-o", "run.zip", "--no-doctor", cwd=workspace)
     assert "wrote run.zip\n  events.ndjson: the events of the run\n" in done.stderr
-    assert zipfile.is_zipfile(workspace / "run.zip")
+    with zipfile.ZipFile(workspace / "run.zip") as archive:
+        assert archive.testzip() is None
     assert (workspace / "run.zip").stat().st_mode & 0o077 == 0
     piped = corral("export", "last", "--format", "md", "-o", "run.md", "--diff", cwd=workspace)
     assert (piped.stdout, piped.stderr) == ("", "wrote run.md\n")
@@ -60,6 +67,59 @@ def test_a_pipeline_run_is_written_in_each_format(workspace: Path) -> None:
     exported("ship", "--format", "bundle", "--no-doctor", cwd=workspace)
     with zipfile.ZipFile(workspace / "ship-1a2b.zip") as archive:
         assert "visits/build.1/prompt.md" in archive.namelist()
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x90q\x9c\u202e\x7f\b``\x1b[0m`"
+
+
+def texts_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Where texts are in a value of JSON: what contains each of them, and its key."""
+    items: Any = value.items() if hasattr(value, "items") else enumerate(value)
+    for key, each in list(items):
+        if isinstance(each, str):
+            yield value, key
+        elif isinstance(each, dict | list):
+            yield from texts_in(each)
+
+
+def made_hostile(event: RunEvent) -> RunEvent:
+    """The event with terminal sequences in each text that may be any text."""
+    data = json.loads(pipelines.to_json(event))
+    for container, key in texts_in(data):
+        before = container[key]
+        container[key] = f"{before}{HOSTILE}"
+        try:
+            pipelines.from_json(json.dumps(data).encode())
+        except msgspec.ValidationError:
+            container[key] = before
+    return pipelines.from_json(json.dumps(data).encode())
+
+
+def check_terminal(data: bytes) -> None:
+    obeyed = [char for char in data.decode() if not char.isprintable() and char not in "\n\t"]
+    assert obeyed == []
+
+
+@pytest.mark.seconds
+def test_no_export_has_a_terminal_sequence_of_an_agent(workspace: Path) -> None:
+    """A file that corral wrote may be printed at a terminal by other programs."""
+    events = [made_hostile(event) for event in session_events()]
+    session = stored_session([event for event in events if isinstance(event, Event)])
+    folder = stored_pipeline(paths.home() / "runs" / "ship-1a2b")
+    for log in folder.rglob(run_dir.EVENTS):
+        lines = log.read_bytes().splitlines()
+        hostile = [made_hostile(pipelines.from_json(line)) for line in lines]
+        log.write_bytes(b"".join(pipelines.to_json(event) + b"\n" for event in hostile))
+    for run, formats in ((session, ("ndjson", "md", "atif", "otel", "html")), ("ship", ("md",))):
+        for format in formats:
+            exported(run, "--format", format, "-o", "run", "--force", cwd=workspace)
+            check_terminal((workspace / "run").read_bytes())
+    for run in (session, "ship"):
+        words = ("--format", "bundle", "-o", "run", "--force", "--no-doctor")
+        exported(run, *words, cwd=workspace)
+        with zipfile.ZipFile(workspace / "run") as archive:
+            for name in archive.namelist():
+                check_terminal(archive.read(name))
 
 
 def test_a_file_of_events_is_a_run(workspace: Path, session: str) -> None:

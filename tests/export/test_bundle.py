@@ -25,7 +25,7 @@ FOUND_KEY = "sk-canary-that-no-variable-has-0002"
 
 def files_of(run: run_log.StoredRun, report: str = "it works\n") -> dict[str, str]:
     data = io.BytesIO()
-    described = bundle.write(run, data, lambda agent: f"{agent}: {report}")
+    described = bundle.write(run, data.write, lambda agent: f"{agent}: {report}")
     with zipfile.ZipFile(data) as archive:
         assert archive.testzip() is None
         names = archive.namelist()

@@ -16,6 +16,7 @@ import click
 from corral.cli.options import completing
 from corral.cli.ui.terminal import answer, data, echo_err
 from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.terminal_text import json_bytes
 
 if TYPE_CHECKING:
     from corral.export.run_log import StoredRun
@@ -167,18 +168,16 @@ def _write(stored: StoredRun, format_: Format, flags: ExportFlags) -> None:
             _write_to(stored, format_, flags, out)
         return
     with _to_file(Path(path), force=flags["force"]) as file:
-        described = _write_to(stored, format_, flags, file.write, file)
+        described = _write_to(stored, format_, flags, file.write)
     echo_err("\n".join([f"wrote {path}", *(f"  {line}" for line in described)]))
 
 
-def _write_to(
-    stored: StoredRun, format_: Format, flags: ExportFlags, out: Sink, file: IO[bytes] | None = None
-) -> list[str]:
+def _write_to(stored: StoredRun, format_: Format, flags: ExportFlags, out: Sink) -> list[str]:
     """Write the export. Returns what it contains, if that is worth saying."""
     match format_:
         case "ndjson":
             for line in stored.lines():
-                out(line + b"\n")
+                out(json_bytes(line) + b"\n")
         case "md":
             from corral.export import document
 
@@ -201,24 +200,10 @@ def _write_to(
 
             html.write(stored, out, full=flags["full"], db=flags["db"])
         case "bundle":
-            return _bundle(stored, flags, out, file)
+            from corral.export import bundle
+
+            return bundle.write(stored, out, _doctor if flags["doctor"] else None)
     return []
-
-
-def _bundle(stored: StoredRun, flags: ExportFlags, out: Sink, file: IO[bytes] | None) -> list[str]:
-    from corral.export import bundle
-
-    doctor = _doctor if flags["doctor"] else None
-    if file is not None:
-        return bundle.write(stored, file, doctor)
-    import tempfile
-
-    with tempfile.TemporaryFile() as draft:  # a zip file is not written from front to back
-        described = bundle.write(stored, draft, doctor)
-        draft.seek(0)
-        while piece := draft.read(1024 * 1024):
-            out(piece)
-    return described
 
 
 def _doctor(agent: str) -> str:

@@ -31,6 +31,7 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.steps import Step, StepCall, StepTracker
+from corral.terminal_text import json_bytes
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_texts, is_object
 from corral.version import __version__
 
@@ -56,7 +57,7 @@ IN_MEMORY = 256 * 1024
 """Bytes of a sub-trajectory; a longer one goes to a temporary file."""
 
 Write = Callable[[bytes], object]
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
 
 
 def write(events: Iterable[RunEvent], out: Write, *, session_id: str) -> None:
@@ -93,6 +94,10 @@ class TrajectoryWriter:
     def end(self) -> None:
         root = self._root or _AgentTrajectory(_Document(self._out, self._session_id))
         root.end()
+
+
+def _encode(value: JsonObject) -> bytes:
+    return json_bytes(_encoder.encode(value))
 
 
 class _Totals(msgspec.Struct):

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,8 +27,10 @@ from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import config
 from corral.system.environment import is_secret, variables
+from corral.terminal_text import json_bytes
 from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
 from corral.version import __version__
+from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,24 +58,26 @@ TITLES = {
 }
 
 
-def write(run: StoredRun, out: IO[bytes], doctor: Callable[[str], str] | None = None) -> list[str]:
-    """Write the bundle. ``doctor`` is called with the name of the agent and returns a report.
-    Returns what the bundle contains, one line per file."""
+def write(
+    run: StoredRun, out: Callable[[bytes], object], doctor: Callable[[str], str] | None = None
+) -> list[str]:
+    """Write the bundle, from front to back. ``doctor`` is called with the name of the agent and
+    returns a report. Returns what the bundle contains, one line per file."""
     redactor = ExportRedactor(hide_home=True)
     reader = LogReader(Notices(), redactor)
     names: list[str] = []
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(_Output(out), "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name: str, data: bytes) -> None:
             names.append(name)
-            archive.writestr(name, redactor.clean(data))
+            archive.writestr(name, redactor.clean(_safe(name, data)))
 
         facts = _RunFacts()
         for event in run.events():
             facts.add(event)
         for name, path in _logs(run, facts):
             with archive.open(name, "w", force_zip64=True) as file:
-                copy_log(path, file.write, reader, MAX_LOG)
+                copy_log(path, lambda line: file.write(json_bytes(line)), reader, MAX_LOG)
             names.append(name)
         for name, data in _stored_files(run, facts):
             add(name, data)
@@ -85,6 +89,30 @@ def write(run: StoredRun, out: IO[bytes], doctor: Callable[[str], str] | None = 
             add("doctor.txt", doctor(facts.agent).encode())
         add("README.txt", _readme(run, [*names, "README.txt"]).encode())
     return [_described(name) for name in names]
+
+
+class _Output:
+    """A file for ``zipfile`` that has no positions: then it writes each byte once, in order."""
+
+    def __init__(self, out: Callable[[bytes], object]) -> None:
+        self._out = out
+
+    def write(self, data: bytes, /) -> int:
+        self._out(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """The caller closes what it writes to."""
+
+
+def _safe(name: str, data: bytes) -> bytes:
+    """The content of a file without terminal sequences of an agent."""
+    if name.endswith(".json"):
+        return json_bytes(data)
+    return plain(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
 def _described(name: str) -> str:

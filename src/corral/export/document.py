@@ -2,7 +2,8 @@
 
 The texts of agents are hostile input: they are put into code fences that are longer than any run of
 backticks inside them, except for answers, which are Markdown themselves and in which HTML is
-escaped. Thinking and sub-agents are folded (``<details>``).
+escaped. Terminal sequences are removed, because the document may be printed at a terminal. Thinking
+and sub-agents are folded (``<details>``).
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ from corral.pipelines.events import (
 )
 from corral.sessions.transcript import TurnRecord, fence, finish, summary
 from corral.steps import CutText, Step, StepCall, StepTracker
+from corral.terminal_text import clean
+from corral.view.safe_text import plain
 
 MAX_OUTPUT = 2_000
 """Characters of a tool's output."""
 MAX_SUBAGENT = 100_000
 """Characters of all that a sub-agent did."""
+CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
+HTML_BEGIN = re.compile(r"<(?=[A-Za-z/!?])")
 _PLAN_MARKS = {"completed": "x", "in_progress": "~"}
 
 Write = Callable[[str], object]
@@ -40,6 +45,7 @@ Write = Callable[[str], object]
 
 def write(run: StoredRun, out: Write, *, diff: bool = False) -> None:
     """Write the document. ``diff``: also how each turn of a session changed files."""
+    out = _cleaned(out)
     out(f"# {_line(run.title)}\n")
     writer = _PipelineWriter(out) if run.kind == "pipeline" else _SessionWriter(out, run, diff=diff)
     for event in run.events():
@@ -51,6 +57,7 @@ def write(run: StoredRun, out: Write, *, diff: bool = False) -> None:
 
 def write_session(title: str, events: Iterable[Event], out: Write) -> None:
     """Write the document of these events of agents."""
+    out = _cleaned(out)
     out(f"# {_line(title)}\n")
     writer = _SessionWriter(out)
     for event in events:
@@ -84,7 +91,7 @@ class _SessionWriter:
                 self._begin(event)
             case Vendor(name="prompt", data=str(data)) if self._turn is not None:
                 self._turn.prompt = data
-                self._out(f"\n{self._marks} Prompt {self._turns}\n\n{fence(data)}\n")
+                self._out(f"\n{self._marks} Prompt {self._turns}\n\n{_fenced(data)}\n")
             case Done() if self._turn is not None:
                 self._finish(event)
             case _:
@@ -93,13 +100,13 @@ class _SessionWriter:
     def end(self) -> None:
         self._write_steps(self._tracker.end())
         if self._turn is not None:
-            self._out(f"\n*{summary(self._turn)}*\n")
+            self._out(f"\n*{_line(summary(self._turn))}*\n")
         if self._turns > 1:
             self._out(f"\n{self._marks} Total\n\n*{self._totals.sentence(self._turns)}*\n")
 
     def _begin(self, init: Init) -> None:
         if self._turn is not None:
-            self._out(f"\n*{summary(self._turn)}*\n")  # it was cut off
+            self._out(f"\n*{_line(summary(self._turn))}*\n")  # it was cut off
         self._turns += 1
         number = init.run_id.rpartition(".")[2]
         self._turn = TurnRecord(
@@ -117,9 +124,9 @@ class _SessionWriter:
         finish(turn, done)
         self._totals.add(turn)
         if turn.files:
-            self._out("\n" + "".join(f"- {each.kind} `{each.path}`\n" for each in turn.files))
+            self._out("\n" + "".join(f"- {each.kind} {_code(each.path)}\n" for each in turn.files))
         if self._diff and self._run is not None and (text := self._run.diff(turn.number)):
-            self._out(f"\n{fence(text, 'diff')}\n")
+            self._out(f"\n{_fenced(text, 'diff')}\n")
         if done.usage_by_model and len(done.usage_by_model) > 1:
             for model, usage in done.usage_by_model.items():
                 tokens = f"{usage.input or 0:,} tokens in, {usage.output or 0:,} out"
@@ -139,7 +146,7 @@ class _SessionWriter:
     def _step(self, step: Step) -> str:
         parts: list[str] = []
         if thinking := str(step.thinking).strip():
-            parts.append(_folded("Thinking", fence(thinking)))
+            parts.append(_folded("Thinking", _fenced(thinking)))
         if answer := str(step.text).strip():
             parts.append(_escaped(answer))
         if step.text.cut:
@@ -155,7 +162,7 @@ class _SessionWriter:
         why = f": {_line(error)}" if error else ""
         lines = [f"**{_line(call.use.title or call.use.name)}** ({call.status}{why})"]
         if call.decision is not None:
-            rule = f", rule `{_line(call.decision.rule)}`" if call.decision.rule else ""
+            rule = f", rule {_code(call.decision.rule)}" if call.decision.rule else ""
             lines.append(f"\nPermission: {call.decision.decision} by {call.decision.by}{rule}")
         inner = self._subagents.pop(call.use.call_id, None)
         if inner is not None:
@@ -166,7 +173,7 @@ class _SessionWriter:
         if output := str(call.output):
             rest = len(output) - MAX_OUTPUT + call.output.cut
             shown = output if rest <= 0 else f"{output[:MAX_OUTPUT]}\n… {rest:,} more characters"
-            lines.append(f"\n{fence(shown)}")
+            lines.append(f"\n{_fenced(shown)}")
         return "\n".join(lines)
 
 
@@ -203,13 +210,13 @@ class _PipelineWriter:
     def add(self, event: RunEvent) -> None:
         match event:
             case PipelineStarted():
-                goal = f"\n{fence(event.goal)}\n" if event.goal else ""
+                goal = f"\n{_fenced(event.goal)}\n" if event.goal else ""
                 self._out(f"\nPipeline {_line(event.name)} · {_time(event.ts)}\n{goal}")
             case StepStarted():
                 self._kinds[event.visit] = event.kind
             case StepRetrying():
                 why = f": {_line(event.reason)}" if event.reason else ""
-                self._out(f"\n`{event.node}`: attempt {event.attempt} failed{why}\n")
+                self._out(f"\n{_code(event.node or '')}: attempt {event.attempt} failed{why}\n")
             case StepCompleted():
                 label = f" → {event.preferred_label}" if event.preferred_label else ""
                 self._node(event, f"{event.status}{label}", event.notes)
@@ -228,10 +235,10 @@ class _PipelineWriter:
 
     def _question(self, event: InterviewStarted | InterviewCompleted) -> None:
         if isinstance(event, InterviewStarted):
-            self._out(f"\n**Question** at `{event.node}`\n\n{fence(event.question)}\n")
+            self._out(f"\n**Question** at {_code(event.node or '')}\n\n{_fenced(event.question)}\n")
             return
         by = f" by {_line(event.by)}" if event.by else ""
-        self._out(f"\n**Answer**{by}\n\n{fence(event.answer)}\n")
+        self._out(f"\n**Answer**{by}\n\n{_fenced(event.answer)}\n")
 
     def end(self) -> None:
         for node in list(self._agents):
@@ -259,8 +266,23 @@ class _PipelineWriter:
         attempts = f", {event.attempts} attempts" if event.attempts > 1 else ""
         self._out(f"\n## {_line(node)} ({_line(kind)})\n{self._agent_text(node)}")
         if notes:
-            self._out(f"\n{fence(notes)}\n")
+            self._out(f"\n{_fenced(notes)}\n")
         self._out(f"\n*{_line(how)}{attempts}*\n")
+
+
+def _cleaned(out: Write) -> Write:
+    """Whatever the document consists of, nothing in it is obeyed by a terminal."""
+    return lambda text: out(clean(text))
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    # Cleaned first: what is removed may stand between two backticks.
+    return fence(plain(text), language)
+
+
+def _code(text: str) -> str:
+    """A name of an agent in a line."""
+    return "`" + " ".join(plain(text).split()).replace("`", "'") + "`"
 
 
 def _folded(title: str, body: str) -> str:
@@ -269,15 +291,14 @@ def _folded(title: str, body: str) -> str:
 
 def _escaped(text: str) -> str:
     """An answer of a model without HTML; code in fences and backticks stays as it is."""
-    pieces = re.split(r"(```.*?(?:```|\Z)|`[^`\n]*`)", text, flags=re.DOTALL)
+    pieces = CODE.split(plain(text))
     return "".join(
-        piece if at % 2 else re.sub(r"<(?=[A-Za-z/!?])", "&lt;", piece)
-        for at, piece in enumerate(pieces)
+        piece if at % 2 else HTML_BEGIN.sub("&lt;", piece) for at, piece in enumerate(pieces)
     )
 
 
 def _line(text: str) -> str:
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split()))
+    return HTML_BEGIN.sub("&lt;", " ".join(plain(text).split()))
 
 
 def _time(ts: float) -> str:

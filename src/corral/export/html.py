@@ -28,6 +28,7 @@ from corral.export.run_log import LogReader, StoredRun, copy_log, visit_folder
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import paths
+from corral.terminal_text import json_bytes
 from corral.values import slug
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def write(run: StoredRun, out: Write, *, full: bool = False, db: str | None = No
 
 
 def _safe(data: bytes) -> bytes:
-    """JSON that does not end the script element around it."""
-    return data.replace(b"<", b"\\u003c")
+    """JSON that does not end the script element around it, and that a terminal shows as it is."""
+    return json_bytes(data).replace(b"<", b"\\u003c")
 
 
 def _part(text: str) -> str:

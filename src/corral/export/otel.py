@@ -15,6 +15,7 @@ from corral.pipelines.run_spans import PipelineSpans
 from corral.telemetry import otlp_json, trace_context
 from corral.telemetry.sender import BATCH, OtlpExporter
 from corral.telemetry.spans import AgentSpans, Span
+from corral.terminal_text import json_bytes
 
 
 def spans_of(
@@ -40,7 +41,7 @@ def write(run: StoredRun, out: Callable[[bytes], object], *, content: bool) -> i
     """Write the spans as lines of OTLP JSON. Returns how many there are."""
     count = 0
     for batch in _batches(run, content=content):
-        out(otlp_json.line(batch) + b"\n")
+        out(json_bytes(otlp_json.line(batch)) + b"\n")
         count += len(batch)
     return count
 

@@ -39,7 +39,7 @@ async def _respond(id: str, find: Callable[[], run_log.StoredRun]) -> Response:
     def write() -> IO[bytes]:
         file = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            bundle.write(find(), file)
+            bundle.write(find(), file.write)
             file.seek(0)
         except BaseException:
             file.close()
