@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from support.model_calls import EXPECTED, FORMATS, recorded_streams
 
 from corral.models.metering import (
+    LARGEST_USAGE_EVENT,
     CallMeter,
     FreeRequest,
     ModelRequest,
@@ -220,6 +221,31 @@ def test_only_the_additional_event_is_taken_out_of_a_chat_completion(cuts: list[
     usage = [event for event in events if b'"choices":[]' in event.replace(b" ", b"")]
     assert len(usage) == 1
     assert left == [event for event in events if event not in usage]
+
+
+def test_a_very_long_event_is_passed_on_before_its_end() -> None:
+    sieve = UsageEventFilter(find_provider("openai-chat"))
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\r\n\r\n'
+    assert sieve.receive(usage) == b""
+    size = 4 * 1024 * 1024
+    beginning = sieve.receive(b'data: {"choices":["')
+    pieces = [beginning, *(sieve.receive(b"x" * 512) for _ in range(size // 512))]
+    assert sum(map(len, pieces)) > size - LARGEST_USAGE_EVENT
+    end = sieve.receive(b'"]}\n') + sieve.receive(b"\n" + usage + b"data: [DONE]\n\n")
+    assert end.endswith(b'"]}\n\ndata: [DONE]\n\n')
+    many = b'data: {"choices":[{}]}\n\n' * 10_000
+    assert sieve.receive(many) == many
+
+
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\n\r\n"])
+def test_events_with_any_line_ends_are_taken_out_wherever_they_are_cut(blank: bytes) -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}' + blank
+    other = b'data: {"choices":[{"index":0}]}' + blank
+    stream = other + usage + other
+    for step in range(1, 9):
+        sieve = UsageEventFilter(find_provider("openai-chat"))
+        pieces = [sieve.receive(stream[at : at + step]) for at in range(0, len(stream), step)]
+        assert b"".join(pieces) + sieve.take_rest() == other + other
 
 
 def test_the_bound_of_the_input_counts_media_less_than_text() -> None:

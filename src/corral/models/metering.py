@@ -43,6 +43,10 @@ BYTES_PER_TOKEN = 2
 MEDIA_BYTES_PER_TOKEN = 50
 """The same for media in base64."""
 OUTPUT_BYTES_PER_TOKEN = 3
+LARGEST_USAGE_EVENT = 64 * 1024
+"""Bytes. An event with nothing but usage has a few hundred."""
+_BLANK = re.compile(rb"\r?\n\r?\n")
+_LONGEST_BLANK = 4
 _LISTS = ("/models", "/models/{model}")
 """The paths of all vendors that list models, and describe one."""
 _VERSION = re.compile(r"/v\d{1,3}(?:(?:alpha|beta)\d{0,3})?(?=/)")
@@ -269,33 +273,45 @@ class CallMeter:
 
 class UsageEventFilter:
     """Takes the events with nothing but usage out of a stream, for an agent that did not ask for
-    them. All other bytes are passed on unchanged."""
+    them. All other bytes are passed on unchanged. Linear in the number of bytes, however they are
+    cut; at most ``LARGEST_USAGE_EVENT`` of them are held."""
 
     def __init__(self, provider: Provider) -> None:
         self._is_usage = provider.wire.is_usage_event
-        self._buffer = b""
+        self._buffer = bytearray()
+        """The beginning of an event that is not complete."""
+        self._searched = 0
+        """Where a blank line of the buffer may begin."""
+        self._is_long = False
+        """The event is too long to be one with usage: its beginning was passed on."""
 
     def receive(self, data: bytes) -> bytes:
-        """The bytes to pass on: of complete events only."""
+        """The bytes to pass on: of complete events, and of long ones."""
         self._buffer += data
         out: list[bytes] = []
-        while (end := _event_end(self._buffer)) is not None:
-            event, self._buffer = self._buffer[:end], self._buffer[end:]
-            if not any(map(self._is_usage, SseDecoder().receive(event))):
+        start = 0
+        for blank in _BLANK.finditer(self._buffer, self._searched):
+            event = bytes(self._buffer[start : blank.end()])
+            if self._is_long or not self._has_only_usage(event):
                 out.append(event)
+            start, self._is_long = blank.end(), False
+        del self._buffer[:start]
+        if self._is_long or len(self._buffer) > LARGEST_USAGE_EVENT:
+            self._is_long = True
+            out.append(bytes(self._buffer[:-_LONGEST_BLANK]))
+            del self._buffer[:-_LONGEST_BLANK]
+        self._searched = max(0, len(self._buffer) - _LONGEST_BLANK)
         return b"".join(out)
+
+    def _has_only_usage(self, event: bytes) -> bool:
+        data = SseDecoder().receive(event)
+        return len(data) == 1 and self._is_usage(data[0])
 
     def take_rest(self) -> bytes:
         """What is left at the end of the stream."""
-        rest, self._buffer = self._buffer, b""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
         return rest
-
-
-def _event_end(data: bytes) -> int | None:
-    """Where the first event ends: after its blank line."""
-    found = [(data.find(blank), len(blank)) for blank in (b"\n\n", b"\r\n\r\n")]
-    ends = [at + size for at, size in found if at >= 0]
-    return min(ends) if ends else None
 
 
 class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
