@@ -290,12 +290,12 @@ class ModelCall(Envelope, frozen=True, tag="model_call"):
     model: str
     """The model that answered, else the one that was asked."""
     usage: Usage = Usage()
-    """Of this call alone."""
+    """Of this call alone. ``estimated``, if the vendor did not report it."""
     cost: Cost = Cost()
     side: bool = False
     """It offers the model no tools: a title, a summary or a check beside the conversation."""
     partial: bool = False
-    """The response was cut, or reported no complete usage: more may be billed."""
+    """There was no response, it was cut, or reported no complete usage: more may be billed."""
     status: int | None = None
     """The HTTP status; None if there was no response."""
     first_byte_ms: int | None = None

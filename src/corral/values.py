@@ -32,11 +32,14 @@ else:
 JsonObject: TypeAlias = dict[str, Json]
 DecodeHook: TypeAlias = Callable[[type, Any], Any]
 
-Coverage = Literal["complete", "partial", "unknown"]
+Coverage = Literal["complete", "partial", "estimated", "unknown"]
+"""``estimated``: no one reported the usage of a model call that was sent, at least in part, and it
+is counted by the size of the request."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """How much a model should reason."""
-CostSource = Literal["metered", "reported", "computed", "unknown"]
-"""``metered``: by the tokens of all model calls, which corral counted, and known prices."""
+CostSource = Literal["metered", "estimated", "reported", "computed", "unknown"]
+"""``metered``: by the tokens of all model calls, which corral counted, and known prices;
+``estimated``: so, but the tokens of at least one call are an estimate."""
 UsageSource = Literal["metered", "reported", "unknown"]
 """``metered``: corral counted all model calls; ``reported``: by the agent."""
 MAX_TOKENS = 10**12
@@ -201,7 +204,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return sum(known) if known else None
 
     def __add__(self, other: Usage) -> Usage:
-        """The sum of two *separate* runs. A count that only one run has makes it partial."""
+        """The sum of two *separate* runs. A count that only one run has makes it partial, and an
+        estimate makes it an estimate."""
         if self == Usage():
             return other
         if other == Usage():
@@ -222,8 +226,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             cache_read=plus(self.cache_read, other.cache_read),
             cache_write=plus(self.cache_write, other.cache_write),
         )
-        is_complete = not gaps and self.coverage == other.coverage == "complete"
-        return msgspec.structs.replace(summed, coverage="complete" if is_complete else "partial")
+        coverage: Coverage = "partial"
+        if "estimated" in (self.coverage, other.coverage):
+            coverage = "estimated"
+        elif not gaps and self.coverage == other.coverage == "complete":
+            coverage = "complete"
+        return msgspec.structs.replace(summed, coverage=coverage)
 
     def __sub__(self, earlier: Usage) -> Usage:
         """The difference of two readings of the same cumulative counters."""
@@ -278,8 +286,10 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """The sum of two separate runs; unknown if one of them is."""
         if self.usd is None or other.usd is None:
             return Cost()
-        same = self.source == other.source
-        return Cost(self.usd + other.usd, self.source if same else "computed")
+        source: CostSource = self.source if self.source == other.source else "computed"
+        if "estimated" in (self.source, other.source):
+            source = "estimated"
+        return Cost(self.usd + other.usd, source)
 
     def plausible(self) -> Cost:
         """The same, or unknown if the amount is negative, infinite or not a number."""

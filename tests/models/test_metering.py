@@ -250,6 +250,25 @@ def test_events_with_any_line_ends_are_taken_out_wherever_they_are_cut(blank: by
 
 def test_the_bound_of_the_input_counts_media_less_than_text() -> None:
     text: Json = {"text": "word " * 1000}
-    media: Json = {"data": "A" * 100_000}
-    assert input_bound(text, 5000) == 2501
-    assert input_bound([text, media], 105_000) == 4501
+    data = "A" * 100_000
+    image: Json = {"inlineData": {"mimeType": "image/png", "data": data}}
+    assert input_bound({"parts": [text]}, 5000) == 2501
+    assert input_bound({"parts": [text, image]}, 105_000) == 4501
+    for media in (
+        {"source": {"type": "base64", "media_type": "application/pdf", "data": data}},
+        {"image_url": {"url": f"data:image/png;base64,{data}"}},
+        {"image_url": f"data:image/png;base64,{data}"},
+        {"input_audio": {"data": data, "format": "wav"}},
+    ):
+        assert input_bound({"parts": [media]}, 105_000) < 5000
+
+
+def test_text_that_looks_like_media_is_text() -> None:
+    for text in ("A" * 100_000, f"data:image/png;base64,{'A' * 100_000}"):
+        for part in (
+            {"text": text},
+            {"text": text, "mimeType": "image/png"},
+            {"type": "input_text", "text": text},
+            {"inlineData": {"mimeType": "text/plain", "data": text}},
+        ):
+            assert input_bound({"parts": [part]}, len(text)) > 50_000

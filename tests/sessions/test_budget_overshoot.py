@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TypedDict
 
 import pytest
+from support.raw_server import RawConnection, raw_server
 
 import corral
 from corral.events import Event, ModelCall
+from corral.sessions import usage_totals
+from corral.sessions.usage_totals import UsageQuery
 from corral.testing import ModelServer, Turn
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "calling_gemini.py"
@@ -89,3 +92,46 @@ async def test_20_sub_agents_that_call_at_once_do_not_exceed_their_budget(
     assert refused
     assert all(result.error and result.error.code == "budget_exceeded" for result in refused)
     assert sum(result.usage.total or 0 for result in results) == spent.tokens
+
+
+async def test_calls_that_are_reset_before_their_response_begins_are_counted(
+    tmp_path: Path,
+) -> None:
+    received = tmp_path / "received"
+    received.touch()
+
+    async def never_answer(line: RawConnection) -> None:
+        await line.request()
+        with received.open("ab") as file:
+            file.write(b".")
+        await line.wait_closed()
+
+    events: list[Event] = []
+    budget = corral.Budget(max_cost=0.50)
+    async with raw_server(never_answer) as server:
+        result = await corral.run(
+            "gemini-cli",
+            f"60 {received}",
+            program=str(PROGRAM.with_name("resetting_gemini.py")),
+            cwd=tmp_path,
+            env={"GEMINI_API_KEY": "real-key", "GOOGLE_GEMINI_BASE_URL": server.url},
+            budget=budget,
+            meter=True,
+            sandbox="off",
+            timeout=100,
+            on_event=events.append,
+        )
+    made = received.stat().st_size
+    calls = [event for event in events if isinstance(event, ModelCall)]
+    assert result.status == "max_budget"
+    assert len(calls) == made == budget.spent.calls == 16
+    assert 0.45 < budget.spent.cost <= 0.50
+    assert all(call.partial and call.status is None for call in calls)
+    assert {call.usage.coverage for call in calls} == {"estimated"}
+    assert result.usage.coverage == "estimated"
+    assert (result.usage.input or 0) >= made * 100_000
+    assert result.cost.source == "estimated"
+    assert result.cost.usd == pytest.approx(budget.spent.cost)
+    total = usage_totals.report(UsageQuery(by="session")).total
+    assert total.cost_by_source == {"estimated": result.cost.usd}
+    assert (total.usage.coverage, total.turns_partial) == ("estimated", 1)

@@ -37,7 +37,9 @@ LARGEST_BODY = 256 * 1024 * 1024
 """Bytes of a response in one piece that is read. It may contain images."""
 EVENT_STREAM = "text/event-stream"
 MEDIA_STRING = 4096
-"""Characters. A longer string without a space is taken for encoded media."""
+"""Characters. Only media that are longer are counted as such."""
+_MEDIA_TYPES = ("image/", "audio/", "video/", "application/pdf")
+_MEDIA_URLS = tuple(f"data:{each}" for each in _MEDIA_TYPES)
 BYTES_PER_TOKEN = 2
 """A lower bound for the text of prompts: most text and code has 3 to 4 bytes per token."""
 MEDIA_BYTES_PER_TOKEN = 50
@@ -161,20 +163,45 @@ def _output_limit(request: JsonObject) -> int | None:
     return next((limit for limit in given if limit is not None), None)
 
 
-def input_bound(request: Json, size: int) -> int:
+def input_bound(request: JsonObject, size: int) -> int:
     """An estimate of the input tokens that is too high rather than too low. ``size`` is that of the
     request in bytes."""
     media = 0
     open_values: list[Json] = [request]
     while open_values:
         value = open_values.pop()
-        if isinstance(value, dict):
-            open_values.extend(value.values())
-        elif isinstance(value, list):
+        if is_object(value):
+            for name, child in value.items():
+                if isinstance(child, str):
+                    media += len(child) if _is_media(name, child, value) else 0
+                else:
+                    open_values.append(child)
+        elif is_list(value):
             open_values.extend(value)
-        elif isinstance(value, str) and len(value) > MEDIA_STRING and " " not in value:
-            media += len(value)
     return max(0, size - media) // BYTES_PER_TOKEN + media // MEDIA_BYTES_PER_TOKEN + 1
+
+
+def _is_media(name: str, text: str, owner: JsonObject) -> bool:
+    """Whether a string is media for the vendor: text is not, whatever it looks like."""
+    if len(text) <= MEDIA_STRING:
+        return False
+    if name in ("url", "image_url", "file_data"):
+        return text.startswith(_MEDIA_URLS)
+    types = [owner.get(key) for key in ("mimeType", "mime_type", "media_type")]
+    has_type = any(isinstance(each, str) and each.startswith(_MEDIA_TYPES) for each in types)
+    return name == "data" and (has_type or "format" in owner)
+
+
+def estimated_usage(request: ModelRequest, reported: Usage, output: int) -> Usage:
+    """The usage of a call that was sent, and whose usage the vendor did not report: its input by
+    the size of the request, and ``output`` tokens, which have come."""
+    known = reported.input
+    return replace(
+        reported,
+        input=request.input_bound if known is None else known,
+        output=max(output, reported.output or 0),
+        coverage="estimated",
+    )
 
 
 class CallMeter:
@@ -321,11 +348,13 @@ class MeteredCall(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The model that answered, else the one that was asked."""
     usage: Usage = Usage()
+    """As the vendor reported it, or estimated (``Usage.coverage``)."""
     cost: Cost = Cost()
     status: int | None = None
     """The HTTP status; None if there was no response."""
     is_partial: bool = False
-    """The response was cut, or had no complete usage: more may be billed than ``usage``."""
+    """The request was sent, and the response did not come, was cut, or had no complete usage: more
+    may be billed than ``usage``."""
     output: int = 0
     """Tokens of output, as far as they were reported, or by the length of what came."""
     first_byte: float | None = None

@@ -154,7 +154,7 @@ class BudgetTicket:
 
     def settle(self, call: MeteredCall) -> None:
         usage = call.usage
-        if usage.input:
+        if usage.input and usage.coverage != "estimated":
             self._learn(self._request, usage.input)
         if not call.is_partial:
             self._reservation.settle(Spent(call.cost.usd or 0.0, usage.total or 0, 1))

@@ -163,7 +163,7 @@ def _event(call: MeteredCall) -> ModelCall:
     return ModelCall(
         model=call.model,
         usage=call.usage,
-        cost=replace(call.cost, source="metered") if call.cost.usd is not None else call.cost,
+        cost=replace(call.cost, source="metered") if call.cost.source == "computed" else call.cost,
         side=not call.request.tools,
         partial=call.is_partial,
         status=call.status,

@@ -345,9 +345,9 @@ class EventNormalizer:
         for call in self._metered:
             counted += call.usage
             by_model = add_by_model(by_model, {call.model: call.usage})
-        known = [call.cost.usd for call in self._metered if call.cost.usd is not None]
+        known = [call.cost for call in self._metered if call.cost.usd is not None]
         if known and not any(map(_has_unknown_cost, self._metered)):
-            cost = Cost(sum(known), "metered")
+            cost = sum(known[1:], start=known[0])
         by_model = {name: each for name, each in by_model.items() if each != Usage()}
         return _Spent(counted, by_model, cost, "metered")
 

@@ -36,7 +36,8 @@ class TurnUsages:
     def _end_turn(self, done: Done) -> None:
         started = done.ts - done.duration_ms / 1000
         calls, self._calls = self._calls, []
-        is_partial = done.usage.coverage == "partial" or any(call.partial for call in calls)
+        is_cut = done.usage.coverage in ("partial", "estimated")
+        is_partial = is_cut or any(call.partial for call in calls)
         count = len(calls) if done.usage_source == "metered" else None
         self._count += 1
         shares = _by_model(calls) if count else done.usage_by_model
@@ -54,8 +55,8 @@ class TurnUsages:
     def _append_calls(self, started: float, calls: list[ModelCall], *, is_partial: bool) -> None:
         for model, own in _by_model(calls).items():
             billed = [call for call in own if not _is_free(call)]
-            known = [call.cost.usd for call in billed if call.cost.usd is not None]
-            cost = Cost(sum(known), "metered") if known else Cost()
+            known = [call.cost for call in billed if call.cost.usd is not None]
+            cost = sum(known[1:], start=known[0]) if known else Cost()
             usage = sum((call.usage for call in own), start=Usage())
             cut = is_partial or len(known) < len(billed)
             self._append(started, model, usage, cost, len(own), is_partial=cut)

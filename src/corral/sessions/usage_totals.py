@@ -2,8 +2,9 @@
 
 The numbers come from the index of sessions (``index``), which has them for every turn; so a report
 over many sessions reads no transcript twice. Those of pipelines and batches, whose sessions are not
-stored, are in ``usage_ledger``. Nothing is estimated: what no one reported is None,
-not 0, and a sum of known and unknown amounts says how many are not known.
+stored, are in ``usage_ledger``. What no one reported is None, not 0, and a sum of known and unknown
+amounts says how many are not known. Only model calls that were sent through the model proxy without
+a report of their usage are estimated, and marked so.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class UsageSum(msgspec.Struct, kw_only=True, omit_defaults=True):
     cost_usd: float | None = None
     """None: the cost of no turn is known."""
     cost_by_source: dict[str, float] = {}
-    """``metered`` by corral, ``reported`` by the agent, or ``computed`` from a list of prices."""
+    """``metered`` by corral, ``estimated`` in part, ``reported`` by the agent, or ``computed`` from
+    a list of prices."""
     turns: int = 0
     turns_without_cost: int = 0
     """Their cost is not known: it is not in the sum."""

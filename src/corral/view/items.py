@@ -459,4 +459,5 @@ def total_cost(costs: Iterable[Cost]) -> tuple[float | None, str]:
     if not known:
         return None, "unknown"
     sources = {cost.source for cost in known}
-    return sum(cost.usd or 0.0 for cost in known), sources.pop() if len(sources) == 1 else "mixed"
+    source = "estimated" if "estimated" in sources else "mixed"
+    return sum(cost.usd or 0.0 for cost in known), sources.pop() if len(sources) == 1 else source

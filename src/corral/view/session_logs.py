@@ -78,12 +78,13 @@ class _CallSums(msgspec.Struct, kw_only=True):
     """Where the turn begins."""
     count: int = 0
     usage: Usage = Usage()
-    usd: float | None = None
+    cost: Cost = Cost()
 
     def advance(self, log: LogFile, turn: Turn, calls: list[int]) -> None:
         """Read the calls that are new, and give the turn their sums."""
         if self.start != turn.info.log_start:
-            self.start, self.count, self.usage, self.usd = turn.info.log_start, 0, Usage(), None
+            self.start, self.count = turn.info.log_start, 0
+            self.usage, self.cost = Usage(), Cost()
         for offset in calls[self.count :]:
             line = log.line_at(offset)
             call = decode(line) if line is not None else None
@@ -93,9 +94,9 @@ class _CallSums(msgspec.Struct, kw_only=True):
             if isinstance(call, events.ModelCall):
                 self.usage += call.usage
                 if call.cost.usd is not None:
-                    self.usd = (self.usd or 0.0) + call.cost.usd
+                    self.cost = call.cost if self.cost.usd is None else self.cost + call.cost
         turn.usage = self.usage
-        turn.cost = Cost(self.usd, "metered" if self.usd is not None else "unknown")
+        turn.cost = self.cost
         turn.info.usage = tokens(turn.usage)
         turn.info.cost = Money(usd=turn.cost.usd, source=turn.cost.source)
 

@@ -27,6 +27,7 @@ from corral.system.model_proxy.gates import CallGate, Ticket
 from corral.system.model_proxy.open_calls import OpenCall
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 from corral.system.model_proxy.upstream import Response, ResponseFailed
+from corral.values import Usage
 
 DUMMY, REAL = "dummy-key-of-this-run", "real-key-of-the-user-0123456789"
 VENDORS = sorted(FORMATS)
@@ -428,7 +429,8 @@ async def test_a_vendor_that_cannot_be_reached_is_an_error_502() -> None:
     proxy.close()
     await proxy.wait_closed()
     assert got.startswith(b"HTTP/1.1 502 ")
-    assert [(call.status, call.is_partial) for call in calls] == [(None, False)]
+    [call] = calls
+    assert (call.status, call.is_partial, call.usage) == (None, False, Usage())
 
 
 async def test_a_vendor_that_sends_nothing_is_an_error_504(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,7 +500,8 @@ async def test_a_vendor_that_resets_its_connection_is_an_error(*, sends_head: bo
         got = first + await reader.read()
         writer.close()
         assert got == made if sends_head else got.startswith(b"HTTP/1.1 502 ")
-        assert line.calls[0].is_partial is sends_head
+        assert line.calls[0].is_partial
+        assert line.calls[0].usage.coverage == "estimated"
         assert "the connection to the vendor broke" in (line.calls[0].error or "")
 
 

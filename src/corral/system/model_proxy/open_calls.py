@@ -13,6 +13,7 @@ from corral.models.metering import (
     MeteredCall,
     ModelRequest,
     UsageEventFilter,
+    estimated_usage,
 )
 from corral.models.spec import Failure
 from corral.system import catalogue_overrides, clock
@@ -161,13 +162,18 @@ class OpenCall(OpenRequest):
         meter.end(complete=self.is_complete)
         if self.error is None and not self.is_complete:
             self.error = ABANDONED
+        # The vendor bills a request that it got, also if no one waits for the response.
+        is_partial = meter.is_partial or (self.is_sent and self._status is None)
+        usage = meter.usage
+        if is_partial and usage.input is None:
+            usage = estimated_usage(request, usage, meter.output)
         done = MeteredCall(
             request=request,
             model=meter.model,
-            usage=meter.usage,
-            cost=cost_of(request, meter.model, meter.usage),
+            usage=usage,
+            cost=cost_of(request, meter.model, usage),
             status=self._status,
-            is_partial=meter.is_partial,
+            is_partial=is_partial,
             output=meter.output,
             first_byte=self._first_byte,
             duration=self._clock() - self._started,
@@ -184,7 +190,9 @@ def cost_of(request: ModelRequest, model: str, usage: Usage) -> Cost:
     if usage == Usage():
         return Cost()
     known = replace(usage, input=usage.input or 0, output=usage.output or 0, coverage="complete")
-    return catalogue_overrides.catalogue().cost(request.model_id, known, model)
+    cost = catalogue_overrides.catalogue().cost(request.model_id, known, model)
+    is_estimate = usage.coverage == "estimated" and cost.usd is not None
+    return replace(cost, source="estimated") if is_estimate else cost
 
 
 def chunked_head(head: bytes, *dropped: bytes) -> bytes:

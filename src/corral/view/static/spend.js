@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { compact, money } from "./format.js";
 
-const SOURCES = { metered: "counted by corral", reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
+const SOURCES = { metered: "counted by corral", estimated: "counted by corral, in part by an estimate", reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
 
 export function usageText(usage) {
   if (!usage || (usage.input == null && usage.output == null)) return "";
@@ -63,6 +63,7 @@ export function spendPanel({ usage, usd, source, context, window, budgets }) {
       usageRow("reasoning", usage?.reasoning),
     ),
     usage?.coverage === "partial" ? h("p", { class: "dim small" }, "Some runs did not report all their tokens.") : null,
+    usage?.coverage === "estimated" ? h("p", { class: "dim small" }, "The tokens of some model calls are an estimate: their responses did not come.") : null,
     context
       ? h(
           "div",
